@@ -1,0 +1,24 @@
+"""Errors that tell a user what to mend.
+
+The command line prints any `UserError` as one line and exits with code 2; a traceback is for our own bugs only.
+"""
+
+
+class UserError(ValueError):
+    """Something the caller can put right: the message says what and how."""
+
+
+class ConfigError(UserError):
+    """A YAML file or configuration value that cannot be used; the message names file, line and key."""
+
+
+class InfeasibleError(UserError):
+    """No architecture meets the constraints; the message says what the space really spans."""
+
+
+class RunDirError(UserError):
+    """A run directory that is missing, busy, or belongs to other settings."""
+
+
+class TrainingCollapsed(UserError):
+    """Training diverged twice; the message is the verdict of the health check."""

@@ -1,0 +1,8 @@
+"""What may be searched: spaces, architectures, and every question about them that needs no network."""
+
+from raynas.space.arch import Arch
+from raynas.space.dimension import Choice, Dimension
+from raynas.space.load import load_arch, load_space, save_arch
+from raynas.space.space import INACTIVE, Codes, Space
+
+__all__ = ["INACTIVE", "Arch", "Choice", "Codes", "Dimension", "Space", "load_arch", "load_space", "save_arch"]

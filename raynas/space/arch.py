@@ -1,0 +1,133 @@
+"""An architecture: the values of a space's dimensions that act."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from raynas.space.dimension import Choice
+
+if TYPE_CHECKING:
+    from raynas.space.space import Space
+
+
+class Arch(Mapping[str, Choice]):
+    """A frozen, hashable, canonical mapping of dimension names to values; made by `Space.arch` and its kin.
+
+    Only genes that act are held (a block beyond the depth has none), so archs that use the same weights are equal.
+    """
+
+    def __init__(self, space: Space, values: Mapping[str, Choice]):
+        self.space = space
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Choice:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.id)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, Arch) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"Arch({self.id}: {json.dumps(self.to_dict())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Arch, (self.space, self._values)
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hex digits hashed from names and values: the same in every process, space file and version."""
+        return _digest(self._values)
+
+    @cached_property
+    def network_id(self) -> str:
+        """The id of the network that this arch computes.
+
+        Where blocks can be dropped anywhere, archs that keep the same blocks in the same order are one network with
+        different inherited weights: they share this id, and differ in `id`.
+        """
+        kept: dict[str, int] = {}
+        values: dict[str, Choice] = {}
+        for name, value in self._values.items():
+            prefix, _, rest = name.rpartition("blocks.")
+            index, _, leaf = rest.partition(".")
+            if not leaf or f"{prefix}blocks.{index}.kept" not in self._values:
+                values[name] = value
+            elif self._values[f"{prefix}blocks.{index}.kept"]:
+                if leaf == "kept":
+                    kept[prefix] = kept.get(prefix, 0) + 1
+                else:
+                    position = sum(
+                        bool(self._values.get(f"{prefix}blocks.{before}.kept")) for before in range(int(index))
+                    )
+                    values[f"{prefix}blocks.{position}.{leaf}"] = value
+        values.update({f"{prefix}depth": count for prefix, count in kept.items()})
+        return _digest(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arch as nested plain values; per-block values are lists over blocks: `{"blocks": {"heads": [3, 4]}}`."""
+        tree: dict[str, Any] = {}
+        for name, value in self._values.items():
+            node, parts = tree, name.split(".")
+            blocks = parts.index("blocks") if "blocks" in parts else None
+            keys = parts[:-1] if blocks is None else parts[: blocks + 1]
+            for key in keys:
+                node = node.setdefault(key, {})
+            if blocks is None:
+                node[parts[-1]] = value
+            else:
+                column = node.setdefault(parts[-1], [])
+                column += [None] * (int(parts[blocks + 1]) - len(column))  # dropped blocks in between
+                column.append(value)
+        return _lists(tree)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The inverse of `Arch.to_dict`: nested values, or dotted names, to a flat mapping of dimension names."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{name}."))
+        elif isinstance(value, list | tuple):
+            parts = name.split(".")
+            for index, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    flat.update(flatten(item, f"{name}.{index}."))
+                elif item is not None:
+                    flat[".".join([*parts[:-1], str(index), parts[-1]])] = item
+        else:
+            flat[name] = value
+    return flat
+
+
+def _lists(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    tree = {key: _lists(value) for key, value in tree.items()}
+    if tree and all(key.isdigit() for key in tree):
+        return [tree[key] for key in sorted(tree, key=int)]
+    return tree
+
+
+def _digest(values: Mapping[str, Choice]) -> str:
+    canonical = json.dumps(dict(sorted(values.items())), separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -1,0 +1,36 @@
+"""One searchable choice of a network."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+Choice = int | float | bool
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A searchable choice.
+
+    Attributes:
+        name: full name, e.g. `stages.2.blocks.5.heads`.
+        choices: values in ascending cost, so that the first is the smallest and the last the largest network.
+        parent: name of the dimension that switches this one on and off; None if it always acts.
+        when: values of the parent under which this dimension acts.
+    """
+
+    name: str
+    choices: tuple[Choice, ...]
+    parent: str | None = None
+    when: frozenset[Choice] = frozenset()
+
+    @property
+    def template(self) -> str:
+        """The name with its block index replaced by `*`: `stages.2.blocks.*.heads`."""
+        return re.sub(r"(^|\.)blocks\.\d+\.", r"\1blocks.*.", self.name)
+
+    @property
+    def unit(self) -> str:
+        """What moves together in a block-wise crossover: `stages.2.blocks.5`, or the name itself outside blocks."""
+        match = re.match(r"(?:.*\.)?blocks\.\d+(?=\.)", self.name)
+        return match.group() if match else self.name

@@ -1,0 +1,11 @@
+"""What a space of each supernet family may say: its constants and its dimensions.
+
+A family is one file here (its vocabulary, no torch) and one folder in `raynas/nets` (its model, cost and checkpoints).
+"""
+
+from __future__ import annotations
+
+from raynas.space.families.rules import Family
+from raynas.space.families.vit import VIT
+
+FAMILIES: dict[str, Family] = {"vit": VIT}

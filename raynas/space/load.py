@@ -1,0 +1,96 @@
+"""Finding and reading space and arch files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raynas.config import Config, nearest, read_yaml, validate
+from raynas.errors import ConfigError
+from raynas.space.arch import Arch
+from raynas.space.space import Space
+
+_PACKAGE = Path(__file__).parents[1]
+SPACES = next((path for path in (_PACKAGE / "spaces", _PACKAGE.parent / "spaces") if path.is_dir()), _PACKAGE / "spaces")
+"""The shipped spaces: inside an installed package, or beside it in a checkout."""
+
+
+class ArchConfig(Config):
+    """An arch file.
+
+    Attributes:
+        space: the arch's space: a shipped name, a path (relative to this file), or a whole definition in place.
+        off_grid: whether the values may differ from the space's choices; the arch is then a one-point space with the
+            named space's constants.
+        arch: the values, as `Arch.to_dict` writes them.
+        published: what a paper or release says of it, for information.
+    """
+
+    space: str | dict[str, Any]
+    off_grid: bool = False
+    arch: dict[str, Any]
+    published: dict[str, Any] = {}
+
+
+def find_shipped(name: str | Path, kind: str) -> Path:
+    """The file that a name or path means: an existing path, or `spaces/<name>.yaml` of this package.
+
+    Raises:
+        ConfigError: there is no such file; the message names the nearest shipped one.
+    """
+    for path in (Path(name), SPACES / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    shipped = sorted(str(path.relative_to(SPACES).with_suffix("")) for path in SPACES.rglob("*.yaml"))
+    raise ConfigError(f"no {kind} {str(name)!r}: not a file, and not shipped{nearest(str(name), shipped)}")
+
+
+def load_space(name: str | Path) -> Space:
+    """Load a search space: a shipped name such as `autoformer/tiny`, or a path to a YAML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is wrong; the message names file, line and key.
+    """
+    path = find_shipped(name, "space")
+    document = read_yaml(path)
+    if isinstance(document.data, dict) and "arch" in document.data:
+        raise document.error(("arch",), "this file describes an arch, not a space; read it with raynas.load_arch")
+    return Space.from_document(document, _name(path))
+
+
+def load_arch(name: str | Path) -> Arch:
+    """Load an architecture: a shipped name such as `autoformer/published/tiny`, or a path; `arch.space` is its space.
+
+    Raises:
+        ConfigError: there is no such file, or it is wrong; the message names file, line and key.
+    """
+    path = find_shipped(name, "arch")
+    document = read_yaml(path)
+    config = validate(ArchConfig, document)
+    if isinstance(config.space, dict):
+        space = Space.from_document(document, _name(path), ("space",))
+    else:
+        beside = path.parent / config.space
+        space = load_space(beside if beside.is_file() else config.space)
+    try:
+        return space.off_grid(config.arch) if config.off_grid else space.arch(config.arch)
+    except ConfigError as error:
+        raise document.error(("arch",), str(error)) from error
+
+
+def save_arch(arch: Arch, path: str | Path, **published: Any) -> None:
+    """Write an arch, with its whole space, as one YAML file that `raynas.load_arch` reads anywhere."""
+    content: dict[str, Any] = {"space": arch.space.to_dict(), "arch": arch.to_dict()}
+    if published:
+        content["published"] = published
+    Path(path).write_text(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120))
+
+
+def _name(path: Path) -> str:
+    if path.is_relative_to(SPACES):
+        return str(path.relative_to(SPACES).with_suffix(""))
+    return path.stem
+
+
