@@ -1,0 +1,29 @@
+"""Supernets: one folder per family, on elastic layers that they share.
+
+Importing this package imports no torch: the families' cost modules are needed where no network is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raynas.errors import UserError
+from raynas.space import Space
+
+if TYPE_CHECKING:
+    from raynas.nets.supernet import Supernet
+
+__all__ = ["build_supernet"]
+
+
+def build_supernet(space: Space) -> Supernet:
+    """The supernet of a space, freshly initialised from torch's random stream.
+
+    Raises:
+        UserError: the space's family has no supernet.
+    """
+    if space.family == "vit":
+        from raynas.nets.vit.model import VitSupernet
+
+        return VitSupernet(space)
+    raise UserError(f"space {space.name}: no supernet for family {space.family!r}")

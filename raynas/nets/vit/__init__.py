@@ -1,0 +1,1 @@
+"""Isotropic vision transformers: AutoFormer, and DeiT-shaped spaces."""
