@@ -1,0 +1,74 @@
+"""How a preset or a command says which search to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, FiniteFloat, field_validator, model_validator
+
+from raynas.config import Config, nearest
+
+COSTS = ("macs", "params", "paper_macs")
+"""What a search computes by itself from an arch; a scorer need not return it."""
+
+Direction = Literal["max", "min"]
+Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "random": ("uniform_over",),
+    "evolution": ("population", "parents", "mutations", "crossovers", "mutation", "crossover", "tries"),
+    "nsga2": ("population", "crossover_probability", "mutation", "crossover", "tries"),
+}
+"""The options of each of our searches: keyword arguments of its class, explained there."""
+
+
+class SearchConfig(Config):
+    """A search and its budget.
+
+    Attributes:
+        name: `random`, `evolution`, `nsga2`, or the user's own ask/tell class or function as `module:object`.
+        objectives: what to make large or small, by name: a field of the score (`accuracy`), or `macs`, `params`,
+            `paper_macs`, which the search computes itself.
+        constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`; null leaves a side open.
+        evaluations: the budget, in archs scored; None for the search's own default.
+        generations: the budget, in generations after the first population (not for `random`). With both budgets the
+            first that is spent ends the search.
+        options: keyword arguments of the search's class, such as `population` and `mutation`.
+        seed: of every random draw of the search.
+        batch: archs handed to the scorer at a time; it changes nothing in the result.
+    """
+
+    name: str = "evolution"
+    objectives: dict[str, Direction] = Field({"accuracy": "max"}, min_length=1)
+    constraints: dict[str, Bounds] = {}
+    evaluations: int | None = Field(None, ge=1)
+    generations: int | None = Field(None, ge=0)
+    options: dict[str, Any] = {}
+    seed: int = Field(0, ge=0)
+    batch: int = Field(50, ge=1)
+
+    @field_validator("constraints")
+    @classmethod
+    def _bounds(cls, constraints: Mapping[str, Bounds]) -> Mapping[str, Bounds]:
+        for name, (low, high) in constraints.items():
+            if name not in COSTS:
+                raise ValueError(f"no constraint on {name!r}{nearest(name, COSTS)}")
+            if low is not None and high is not None and low > high:
+                raise ValueError(f"{name}: the lower bound {low:g} is above the upper bound {high:g}")
+        return constraints
+
+    @model_validator(mode="after")
+    def _known(self) -> SearchConfig:
+        if self.name not in OPTIONS:
+            if ":" not in self.name:
+                raise ValueError(f"unknown search {self.name!r}{nearest(self.name, list(OPTIONS))}; your own: 'module:object'")
+            return self
+        for key in self.options:
+            if key not in OPTIONS[self.name]:
+                raise ValueError(f"options: search {self.name!r} has no {key!r}{nearest(key, OPTIONS[self.name])}")
+        if self.name == "random" and self.generations is not None:
+            raise ValueError("generations: random search has none: give evaluations")
+        if self.name == "evolution" and len(self.objectives) > 1:
+            raise ValueError("objectives: evolution ranks by one: use nsga2, or make the others constraints")
+        return self
