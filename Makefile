@@ -1,0 +1,47 @@
+# `make demo` and `make test` do all their own set-up, once: a virtual environment in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint format clean
+
+help:
+	@echo "make demo    train, search and retrain a tiny vision transformer on the digits, and write a report"
+	@echo "make test    lint, check types and run every test"
+	@echo "make lint    ruff and mypy alone"
+	@echo "make format  let ruff rewrite what it can"
+	@echo "make clean   remove the virtual environment and caches"
+
+demo: $(VENV)/installed
+	$(BIN)/raynas demo
+
+test: lint
+	$(BIN)/python -m pytest --durations=10
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "raynas needs Python 3.10 or newer, and '$(PYTHON)' is not on the PATH; name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "raynas needs Python 3.10 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+
+# The stamps: a second run installs nothing, a changed pyproject.toml installs again.
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	@echo "Installing raynas and what it needs into $(VENV) (once; PyTorch and Ray are several GB)"
+	$(BIN)/pip install --disable-pip-version-check --progress-bar off -e .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing raynas, its extras and the developers' tools into $(VENV) (once)"
+	$(BIN)/pip install --disable-pip-version-check --progress-bar off -e '.[dev]'
+	@touch $(VENV)/installed $@
