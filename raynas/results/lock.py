@@ -1,0 +1,192 @@
+"""One process at a time writes to a run directory.
+
+On a local or shared disk the lock is `flock` on a file: the kernel lets go of it when its owner dies, however it
+dies. An object store has no locks: there a lease file is renewed every `HEARTBEAT_S` seconds, and one that was not
+renewed for `EXPIRY_S` seconds is void. Its clocks may differ by less than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from pyarrow import fs
+
+from raynas.errors import RunDirError
+from raynas.results.filesystem import write_whole
+
+HEARTBEAT_S = 10.0
+EXPIRY_S = 40.0
+_SETTLE_S = 0.5  # after writing a lease, long enough that a rival's write would show
+
+_guard = threading.RLock()
+_held: dict[str, Lock] = {}  # by filesystem path: a process may enter its own lock again
+
+
+class Lock:
+    """A held lock. `lost` turns true when an object-store lease could not be renewed in time."""
+
+    def __init__(self) -> None:
+        self.depth = 1
+        self.lost = False
+
+    def release(self) -> None:
+        """Let others in."""
+
+
+class _FileLock(Lock):
+    def __init__(self, path: Path, name: str):
+        super().__init__()
+        self._file: IO[str] = open(path, "a+")  # noqa: SIM115 (held open as long as the lock)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.seek(0)
+            text = self._file.read()
+            self._file.close()
+            if not isinstance(error, BlockingIOError):
+                raise RunDirError(f"{name}: cannot be locked: {error.strerror}") from error
+            raise _busy(name, _parse(text)) from None
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(json.dumps(_owner()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.truncate(0)
+        self._file.close()
+
+
+class _LeaseLock(Lock):
+    def __init__(self, filesystem: fs.FileSystem, path: str, name: str):
+        super().__init__()
+        self._fs, self._path, self._name = filesystem, path, name
+        self._owner = {**_owner(), "token": uuid.uuid4().hex}
+        self._wait_for_dead_owner()
+        self._renew()
+        time.sleep(_SETTLE_S)
+        current = self._read()
+        if current.get("token") != self._owner["token"]:  # two began at once: the later write has it
+            raise _busy(name, current)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="raynas-lease", daemon=True)
+        self._thread.start()
+
+    def _wait_for_dead_owner(self) -> None:
+        first = self._read()
+        if not first or _is_dead_here(first):
+            return
+        until = first.get("renewed", 0.0) + EXPIRY_S
+        while time.time() < until:  # renewed while we look: its owner lives
+            time.sleep(min(1.0, HEARTBEAT_S / 10))
+            current = self._read()
+            if not current:
+                return
+            if current.get("renewed") != first.get("renewed"):
+                raise _busy(self._name, current)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            with self._fs.open_input_stream(self._path) as stream:
+                return _parse(stream.read().decode(errors="replace"))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise RunDirError(f"{self._name}: its lease cannot be read: {error}") from error
+
+    def _renew(self) -> None:
+        write_whole(self._fs, self._path, json.dumps({**self._owner, "renewed": time.time()}).encode())
+
+    def _beat(self) -> None:
+        renewed = time.monotonic()
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                if self._read().get("token") != self._owner["token"]:
+                    self.lost = True
+                    return
+                self._renew()
+                renewed = time.monotonic()
+            except RunDirError:  # out of reach: again at the next beat, until others may have taken over
+                if time.monotonic() - renewed > EXPIRY_S - HEARTBEAT_S:
+                    self.lost = True
+                    return
+
+    def release(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        with contextlib.suppress(OSError, RunDirError):
+            if self._read().get("token") == self._owner["token"]:
+                self._fs.delete_file(self._path)
+
+
+def held(root: str) -> Lock | None:
+    """This process's lock on a run directory, if it has it."""
+    return _held.get(root)
+
+
+@contextlib.contextmanager
+def lock(filesystem: fs.FileSystem, root: str, name: str) -> Iterator[Lock]:
+    """Hold a run directory; a process that holds it already may enter again.
+
+    Raises:
+        RunDirError: another process holds it; the message names host, process and since when.
+    """
+    with _guard:
+        current = _held.get(root)
+        if current is not None:
+            current.depth += 1
+        elif isinstance(filesystem, fs.LocalFileSystem):
+            current = _held[root] = _FileLock(Path(root) / ".lock", name)
+        else:
+            current = _held[root] = _LeaseLock(filesystem, f"{root}/lock.json", name)
+    try:
+        yield current
+    finally:
+        with _guard:
+            current.depth -= 1
+            if current.depth == 0:
+                del _held[root]
+                current.release()
+
+
+def _owner() -> dict[str, Any]:
+    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+
+
+def _is_dead_here(owner: dict[str, Any]) -> bool:
+    """Whether the owner was a process of this host that is no more."""
+    if owner.get("host") != socket.gethostname() or not isinstance(owner.get("pid"), int):
+        return False
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _busy(name: str, owner: dict[str, Any]) -> RunDirError:
+    who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}, since {owner.get('since', '?')}"
+    return RunDirError(
+        f"{name} is in use by {who}: wait for it, stop it, or name another run directory. Reading it meanwhile is safe"
+    )

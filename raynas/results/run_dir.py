@@ -1,0 +1,255 @@
+"""The run directory: a local path or any pyarrow filesystem URI, the files in it, and whose it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pydantic
+import yaml
+from pyarrow import fs
+
+from raynas.config import parse_yaml
+from raynas.errors import RunDirError
+from raynas.results import lock
+from raynas.results.filesystem import open_filesystem, without_secrets, write_whole
+from raynas.results.store import Store
+from raynas.results.versions import versions
+
+MARKER = "raynas.yaml"
+FORMAT = 1
+
+
+class RunDir:
+    """A folder that holds everything of one run; cheap to make, picklable.
+
+    Args:
+        uri: a local path, or a URI with its options as a query: `s3://bucket/run?region=eu-west-1`.
+        create: make it where it does not exist yet.
+
+    Attributes:
+        uri: as given (a local path is made absolute).
+        name: the same for messages, without credentials.
+        filesystem: the pyarrow filesystem, and `root` the path in it.
+        path: the local path, or None on an object store.
+
+    Raises:
+        RunDirError: it does not exist, is not a run directory, or cannot be reached.
+    """
+
+    def __init__(self, uri: str | os.PathLike[str] | RunDir, create: bool = False):
+        given: str = uri.uri if isinstance(uri, RunDir) else os.fspath(uri)
+        self.filesystem, self.root = open_filesystem(given)
+        self.path = Path(self.root) if isinstance(self.filesystem, fs.LocalFileSystem) else None
+        self.uri: str = given if self.path is None else str(self.path)
+        self.name = without_secrets(self.uri)
+        if not self.exists(MARKER):
+            if not create:
+                raise RunDirError(f"{self.name} is not a run directory: it has no {MARKER}")
+            self.write_yaml(MARKER, {"format": FORMAT})
+        elif self._format() > FORMAT:
+            raise RunDirError(f"{self.name} was written by a newer raynas: upgrade (pip install -U raynas)")
+
+    def _format(self) -> int:
+        content = self.read_yaml(MARKER)
+        return content.get("format", FORMAT) if isinstance(content, dict) else FORMAT
+
+    def __repr__(self) -> str:
+        return f"RunDir({self.name!r})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RunDir, (self.uri, True)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def at(self, name: str) -> str:
+        """The path of a file for use with `filesystem`."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def local_or_uri(self, name: str = "") -> str:
+        """A file or folder of this run as others take it: a local path, or a URI with the options of this one."""
+        if self.path is not None:
+            return self.at(name)
+        parts = urlsplit(self.uri)
+        path = "/".join(part for part in (parts.path.rstrip("/"), name) if part)
+        return urlunsplit(parts._replace(path=path))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file or folder.
+
+        Raises:
+            RunDirError: the filesystem cannot be reached.
+        """
+        try:
+            return self.filesystem.get_file_info(self.at(name)).type != fs.FileType.NotFound
+        except OSError as error:
+            raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
+
+    def list(self, name: str = "") -> list[str]:
+        """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
+        try:
+            found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
+        except OSError as error:
+            raise RunDirError(f"{self.name}/{name}: cannot be listed: {error}") from error
+        return sorted(info.base_name for info in found if not info.base_name.startswith("."))
+
+    def read_bytes(self, name: str) -> bytes:
+        """A whole file.
+
+        Raises:
+            RunDirError: it is not there or cannot be read.
+        """
+        try:
+            with self.filesystem.open_input_stream(self.at(name), compression=None) as stream:
+                return stream.read()
+        except FileNotFoundError:
+            raise RunDirError(f"{self.name} has no {name}") from None
+        except OSError as error:
+            raise RunDirError(f"{self.name}/{name}: cannot be read: {error}") from error
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a file whole: a reader sees the old content or the new, never a part.
+
+        Raises:
+            RunDirError: it cannot be written; what was there before stays.
+        """
+        write_whole(self.filesystem, self.at(name), data)
+
+    def read_yaml(self, name: str) -> Any:
+        """The plain values of a YAML file.
+
+        Raises:
+            RunDirError: it is not there.
+            ConfigError: it is not YAML.
+        """
+        return parse_yaml(self.read_bytes(name).decode(), f"{self.name}/{name}").data
+
+    def write_yaml(self, name: str, value: Any) -> None:
+        """Write plain values (or a pydantic model) as YAML, keys in their own order."""
+        self.write_bytes(name, yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True).encode())
+
+    def read_json(self, name: str) -> Any:
+        """The values of a JSON file.
+
+        Raises:
+            RunDirError: it is not there, or not JSON.
+        """
+        try:
+            return json.loads(self.read_bytes(name))
+        except ValueError as error:
+            raise RunDirError(f"{self.name}/{name}: not valid JSON: {error}") from error
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write plain values (or a pydantic model) as JSON."""
+        self.write_bytes(name, (json.dumps(plain(value), indent=1) + "\n").encode())
+
+    # -- tables and ownership --------------------------------------------------------------------------------------
+
+    @cached_property
+    def store(self) -> Store:
+        """The tables of this run."""
+        return Store(self.filesystem, self.at("tables"), self._is_owner, self._check_owner)
+
+    def _is_owner(self) -> bool:
+        return lock.held(self.root) is not None
+
+    def _check_owner(self) -> None:
+        current = lock.held(self.root)
+        if current is not None and current.lost:
+            raise RunDirError(
+                f"{self.name}: this process lost its lease (the store was out of reach for too long, or another took "
+                "over): nothing more is written; run the same command again"
+            )
+
+    @contextmanager
+    def lock(self) -> Iterator[RunDir]:
+        """Be the only process that writes here; this process itself may enter again.
+
+        Raises:
+            RunDirError: another process holds it; the message names host, process and since when.
+        """
+        with lock.lock(self.filesystem, self.root, self.name):
+            yield self
+
+    def begin(self, what: str, settings: Mapping[str, Any] | pydantic.BaseModel) -> bool:
+        """Record the resolved settings of a piece of work in `<what>.yaml`, or check them where it began before.
+
+        Software versions, host and time are added to the file's list of starts each time.
+
+        Args:
+            what: the work: `train`, `search`, ...; a slash makes folders.
+            settings: everything that its result depends on, as plain values or a pydantic model.
+
+        Returns:
+            Whether it began before, with equal settings: then what it has done is to be resumed.
+
+        Raises:
+            RunDirError: it began with other settings; the message names the first that differs.
+        """
+        name, now = f"{what}.yaml", plain(settings)
+        start = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "host": socket.gethostname(),
+            "machine": platform.machine(),
+            **versions(),
+        }
+        if not self.exists(name):
+            self.write_yaml(name, {"settings": now, "starts": [start]})
+            return False
+        before = self.read_yaml(name)
+        difference = _first_difference(before["settings"], now, "")
+        if difference is not None:
+            raise RunDirError(
+                f"{self.name}: {what} began with other settings: {difference}. Give the same, or another run directory"
+            )
+        self.write_yaml(name, {"settings": now, "starts": [*before["starts"], start]})
+        return True
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON has them (tuples are lists, paths and models are written out), so that they compare and reload.
+
+    Raises:
+        TypeError: a value has no plain form.
+    """
+    return json.loads(json.dumps(value, default=_plain_object))
+
+
+def _plain_object(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be recorded: {value!r}")
+
+
+def _first_difference(before: Any, now: Any, path: str) -> str | None:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            inner = f"{path}.{key}" if path else key
+            if key not in now:
+                return f"{inner} was {before[key]!r}, now not given"
+            if key not in before:
+                return f"{inner} is {now[key]!r}, was not given"
+            if (found := _first_difference(before[key], now[key], inner)) is not None:
+                return found
+        return None
+    return None if before == now else f"{path or 'they'} was {before!r}, is {now!r}"

@@ -1,0 +1,125 @@
+"""The tables of a run directory: one Arrow schema each, every column with its meaning in the field's metadata.
+
+New columns are added at the end and are nullable: a fragment that was written before them reads as null there.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def _field(name: str, kind: pa.DataType, doc: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"doc": doc})
+
+
+_TEXT, _INT, _REAL, _TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("us", tz="UTC")
+
+# What any measured number needs to be trusted, at the end of every table. The store fills `time` and `versions`.
+_PROVENANCE = [
+    _field("space", _TEXT, "fingerprint of the search space"),
+    _field("supernet", _TEXT, "fingerprint of the supernet's weights"),
+    _field("data", _TEXT, "fingerprint of the dataset, its splits and sizes"),
+    _field("seed", _INT, "seed of the run that measured it"),
+    _field("device", _TEXT, "what it was measured on: cpu, or the name of the GPU"),
+    _field("versions", _TEXT, "raynas, torch, timm, ray and python, as name=version"),
+    _field("time", _TIME, "when the row was written, UTC"),
+]
+
+_ARCH = [
+    _field("arch", _TEXT, "id of the architecture (12 hex digits)"),
+    _field("network", _TEXT, "id of the network that the architecture computes"),
+    _field("values", _TEXT, "the architecture itself as JSON, as in an arch.yaml"),
+]
+
+_COST = [
+    _field("macs", _INT, "multiply-accumulates of one image"),
+    _field("params", _INT, "parameters"),
+]
+
+
+def _table(doc: str, *fields: pa.Field) -> pa.Schema:
+    return pa.schema([*fields, *_PROVENANCE], metadata={"doc": doc})
+
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "scores": _table(
+        "One row for each subnet scored with inherited weights on images of the search split.",
+        *_ARCH,
+        *_COST,
+        _field("status", _TEXT, "ok, or failed"),
+        _field("reason", _TEXT, "why it failed; null where it did not"),
+        _field("accuracy", _REAL, "top-1, 0 to 1; null where it failed"),
+        _field("top5", _REAL, "top-5, 0 to 1; null at five classes or fewer"),
+        _field("loss", _REAL, "mean cross-entropy, nats"),
+        _field("images", _INT, "number of images"),
+        _field("precision", _TEXT, "fp32, or the autocast type: bf16, fp16"),
+        _field("batch_size", _INT, "images in one forward pass"),
+        _field("seconds", _REAL, "time of the passes over the images"),
+        _field("replica", _TEXT, "which replica scored it"),
+    ),
+    "correct": _table(
+        "Per-image correctness of each row of scores, for paired comparison. Same key, same order of images.",
+        _field("arch", _TEXT, "id of the architecture"),
+        _field("images", _INT, "number of images, and of bits that count"),
+        _field("precision", _TEXT, "as in scores"),
+        _field("top1", pa.binary(), "one bit an image, numpy.packbits order (first image = highest bit)"),
+        _field("top5", pa.binary(), "the same for top-5; null at five classes or fewer"),
+    ),
+    "training": _table(
+        "One row for each epoch of a training or retraining.",
+        _field("what", _TEXT, "supernet, or the id of the network that is retrained"),
+        _field("epoch", _INT, "counted from 1"),
+        _field("step", _INT, "optimiser steps so far"),
+        _field("loss", _REAL, "mean training loss of the epoch"),
+        _field("learning_rate", _REAL, "at the end of the epoch"),
+        _field("gradient_norm", _REAL, "mean before clipping"),
+        _field("images", _INT, "images seen in the epoch, over all workers"),
+        _field("seconds", _REAL, "wall time of the epoch"),
+        _field("workers", _INT, "number of workers"),
+        _field("event", _TEXT, "rollback or verdict of the health check; else null"),
+    ),
+    "probes": _table(
+        "Fixed subnets scored after every epoch of the supernet's training.",
+        _field("role", _TEXT, "smallest, q1, median, q3, largest"),
+        *_ARCH,
+        *_COST,
+        _field("epoch", _INT, "counted from 1"),
+        _field("accuracy", _REAL, "top-1 on the search split, 0 to 1"),
+        _field("loss", _REAL, "mean cross-entropy, nats"),
+        _field("images", _INT, "number of images"),
+    ),
+    "networks": _table(
+        "One row for each finished network: extracted, fine-tuned or retrained.",
+        *_ARCH,
+        *_COST,
+        _field("how", _TEXT, "inherited, finetuned, scratch"),
+        _field("trained_on", _TEXT, "train, or train+search"),
+        _field("epochs", _INT, "epochs of its own training; 0 when inherited"),
+        _field("path", _TEXT, "its folder in the run directory"),
+        _field("weights", _TEXT, "fingerprint of its weights"),
+        _field("loss", _REAL, "last training loss"),
+        _field("accuracy", _REAL, "top-1 on the search split; null when that was trained on"),
+        _field("seconds", _REAL, "wall time of its training"),
+    ),
+    "evaluations": _table(
+        "One row for each reading of the test split by one finished network.",
+        *_ARCH,
+        *_COST,
+        _field("how", _TEXT, "inherited, finetuned, scratch"),
+        _field("path", _TEXT, "the network's folder"),
+        _field("weights", _TEXT, "fingerprint of its weights"),
+        _field("accuracy", _REAL, "top-1 on the test split, 0 to 1"),
+        _field("top5", _REAL, "top-5; null at five classes or fewer"),
+        _field("loss", _REAL, "mean cross-entropy, nats"),
+        _field("images", _INT, "number of test images"),
+        _field("reading", _INT, "how often the test split had been read, this time included"),
+        _field("seconds", _REAL, "time of the passes"),
+    ),
+    "timings": _table(
+        "Named durations: benchmarks and the steps of a pipeline.",
+        _field("what", _TEXT, "what was timed"),
+        _field("seconds", _REAL, "wall time"),
+        _field("count", _INT, "how many things it did"),
+        _field("detail", _TEXT, "JSON: whatever the timing depends on"),
+    ),
+}

@@ -1,0 +1,259 @@
+"""Append-only tables of Parquet fragments: single writer, any number of readers, no fragment ever changed.
+
+The rules that make it safe to kill the writer at any moment:
+
+- `append` writes one whole fragment under a new name that sorts after all before it. It is there, or it is not.
+- `compact` writes one fragment with the rows of several, and in its metadata the names that it replaces. Readers
+  ignore a replaced fragment, so its deletion afterwards can stop anywhere.
+- A reader that finds a fragment gone lists again: what replaced it was there before it went.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from raynas.config import nearest
+from raynas.errors import RunDirError, UserError
+from raynas.results.filesystem import write_whole
+from raynas.results.schemas import SCHEMAS
+from raynas.results.versions import versions_text
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"\d{20}-[0-9a-f]{8}\.parquet")
+_TABLE, _REPLACES = b"raynas.table", b"raynas.replaces"
+COMPACT_AT = 64  # small fragments before they are merged
+_SMALL = 16 * 2**20  # bytes: larger fragments are left as they are
+_RELISTS = 8  # times a reader lists again when fragments go under its eyes
+
+_writing = threading.RLock()  # one append or compaction at a time in a process, whichever Store it goes through
+_last_stamp = 0
+
+
+@dataclass(frozen=True)
+class _Fragment:
+    name: str
+    size: int
+    schema: pa.Schema
+    replaces: frozenset[str]
+
+
+class Store:
+    """The tables below one folder of a filesystem; made by `RunDir.store`.
+
+    Args:
+        filesystem: any pyarrow filesystem.
+        root: the folder that holds one folder for each table.
+        may_compact: says whether this process is the owner that may merge fragments.
+        before_write: called before every write; raises where the right to write was lost.
+    """
+
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        root: str,
+        may_compact: Callable[[], bool] = lambda: True,
+        before_write: Callable[[], None] = lambda: None,
+    ):
+        self._fs = filesystem
+        self._root = root
+        self._may_compact = may_compact
+        self._before_write = before_write
+        self._seen: dict[tuple[str, str, int], _Fragment | None] = {}  # None: not a fragment, told once
+        self._appended: dict[str, int] = {}
+
+    def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows as one fragment; when this returns, they are there for every reader.
+
+        `time` and `versions` are filled in where they are missing. Absent columns are null.
+
+        Raises:
+            UserError: the table or a column is unknown, or a value does not fit its column.
+            RunDirError: the fragment cannot be written; nothing of it is left.
+        """
+        if not rows:
+            return
+        data = _to_arrow(table, rows)
+        with _writing:
+            self._before_write()
+            self._write(table, data, _stamp())
+            count = self._appended[table] = self._appended.get(table, COMPACT_AT // 2) + 1
+            if count >= COMPACT_AT and self._may_compact():
+                self.compact(table)
+
+    def read(self, table: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:
+        """All rows in the order in which they were appended; an empty table where none have been.
+
+        Args:
+            columns: only these; None for all.
+            filter: a pyarrow expression over columns: `pc.field("status") == "ok"`.
+
+        Raises:
+            UserError: the table is unknown.
+            RunDirError: the fragments cannot be listed or read.
+        """
+        schema = _schema(table)
+        for attempt in range(_RELISTS):
+            live = self._live(table)
+            try:
+                if live is not None:
+                    return self._load(table, live, schema, columns, filter)
+            except FileNotFoundError:
+                pass  # compacted away between listing and reading
+            except OSError as error:
+                raise RunDirError(f"{self._root}/{table}: cannot be read: {error}") from error
+            time.sleep(0.05 * attempt)
+        raise RunDirError(f"{self._root}/{table}: fragments keep disappearing while they are read; try again")
+
+    def compact(self, table: str | None = None) -> None:
+        """Merge small fragments into one; no row is lost or doubled wherever this is stopped.
+
+        Only the process that holds the run directory's lock may do this.
+        """
+        for name in [table] if table else [t for t in SCHEMAS if self._list(t)]:
+            with _writing:
+                self._before_write()
+                self._compact(name)
+                self._appended[name] = 0
+
+    # -- fragments -------------------------------------------------------------------------------------------------
+
+    def _compact(self, table: str) -> None:
+        listed = self._list(table)
+        live = self._live(table)
+        if live is None:  # something else is deleting here: leave it to that
+            return
+        alive = {fragment.name for fragment in live}
+        start = max((i + 1 for i, fragment in enumerate(live) if fragment.size >= _SMALL), default=0)
+        merged = live[start:]  # the last ones in a row, so that the rows keep their order
+        # Replaced fragments that an earlier, killed compaction left are listed again: the fragment that disowned
+        # them may itself be replaced now.
+        leftovers = [name for name, size in listed if name not in alive and self._seen.get((table, name, size))]
+        if len(merged) > 1:
+            rows = self._load(table, merged, _schema(table), None, None)
+            gone = [fragment.name for fragment in merged] + leftovers
+            self._write(table, rows, int(merged[0].name[:20]), gone)
+        else:
+            gone = leftovers
+        for name in gone:
+            try:
+                self._fs.delete_file(f"{self._root}/{table}/{name}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.warning("%s/%s/%s is replaced but cannot be deleted: %s", self._root, table, name, error)
+
+    def _write(self, table: str, data: pa.Table, stamp: int, replaces: Sequence[str] = ()) -> None:
+        metadata = {_TABLE: table.encode(), **({_REPLACES: json.dumps(list(replaces)).encode()} if replaces else {})}
+        buffer = pa.BufferOutputStream()
+        pq.write_table(
+            data.replace_schema_metadata({**(data.schema.metadata or {}), **metadata}), buffer, compression="zstd"
+        )
+        name = f"{stamp:020d}-{uuid.uuid4().hex[:8]}.parquet"
+        write_whole(self._fs, f"{self._root}/{table}/{name}", buffer.getvalue())
+
+    def _list(self, table: str) -> list[tuple[str, int]]:
+        """Names and sizes of the visible files of a table, sorted by name."""
+        selector = fs.FileSelector(f"{self._root}/{table}", allow_not_found=True)
+        try:
+            files = self._fs.get_file_info(selector)
+        except OSError as error:
+            raise RunDirError(f"{self._root}/{table}: cannot be listed: {error}") from error
+        return sorted((f.base_name, f.size) for f in files if f.is_file and not f.base_name.startswith((".", "_")))
+
+    def _live(self, table: str) -> list[_Fragment] | None:
+        """The fragments that count, in order; None when one vanished while its footer was read."""
+        listed = self._list(table)
+        new = [(name, size) for name, size in listed if (table, name, size) not in self._seen]
+        try:
+            if len(new) > 4 and not isinstance(self._fs, fs.LocalFileSystem):
+                with ThreadPoolExecutor(16) as pool:  # each footer is a round trip
+                    footers = list(pool.map(lambda item: self._footer(table, *item), new))
+            else:
+                footers = [self._footer(table, *item) for item in new]
+        except FileNotFoundError:
+            return None
+        self._seen.update({(table, *item): footer for item, footer in zip(new, footers, strict=True)})
+        present = {(table, *item) for item in listed}
+        for key in [key for key in self._seen if key[0] == table and key not in present]:
+            del self._seen[key]  # compacted away: names are never used again
+        found = [fragment for name, size in listed if (fragment := self._seen[table, name, size]) is not None]
+        replaced = frozenset[str]().union(*(fragment.replaces for fragment in found))
+        return [fragment for fragment in found if fragment.name not in replaced]
+
+    def _footer(self, table: str, name: str, size: int) -> _Fragment | None:
+        path = f"{self._root}/{table}/{name}"
+        if not _NAME.fullmatch(name):
+            log.warning("%s is not a fragment of ours and is ignored", path)
+            return None
+        try:
+            schema = pq.read_schema(path, filesystem=self._fs)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            log.warning("%s is not a whole Parquet file and is ignored: %s", path, str(error).splitlines()[0])
+            return None
+        metadata = schema.metadata or {}
+        if metadata.get(_TABLE, b"").decode() != table:
+            log.warning("%s is not a fragment of table %s and is ignored", path, table)
+            return None
+        return _Fragment(name, size, schema, frozenset(json.loads(metadata.get(_REPLACES, b"[]"))))
+
+    def _load(
+        self,
+        table: str,
+        fragments: Sequence[_Fragment],
+        schema: pa.Schema,
+        columns: Sequence[str] | None,
+        filter: pc.Expression | None,
+    ) -> pa.Table:
+        # Ours first; then columns that another version wrote. Fragments without a column read as null there.
+        known = pa.unify_schemas([schema, *(fragment.schema for fragment in fragments)], promote_options="permissive")
+        known = known.with_metadata(schema.metadata)
+        paths = [f"{self._root}/{table}/{fragment.name}" for fragment in fragments]
+        dataset = ds.dataset(paths, schema=known, format="parquet", filesystem=self._fs) if paths else None
+        if dataset is None:
+            empty = known.empty_table()
+            return empty.select(list(columns)) if columns is not None else empty
+        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+
+
+def _schema(table: str) -> pa.Schema:
+    if table not in SCHEMAS:
+        raise UserError(f"unknown table {table!r}{nearest(table, sorted(SCHEMAS))}")
+    return SCHEMAS[table]
+
+
+def _to_arrow(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    schema = _schema(table)
+    for key in {key for row in rows for key in row}:
+        if key not in schema.names:
+            raise UserError(f"table {table} has no column {key!r}{nearest(str(key), schema.names)}")
+    filled = {"time": datetime.now(timezone.utc), "versions": versions_text()}
+    try:
+        return pa.Table.from_pylist([{**filled, **row} for row in rows], schema=schema)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UserError(f"table {table}: a row does not fit its columns: {error}") from error
+
+
+def _stamp() -> int:
+    """Nanoseconds since 1970, always later than the one before."""
+    global _last_stamp
+    _last_stamp = max(time.time_ns(), _last_stamp + 1)
+    return _last_stamp

@@ -1,0 +1,27 @@
+"""The software that a number was measured with."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = ("raynas", "torch", "timm", "ray", "numpy")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what can change a result, read from package metadata (nothing is imported)."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return {**found, "python": platform.python_version()}
+
+
+@cache
+def versions_text() -> str:
+    """The same as one short text for a column: `raynas=0.1 torch=2.9 ...`."""
+    return " ".join(f"{name}={number}" for name, number in versions().items())
