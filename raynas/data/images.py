@@ -1,0 +1,192 @@
+"""Sets of labelled images, their decoding to pixels, and normalisation."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+import torchvision.transforms.functional as F
+from PIL import Image
+from timm.data import create_transform
+from torch import Tensor
+
+from raynas.errors import UserError
+
+
+class Source(Protocol):
+    """Where images come from: embedded arrays, files, Parquet rows or somebody's torch dataset."""
+
+    def image(self, index: int) -> Image.Image | Tensor:
+        """A PIL image of any size and mode, or a uint8 tensor [channels, height, width]."""
+
+    def where(self, index: int) -> str:
+        """The image's name in messages."""
+
+    def signature(self, indices: np.ndarray) -> bytes:
+        """What identifies the content of these images, cheaply."""
+
+
+class Standardisation(Protocol):
+    """Per-channel mean and deviation of pixels scaled to [0, 1]."""
+
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+
+    @property
+    def std(self) -> tuple[float, ...]: ...
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How an image becomes [channels, height, width] when nothing is random: timm's evaluation transform."""
+
+    size: tuple[int, int]
+    channels: int
+    crop_pct: float
+    interpolation: str
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A map-style set of images: `images[i]` is (PIL image or uint8 tensor, label).
+
+    Attributes:
+        source: where the images are.
+        indices: which of the source's images belong to the set, int64 [n].
+        labels: int64 [n].
+        geometry: the size and channels that they are decoded to.
+    """
+
+    source: Source
+    indices: np.ndarray
+    labels: np.ndarray
+    geometry: Geometry
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> tuple[Image.Image | Tensor, int]:
+        return self.source.image(int(self.indices[position])), int(self.labels[position])
+
+    def where(self, position: int) -> str:
+        """The name of one image in messages."""
+        return self.source.where(int(self.indices[position]))
+
+    def take(self, positions: np.ndarray) -> ImageSet:
+        """The set of some of these images."""
+        return ImageSet(self.source, self.indices[positions], self.labels[positions], self.geometry)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits of content, order, labels and geometry. Big sets of files are told by names and sizes."""
+        digest = hashlib.sha256(self.source.signature(self.indices))
+        digest.update(self.labels.astype("<i8").tobytes())
+        digest.update(repr(self.geometry).encode())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class PixelSource:
+    """Images that are in memory as pixels, uint8 [n, channels, height, width]."""
+
+    pixels: Tensor
+    name: str
+
+    def image(self, index: int) -> Tensor:
+        return self.pixels[index]
+
+    def where(self, index: int) -> str:
+        return f"image {index} of {self.name}"
+
+    def signature(self, indices: np.ndarray) -> bytes:
+        return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()
+
+
+def to_channels(image: Image.Image | Tensor, channels: int, where: str) -> Image.Image | Tensor:
+    """The image in grey (1) or RGB (3); tensors [c, height, width] may have any number of channels that fits already.
+
+    Raises:
+        UserError: the image cannot be given that number of channels.
+    """
+    if isinstance(image, Image.Image):
+        if channels not in (1, 3):
+            raise UserError(f"{where}: images can have 1 or 3 channels, not {channels}")
+        if image.mode.startswith("I"):  # 16-bit grey: PIL's own conversion would clip at 255
+            image = Image.fromarray((np.asarray(image) // 256).clip(0, 255).astype(np.uint8))
+        return image.convert("L" if channels == 1 else "RGB")
+    if image.shape[0] == channels:
+        return image
+    if image.shape[0] == 1:
+        return image.expand(channels, -1, -1)
+    if image.shape[0] == 3 and channels == 1:
+        return F.rgb_to_grayscale(image)
+    raise UserError(f"{where}: has {image.shape[0]} channels where {channels} are wanted")
+
+
+def decode(
+    images: ImageSet, size: tuple[int, int] | None = None, channels: int | None = None, threads: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Decode a whole set once, without augmentation.
+
+    Args:
+        images: the set.
+        size: (height, width); the set's own if left out.
+        channels: the set's own if left out.
+        threads: decoding threads; the machine's CPUs if left out.
+
+    Returns:
+        Pixels uint8 [n, channels, height, width] (`decoded_bytes` tells their size beforehand) and labels int64 [n].
+
+    Raises:
+        UserError: an image cannot be read; the message names it.
+    """
+    geometry = replace(
+        images.geometry, size=size or images.geometry.size, channels=channels or images.geometry.channels
+    )
+    labels = torch.from_numpy(images.labels)
+    if isinstance(images.source, PixelSource) and images.source.pixels.shape[1:] == (geometry.channels, *geometry.size):
+        return images.source.pixels[torch.from_numpy(images.indices)], labels
+    pixels = torch.empty((len(images), geometry.channels, *geometry.size), dtype=torch.uint8)
+    transform = evaluation_transform(geometry)
+
+    def fill(position: int) -> None:
+        image = to_channels(images[position][0], geometry.channels, images.where(position))
+        pixels[position] = transform(image)
+
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        for _ in pool.map(fill, range(len(images)), chunksize=16):
+            pass
+    return pixels, labels
+
+
+def decoded_bytes(images: ImageSet) -> int:
+    """Memory of the decoded set in bytes."""
+    height, width = images.geometry.size
+    return len(images) * images.geometry.channels * height * width
+
+
+def evaluation_transform(geometry: Geometry) -> Callable[[Image.Image | Tensor], Tensor]:
+    """timm's evaluation transform, up to pixels: shorter side resized, centre cropped, uint8 [c, height, width]."""
+    return create_transform(
+        geometry.size,
+        is_training=False,
+        crop_pct=geometry.crop_pct,
+        interpolation=geometry.interpolation,
+        normalize=False,
+        mean=(0.0,) * geometry.channels,
+        std=(1.0,) * geometry.channels,
+    )
+
+
+def normalise(pixels: Tensor, data: Standardisation) -> Tensor:
+    """Pixels uint8 [..., channels, height, width] to float32, with the mean and deviation of `data`."""
+    mean = torch.tensor(data.mean, device=pixels.device).view(-1, 1, 1)
+    std = torch.tensor(data.std, device=pixels.device).view(-1, 1, 1)
+    return pixels.float().div_(255).sub_(mean).div_(std)
