@@ -1,0 +1,106 @@
+"""Channels: which channels of an axis act, the one idea inside every elastic layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raynas.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class RowCounts:
+    """How many of the selected channels act in each row of a batch (the first so many).
+
+    Attributes:
+        counts: the different counts.
+        which: [batch] int64, which of `counts` each row has.
+        mask: [batch, 1, channels] bool, True where a channel acts.
+    """
+
+    counts: tuple[int, ...]
+    which: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """What acts on one axis: runs of channels taken from the parameters and, in a masked batch, how many in each row.
+
+    An axis is counted in units (a head, say): where a tensor holds several channels for each unit, the layer tells
+    `unit`, so that one `Channels` serves every tensor that the axis touches.
+
+    Attributes:
+        runs: (start, stop) pairs, in the order in which the channels are laid side by side. One run from 0 is a
+            prefix (ordinal sharing), a wrapping pattern is two runs, any list is runs.
+        rows: None where all rows are alike.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    rows: RowCounts | None = None
+
+    @classmethod
+    def first(cls, count: int) -> Channels:
+        """The first `count` channels."""
+        return cls(((0, count),))
+
+    @classmethod
+    def listed(cls, index: Iterable[int]) -> Channels:
+        """Exactly these channels, in this order."""
+        runs: list[tuple[int, int]] = []
+        for channel in index:
+            if runs and runs[-1][1] == channel:
+                runs[-1] = (runs[-1][0], channel + 1)
+            else:
+                runs.append((channel, channel + 1))
+        return cls(tuple(runs))
+
+    @classmethod
+    def first_of_each(cls, counts: Sequence[int], rows: Tensor) -> Channels:
+        """Row i has the first `counts[rows[i]]` channels; where all counts are equal no mask is made.
+
+        Args:
+            counts: one count for each arch.
+            rows: [batch] int64, each row's arch.
+        """
+        different = tuple(sorted(set(counts)))
+        widest = different[-1]
+        if len(different) == 1:
+            return cls.first(widest)
+        which = torch.tensor([different.index(count) for count in counts], device=rows.device)[rows]
+        prefix = torch.arange(widest, device=rows.device) < torch.tensor(different, device=rows.device)[:, None]
+        return cls(((0, widest),), RowCounts(different, which, prefix[which][:, None, :]))
+
+    @property
+    def count(self) -> int:
+        """Number of channels selected (the widest row's)."""
+        return sum(stop - start for start, stop in self.runs)
+
+    def select(self, tensor: Tensor, dim: int, unit: int = 1) -> Tensor:
+        """The acting channels of a parameter's axis: the tensor itself when all of it acts, else a view or a copy.
+
+        Args:
+            tensor: a parameter whose axis `dim` has `unit` channels for each channel here.
+
+        Raises:
+            UserError: the tensor does not have that many channels.
+        """
+        size = tensor.shape[dim]
+        if max(stop for _, stop in self.runs) * unit > size:
+            raise UserError(f"the arch needs {self.count * unit} channels, but the supernet has {size}")
+        if self.runs == ((0, size // unit),) and size % unit == 0:
+            return tensor
+        pieces = [tensor.narrow(dim, start * unit, (stop - start) * unit) for start, stop in self.runs]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
+    def mask(self, x: Tensor, unit: int = 1) -> Tensor:
+        """Activations [batch, tokens, count * unit] with what does not act in a row set to zero."""
+        if self.rows is None:
+            return x
+        mask = self.rows.mask
+        if unit > 1:
+            mask = mask.repeat_interleave(unit, dim=-1)
+        return x * mask.to(x.dtype)  # a float32 mask would silently promote bfloat16

@@ -1,0 +1,202 @@
+"""Elastic layers: ordinary layers that are told, at every call, which of their channels act.
+
+Each has one `select(channels...) -> {parameter name: tensor}`, used by its forward pass and by extraction alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.channels import Channels
+
+INIT_STD = 0.02
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def new_parameter(*shape: int) -> nn.Parameter:
+    """A parameter drawn from a normal distribution of standard deviation 0.02, as AutoFormer and DeiT start."""
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(*shape), std=INIT_STD))
+
+
+class ElasticLinear(nn.Module):
+    """A linear layer with elastic inputs and outputs.
+
+    Args:
+        in_features: inputs held.
+        out_features: outputs held.
+        in_unit: inputs for each channel of the input axis.
+    """
+
+    def __init__(self, in_features: int, out_features: int, in_unit: int = 1):
+        super().__init__()
+        self.weight = new_parameter(out_features, in_features)
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.in_unit = in_unit
+
+    def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        weight = outputs.select(inputs.select(self.weight, 1, self.in_unit), 0)
+        return {"weight": weight, "bias": outputs.select(self.bias, 0)}
+
+    def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
+        """[..., inputs] to [..., outputs]; outputs that do not act in a row are not masked here."""
+        return F.linear(x, **self.select(inputs, outputs))
+
+
+class ElasticNorm(nn.Module):
+    """Layer normalisation over the acting channels."""
+
+    def __init__(self, features: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def select(self, width: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return {"weight": width.select(self.weight, 0), "bias": width.select(self.bias, 0)}
+
+    def forward(self, x: Tensor, width: Channels) -> Tensor:
+        """[batch, tokens, width], normalised; with row masks, what does not act must be zero in x and stays zero."""
+        if width.rows is None:
+            return F.layer_norm(x, (width.count,), **self.select(width), eps=self.eps)
+        return masked_norm(x, width, self.eps, **self.select(width))
+
+
+def masked_norm(x: Tensor, width: Channels, eps: float, weight: Tensor, bias: Tensor) -> Tensor:
+    """Layer normalisation of each row over its own first k of C channels, exactly.
+
+    With z = (x - mean_k) * mask * sqrt(C / k), the native norm over all C channels sees mean 0 and the variance of
+    the k channels, so epsilon acts as it should; sqrt(k / C) scales back. Means are taken before squares, so nothing
+    cancels.
+    """
+    assert width.rows is not None
+    rows = width.rows
+    mask = rows.mask.to(x.dtype)
+    counts = torch.tensor(rows.counts, device=x.device)[rows.which][:, None, None]
+    mean = x.sum(-1, keepdim=True) / counts.to(x.dtype)
+    stretch = (width.count / counts).sqrt().to(x.dtype)
+    z = F.layer_norm((x - mean) * (mask * stretch), (width.count,), eps=eps)
+    return torch.addcmul((mask * bias).to(z.dtype), z, (mask / stretch * weight).to(z.dtype))
+
+
+class ElasticQkv(nn.Module):
+    """The projection to queries, keys and values, laid out [heads, 3, head_dim] so that fewer heads are a prefix.
+
+    Args:
+        width: input channels held.
+        heads: heads held.
+        head_dim: channels of a head.
+        bias: see `VitConstants.qkv_bias`. `thirds` holds the raw vector, whose first 3 Q entries are dealt to query, key
+            and value in contiguous thirds of Q = heads * head_dim: which entry serves what depends on the heads.
+    """
+
+    def __init__(self, width: int, heads: int, head_dim: int, bias: str):
+        super().__init__()
+        self.unit = 3 * head_dim
+        self.weight = new_parameter(heads * self.unit, width)
+        self.bias = None if bias == "none" else nn.Parameter(torch.zeros(heads * self.unit))
+        self.thirds = bias == "thirds"
+
+    def select(self, width: Channels, heads: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        selected = {"weight": heads.select(width.select(self.weight, 1), 0, self.unit)}
+        if self.bias is not None:
+            selected["bias"] = heads.select(self.bias, 0, self.unit)
+        return selected
+
+    def forward(self, x: Tensor, width: Channels, heads: Channels) -> Tensor:
+        """[batch, tokens, width] to [batch, tokens, heads, 3, head_dim]."""
+        selected = self.select(width, heads)
+        weight, bias = selected["weight"], selected.get("bias")
+        if not self.thirds or bias is None:
+            out = F.linear(x, weight, bias)
+        elif heads.rows is None:
+            out = F.linear(x, weight, self._deal(bias, heads.count))
+        else:
+            rows = heads.rows
+            dealt = [F.pad(self._deal(bias, n), (0, (heads.count - n) * self.unit)) for n in rows.counts]
+            out = F.linear(x, weight)
+            out = out + torch.stack(dealt).index_select(0, rows.which)[:, None].to(out.dtype)
+        return out.unflatten(-1, (heads.count, 3, self.unit // 3))
+
+    def _deal(self, bias: Tensor, heads: int) -> Tensor:
+        """The first entries of the raw vector, from [3, heads, head_dim] to this layer's [heads, 3, head_dim]."""
+        return bias[: heads * self.unit].view(3, heads, -1).transpose(0, 1).reshape(-1)
+
+
+class Bank(nn.ModuleDict):
+    """Private parameters: one module of its own for each choice of a dimension (or of several, as a tuple)."""
+
+    def __init__(self, choices: Iterable[Any], make: Callable[[Any], nn.Module]):
+        super().__init__({self._key(choice): make(choice) for choice in choices})
+
+    @staticmethod
+    def _key(choice: Any) -> str:
+        parts = choice if isinstance(choice, tuple) else (choice,)
+        return "_".join(str(part).replace(".", "p") for part in parts)
+
+    def of(self, choice: Any) -> Any:
+        """The module of a choice.
+
+        Raises:
+            UserError: there is none.
+        """
+        if self._key(choice) not in self:
+            raise UserError(
+                f"the arch chooses {choice}, for which the supernet has no parameters (it has {list(self)})"
+            )
+        return self[self._key(choice)]
+
+    def select(self, choice: Any, *channels: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters of a choice."""
+        return {f"{self._key(choice)}.{name}": tensor for name, tensor in self.of(choice).select(*channels).items()}
+
+
+class PatchStem(nn.Module):
+    """Image to tokens for one patch size: projection, class token and absolute positions.
+
+    An image that the patch does not divide is padded with zeros at the bottom and right.
+
+    Args:
+        channels: image channels.
+        size: image height and width in pixels.
+        patch: patch side in pixels.
+        width: embedding channels held.
+        class_token: whether a class token is put first.
+    """
+
+    def __init__(self, channels: int, size: tuple[int, int], patch: int, width: int, class_token: bool):
+        super().__init__()
+        self.patch = patch
+        self.grid = (math.ceil(size[0] / patch), math.ceil(size[1] / patch))
+        self.padding = (0, self.grid[1] * patch - size[1], 0, self.grid[0] * patch - size[0])
+        self.proj = nn.Conv2d(channels, width, patch, patch)
+        self.class_token = new_parameter(1, 1, width) if class_token else None
+        self.position = new_parameter(1, class_token + self.grid[0] * self.grid[1], width)
+
+    def select(self, width: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        selected = {"proj.weight": width.select(self.proj.weight, 0), "position": width.select(self.position, 2)}
+        if self.proj.bias is not None:
+            selected["proj.bias"] = width.select(self.proj.bias, 0)
+        if self.class_token is not None:
+            selected["class_token"] = width.select(self.class_token, 2)
+        return selected
+
+    def forward(self, images: Tensor, width: Channels) -> Tensor:
+        """[batch, channels, height, width] to [batch, tokens, width], the class token first."""
+        selected = self.select(width)
+        images = F.pad(images, self.padding) if any(self.padding) else images
+        x = F.conv2d(images, selected["proj.weight"], selected["proj.bias"], stride=self.patch)
+        x = x.flatten(2).transpose(1, 2)
+        if self.class_token is not None:
+            x = torch.cat([selected["class_token"].expand(len(x), -1, -1).to(x.dtype), x], dim=1)
+        return width.mask(x + selected["position"])

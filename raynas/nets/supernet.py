@@ -1,0 +1,161 @@
+"""What every supernet family shares: one arch or many, selection, extraction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.space import Arch, Space
+
+Execution = Literal["auto", "groups", "masks"]
+SupernetT = TypeVar("SupernetT", bound="Supernet")
+
+
+class Supernet(nn.Module):
+    """A weight-sharing network over a space; a subnet is the same class over a one-point space.
+
+    A forward pass is told its arch; there is no current subnet. A family implements `select`, `run_one` and
+    `run_masked`, and never reads a maximum of the space in a forward pass: a one-point space would then compute
+    something else.
+
+    Attributes:
+        space: the search space.
+        drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
+    """
+
+    def __init__(self, space: Space):
+        super().__init__()
+        self.space = space
+        self.drop_path = 0.0
+        self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
+
+    def forward(
+        self,
+        x: Tensor,
+        archs: Arch | Mapping[str, Any] | Sequence[Arch] | None = None,
+        rows: Tensor | None = None,
+        execution: Execution = "auto",
+    ) -> Tensor:
+        """Images to logits.
+
+        Args:
+            x: [batch, channels, height, width] as the space says.
+            archs: one arch for all rows; or several for a mixed batch; or None where the space has only one.
+            rows: [batch] int64, each row's index into `archs`; by default row i has `archs[i % len(archs)]`.
+            execution: how a mixed batch runs: `groups` (rows of one arch together, sliced: every family and choice),
+                `masks` (one pass at the batch's largest widths) or `auto` (see `prefers_masks`). The results are the
+                same to rounding.
+
+        Returns:
+            Logits [batch, classes].
+
+        Raises:
+            UserError: the images are not of the space's size, an arch does not fit, there are more archs than rows, or
+                masks cannot express what the archs differ in.
+        """
+        expected = (self.space.channels, *self.space.input_size)
+        if x.ndim != 4 or tuple(x.shape[1:]) != expected:
+            raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(x.shape)}")
+        paths = self.draw_paths(x)
+        if archs is None:
+            if self._only is None:
+                raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
+            return self.run_one(x, self._only, paths)
+        if isinstance(archs, Mapping):
+            return self.run_one(x, self._arch(archs), paths)
+        archs, rows = self._assign([self._arch(arch) for arch in archs], rows, x)
+        if len(archs) == 1:
+            return self.run_one(x, archs[0], paths)
+        if execution == "groups":
+            return self._run_groups(x, archs, rows, paths)
+        unmaskable = self.unmaskable(archs)
+        if execution == "masks":
+            if unmaskable:
+                raise UserError(f"masks cannot express archs that differ in {unmaskable}; use execution='groups'")
+            return self.run_masked(x, archs, rows, paths)
+        if execution != "auto":
+            raise UserError(f"unknown execution {execution!r}: auto, groups or masks")
+        if not unmaskable and self.prefers_masks(x, archs):
+            return self.run_masked(x, archs, rows, paths)
+        return self._run_groups(x, archs, rows, paths)
+
+    def _arch(self, arch: Mapping[str, Any]) -> Arch:
+        return arch if isinstance(arch, Arch) else self.space.arch(arch)
+
+    def _assign(self, archs: list[Arch], rows: Tensor | None, x: Tensor) -> tuple[list[Arch], Tensor]:
+        """The different archs that some row uses, and each row's index into them."""
+        if not archs:
+            raise UserError("a mixed batch needs at least one arch")
+        if rows is None:
+            if len(archs) > len(x):
+                raise UserError(f"{len(archs)} archs for a batch of {len(x)} rows: some would get no row")
+            rows = torch.arange(len(x)) % len(archs)
+        listed = rows.tolist()
+        if rows.ndim != 1 or len(listed) != len(x) or not all(0 <= row < len(archs) for row in listed):
+            raise UserError(f"rows must be [{len(x)}] indices into the {len(archs)} archs, found {listed}")
+        different = list(dict.fromkeys(archs[row] for row in listed))
+        place = {arch: index for index, arch in enumerate(different)}
+        return different, torch.tensor([place[archs[row]] for row in listed], device=x.device)
+
+    def _run_groups(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
+        order = torch.argsort(rows, stable=True)
+        sizes = torch.bincount(rows, minlength=len(archs)).tolist()
+        images = x[order].split(sizes)
+        drawn = [None] * len(archs) if paths is None else paths[..., order].split(sizes, dim=-1)
+        logits = [self.run_one(*group) for group in zip(images, archs, drawn, strict=True)]
+        return torch.cat(logits)[torch.argsort(order)]
+
+    def extract(self: SupernetT, arch: Mapping[str, Any]) -> SupernetT:
+        """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` needs no arch.
+
+        An arch whose values are not choices of the space is taken too, as long as the parameters hold it.
+        """
+        arch = self._arch(arch)
+        space = self.space.fix(arch) if arch in self.space else self.space.off_grid(arch).space
+        with torch.device("meta"):
+            subnet = type(self)(space)
+        selected = self.select(arch)
+        state = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in selected.items()
+        }
+        subnet.load_state_dict(state, assign=True)
+        like = next(iter(state.values()))
+        subnet.to(device=like.device, dtype=like.dtype)  # buffers, which are never on the meta device
+        for name, parameter in subnet.named_parameters():
+            parameter.requires_grad_(self.get_parameter(name).requires_grad)
+        subnet.drop_path = self.drop_path
+        return subnet.train(self.training)
+
+    # -- what a family implements ----------------------------------------------------------------------------------
+
+    def select(self, arch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
+        raise NotImplementedError
+
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None) -> Tensor:
+        """Logits of a batch that is all one arch's."""
+        raise NotImplementedError
+
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
+        """Logits of a mixed batch in one pass."""
+        raise NotImplementedError
+
+    def draw_paths(self, x: Tensor) -> Tensor | None:
+        """What stochastic depth multiplies each row's branches with, drawn for the whole batch before any grouping."""
+        raise NotImplementedError
+
+    def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
+        """The dimensions in which these archs differ and which masks cannot express."""
+        raise NotImplementedError
+
+    def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
+        """Whether masks are the faster execution here."""
+        raise NotImplementedError
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters (not counting 1-D ones, which are the trainer's to exempt) that should not decay."""
+        raise NotImplementedError

@@ -1,0 +1,77 @@
+"""Attention with AutoFormer's relative position on keys and values, without a [tokens, tokens, head_dim] tensor."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.nets.layers import new_parameter
+
+
+class RelativeIndex(nn.Module):
+    """Which table entries pair up on a patch grid (constant: buffers that are not saved).
+
+    Keys fall into groups: one for each grid row, one for each grid column, one for the class token. Whatever a
+    relative position adds to the score of a query and a key is the sum over the key's groups (its row and its column,
+    or the class) of (query . an entry that only query and group determine).
+
+    Entries are numbered over rows' table, then columns' table, then the sum of both tables' first entries.
+
+    Args:
+        grid: rows and columns of patches.
+        distance: largest distance R; tables have 2 R + 2 entries, the first for pairs with the class token.
+        class_token: whether token 0 is a class token.
+    """
+
+    entry: Tensor
+    member: Tensor
+
+    def __init__(self, grid: tuple[int, int], distance: int, class_token: bool):
+        super().__init__()
+        cpu = torch.device("cpu")  # even where the parameters are built on the meta device
+        size = 2 * distance + 2
+        rows, columns = torch.arange(grid[0], device=cpu), torch.arange(grid[1], device=cpu)
+        by_row = (rows[None] - rows[:, None]).clamp(-distance, distance) + distance + 1
+        by_column = (columns[None] - columns[:, None]).clamp(-distance, distance) + distance + 1 + size
+        y, x = (part.flatten() for part in torch.meshgrid(rows, columns, indexing="ij"))
+        entry = torch.cat([by_row[y], by_column[x]], dim=1)
+        member = torch.cat([y[:, None] == rows, x[:, None] == columns], dim=1)
+        if class_token:
+            first = torch.tensor([0] * grid[0] + [size] * grid[1], device=cpu)
+            entry = torch.cat([first[None], entry])
+            entry = torch.cat([entry, torch.full((len(entry), 1), 2 * size, device=cpu)], dim=1)
+            member = F.pad(member, (0, 1, 1, 0))
+            member[0, -1] = True
+        self.register_buffer("entry", entry, persistent=False)
+        self.register_buffer("member", member.float(), persistent=False)
+
+
+class RelativePosition(nn.Module):
+    """One block's tables [2 R + 2, head_dim], shared by its heads (AutoFormer section 3, after Shaw et al. 2018)."""
+
+    def __init__(self, distance: int, head_dim: int):
+        super().__init__()
+        self.key_rows = new_parameter(2 * distance + 2, head_dim)
+        self.key_columns = new_parameter(2 * distance + 2, head_dim)
+        self.value_rows = new_parameter(2 * distance + 2, head_dim)
+        self.value_columns = new_parameter(2 * distance + 2, head_dim)
+
+    def select(self) -> dict[str, Tensor]:
+        """All parameters: no choice cuts them."""
+        return dict(self.named_parameters())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float, index: RelativeIndex) -> Tensor:
+        """Queries, keys and values [batch, heads, tokens, head_dim] to attention outputs of that shape."""
+        batch, heads, _, head_dim = q.shape
+        keys = torch.cat([self.key_rows, self.key_columns, self.key_rows[:1] + self.key_columns[:1]])
+        values = torch.cat([self.value_rows, self.value_columns, self.value_rows[:1] + self.value_columns[:1]])
+        entry = index.entry.expand(batch, heads, -1, -1)
+        member = index.member.to(q.dtype).expand(batch, heads, -1, -1)
+        by_group = F.linear(q, keys).gather(-1, entry).to(q.dtype)
+        out = F.scaled_dot_product_attention(
+            torch.cat([q, by_group], -1), torch.cat([k, member], -1), torch.cat([v, member], -1), scale=scale
+        )
+        out, weights = out.split([head_dim, entry.shape[-1]], dim=-1)
+        spread = weights.new_zeros(*weights.shape[:-1], len(values)).scatter_add(-1, entry, weights)
+        return out + F.linear(spread, values.T).to(out.dtype)
