@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from raynas import timm_models as _timm_models
+
 _PUBLIC = {
     "load_space": "raynas.space",
     "load_arch": "raynas.space",
@@ -39,3 +41,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+_timm_models.register_when_imported()  # `timm.create_model("raynas_vit")` works after `import raynas`; timm is not imported

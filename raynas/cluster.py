@@ -1,0 +1,47 @@
+"""Where Ray comes from: the cluster that the user points at, or a quiet local one for as long as a command runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+}
+
+
+@contextmanager
+def ray_cluster(cpus: int = 1) -> Iterator[None]:
+    """Ray, connected for the time of the block.
+
+    A Ray that this process already uses, or the cluster named by `RAY_ADDRESS`, is used as it is. Otherwise a local one
+    is started for the time of the block, with a CPU count of at least `cpus`, so that a small machine can hold every
+    worker and replica that was asked for.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        # Unset, Ray would turn token authentication on and leave a token file in the user's home. A cluster that is
+        # already there keeps its own mode.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    if address:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    else:
+        # The dashboard stays on: without it Ray Train's placement group cleaner logs an error every second.
+        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()

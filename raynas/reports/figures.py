@@ -1,0 +1,210 @@
+"""The report's figures, from plain arrays: each function returns one matplotlib figure.
+
+The colours are told apart by people who do not see red and green, and stand out on white and on black alike. Text and
+axes are drawn in `INK`, which `svg` replaces by the page's own text colour.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from raynas.space import Arch, Space
+
+INK = "#010203"
+PALETTE = ("#3b82d6", "#e08a1e", "#2c9f70", "#b05cc6", "#d1495b", "#7a8793")
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A finished network: its MACs, its accuracy in [0, 1] and the half-width of the interval around it."""
+
+    label: str
+    macs: float
+    accuracy: float
+    interval: float | None = None
+
+
+@matplotlib.rc_context(_STYLE)
+def accuracy_against_macs(
+    groups: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    front: tuple[np.ndarray, np.ndarray],
+    limits: tuple[float | None, float | None] = (None, None),
+) -> Figure:
+    """Every scored subnet as a point.
+
+    Args:
+        groups: name of who asked for the subnets -> (macs [n], accuracy [n] in [0, 1]).
+        front: (macs [k], accuracy [k]) of the Pareto front, by ascending MACs.
+        limits: the search's bounds on MACs.
+    """
+    figure, axes = _new(7.2, 4.2)
+    for (name, (macs, accuracy)), colour, marker in zip(groups.items(), PALETTE, "osDv^P", strict=False):
+        axes.scatter(
+            macs,
+            accuracy,
+            s=14,
+            alpha=0.55,
+            color=colour,
+            marker=marker,
+            linewidths=0,
+            label=name,
+            rasterized=len(macs) > 3000,
+        )
+    if len(front[0]):
+        axes.step(*front, where="post", color=INK, linewidth=1.2, label="Pareto front")
+    for limit in limits:
+        if limit is not None:
+            axes.axvline(
+                limit, color=PALETTE[5], linestyle="--", linewidth=1, label=f"limit: {EngFormatter(sep='')(limit)} MACs"
+            )
+    axes.set(xlabel="multiply-accumulates (MACs)", ylabel="accuracy on the search split, inherited weights")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _percent(axes)
+    axes.legend(loc="lower right")
+    return figure
+
+
+@matplotlib.rc_context(_STYLE)
+def finished_networks(marks: Sequence[Mark]) -> Figure:
+    """Test accuracy of the networks that were evaluated, one line each, with their 95 % intervals."""
+    figure, axes = _new(7.2, 0.9 + 0.42 * len(marks))
+    for row, mark in enumerate(marks):
+        colour = PALETTE[row % len(PALETTE)]
+        axes.errorbar(mark.accuracy, row, xerr=mark.interval, color=colour, marker="o", ms=8, capsize=4, ls="none")
+        above: dict[str, Any] = {"xy": (mark.accuracy, row), "xytext": (0, 7), "textcoords": "offset points"}
+        axes.annotate(f"{mark.accuracy:.2%}", ha="center", fontsize=8, **above)
+    units = EngFormatter(places=2, sep="")
+    axes.set_yticks(range(len(marks)), [f"{mark.label} ({units(mark.macs)} MACs)" for mark in marks])
+    axes.set(xlabel="top-1 accuracy on the test split", ylim=(len(marks) - 0.5, -0.7))
+    axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    return figure
+
+
+@matplotlib.rc_context(_STYLE)
+def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
+    """The best score so far after each evaluation, one step curve for each search."""
+    figure, axes = _new(7.2, 3.6)
+    for (name, best), colour, style in zip(curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False):
+        axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=name)
+    axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _percent(axes)
+    axes.legend(loc="lower right")
+    return figure
+
+
+@matplotlib.rc_context(_STYLE)
+def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
+    """Accuracy of the fixed probe subnets after every epoch of supernet training."""
+    figure, axes = _new(7.2, 3.6)
+    for (name, (epochs, accuracy)), colour, style in zip(
+        curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False
+    ):
+        axes.plot(epochs, accuracy, color=colour, linestyle=style, label=name, marker="." if len(epochs) < 30 else None)
+    axes.set(xlabel="epoch", ylabel="accuracy of the probe subnets")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _percent(axes)
+    axes.legend(loc="lower right")
+    return figure
+
+
+@matplotlib.rc_context(_STYLE)
+def blocks(arch: Arch, space: Space) -> Figure:
+    """An arch block by block: one row of bars for each dimension, outlined up to the largest choice of the space."""
+    columns = block_names(space)
+    templates = list(dict.fromkeys(d.name.rsplit(".", 1)[1] for d in space.dimensions if ".blocks." in f".{d.name}"))
+    widths = [d for d in space.dimensions if d.name.rsplit(".", 1)[-1] == "width"]
+    rows = (["width"] if widths else []) + templates
+    figure = Figure(figsize=(max(4.5, 1.6 + 0.42 * len(columns)), 0.5 + 1.25 * len(rows)), layout="constrained")
+    for row, leaf in enumerate(rows):
+        axes = figure.add_subplot(len(rows), 1, row + 1)
+        top = 0.0
+        for column, block in enumerate(columns):
+            name = f"{block.rpartition('blocks.')[0]}width" if leaf == "width" else f"{block}.{leaf}"
+            if not any(d.name == name for d in space.dimensions):
+                continue
+            largest = float(space[name].choices[-1])
+            acts = any(key.startswith(f"{block}.") for key in arch)
+            value = float(arch[name]) if acts and name in arch else 0.0
+            top = max(top, largest, value)
+            axes.bar(
+                column,
+                largest,
+                width=0.8,
+                fill=False,
+                edgecolor=PALETTE[5],
+                linewidth=0.8,
+                linestyle="-" if acts else ":",
+            )
+            axes.bar(column, value, width=0.8, color=PALETTE[row % len(PALETTE)], linewidth=0)
+            if acts:
+                axes.text(column, value / 2, f"{value:g}", ha="center", va="center", fontsize=8, color="white")
+        axes.set(ylim=(0, top * 1.05), yticks=[], xlim=(-0.6, len(columns) - 0.4))
+        axes.set_title(leaf.replace("_", " "))
+        axes.set_xticks(range(len(columns)), [_short(block) for block in columns] if row == len(rows) - 1 else [])
+        axes.spines["left"].set_visible(False)
+    axes.set_xlabel("block")
+    return figure
+
+
+def block_names(space: Space) -> list[str]:
+    """The prefixes of all blocks that a space may have: `["blocks.0", "blocks.1"]`."""
+    return list(dict.fromkeys(d.name.rpartition(".")[0] for d in space.dimensions if ".blocks." in f".{d.name}"))
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as SVG to stand inside an HTML page.
+
+    Args:
+        name: a word that no other figure of the page has; it keeps their ids apart.
+    """
+    stream = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]  # without the XML declaration and the doctype
+    text = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    return text.replace(INK, "currentColor")
+
+
+def _new(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(alpha=0.2, color=PALETTE[5])
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _percent(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+
+
+def _short(block: str) -> str:
+    return block.replace("stages.", "").replace("blocks.", "")
