@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +17,32 @@ from raynas.errors import ConfigError
 Location = tuple[str | int, ...]
 ConfigT = TypeVar("ConfigT", bound="Config")
 
+MAX_FILE_BYTES = 2**20
+MAX_YAML_NODES = 100_000
+"""Far more than any configuration needs; aliases can blow a short file up without limit."""
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxtuple, _REPR.maxdict = 3, 8, 8, 4
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+
+_YAML_NAMES = {dict: "a mapping", list: "a list", str: "text", type(None): "nothing", bool: "true or false"}
+
 
 class Config(pydantic.BaseModel):
-    """Base of every configuration model: immutable, and unknown keys are errors."""
+    """Base of every configuration model: immutable; unknown keys, NaN and true/false as numbers are errors."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _booleans_are_not_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """pydantic would read `classes: true` as 1."""
+        items = value if isinstance(value, list | tuple) else [value]
+        if info.field_name and any(isinstance(item, bool) for item in items):
+            allowed = _types_in(cls.model_fields[info.field_name].annotation)
+            if not any(kind in (bool, Any, object) or isinstance(kind, bool) for kind in allowed):
+                raise ValueError("true and false are not numbers")
+        return value
 
 
 class Document:
@@ -32,67 +54,128 @@ class Document:
         self.lines = lines or {}
 
     def error(self, location: Sequence[str | int], message: str) -> ConfigError:
-        """The error for a place in this document: `file:line: a.b: message`."""
+        """The error for a place in this document: `file:line: a.b: message`, always one line."""
         location = tuple(location)
-        line = next((self.lines[location[:n]] for n in range(len(location), -1, -1) if location[:n] in self.lines), None)
+        line = next(
+            (self.lines[location[:n]] for n in range(len(location), -1, -1) if location[:n] in self.lines), None
+        )
         where = self.source if line is None else f"{self.source}:{line}"
-        path = ".".join(str(part) for part in location)
-        return ConfigError(f"{where}: {path}: {message}" if path else f"{where}: {message}")
+        path = ".".join(_one_line(str(part)) for part in location)
+        return ConfigError(": ".join(part for part in (where, path, _one_line(message)) if part))
+
+    def part(self, location: Location) -> Document:
+        """The document below a place, with locations counted from there."""
+        data = self.data
+        for step in location:
+            data = data[step]
+        depth = len(location)
+        lines = {place[depth:]: line for place, line in self.lines.items() if place[:depth] == location}
+        return Document(data, self.source, lines)
 
 
 def read_yaml(path: str | Path) -> Document:
     """Read one YAML file.
 
     Raises:
-        ConfigError: the file is missing, unreadable, or not YAML.
+        ConfigError: the file is missing, unreadable, far too large, or not YAML.
     """
     path = Path(path)
     try:
-        text = path.read_text()
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes: not a configuration file")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, source: str) -> Document:
-    """Parse YAML text; `source` names it in errors."""
-    loader = yaml.SafeLoader(text)
+    """Parse YAML text; `source` names it in errors.
+
+    Raises:
+        ConfigError: it is not YAML, a key is given twice or is not text, or it refers to itself.
+    """
+    lines: dict[Location, int] = {}
     try:
-        node = loader.get_single_node()
-        lines: dict[Location, int] = {}
-        if node is not None:
-            _collect_lines(node, (), lines, source)
-        data = None if node is None else loader.construct_document(node)
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is not None:
+                _collect_lines(node, (), lines, source, ())
+            data = None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except ConfigError:
+        raise
+    except RecursionError as error:
+        raise ConfigError(f"{source}: nested too deeply") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = source if mark is None else f"{source}:{mark.line + 1}"
-        raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
-    finally:
-        loader.dispose()
+        reason = _one_line(str(getattr(error, "problem", None) or error))
+        raise ConfigError(f"{where}: not valid YAML: {reason}") from error
+    except Exception as error:  # PyYAML lets ValueError, KeyError and others of a bad date or number through
+        raise ConfigError(f"{source}: not valid YAML: {_one_line(str(error))}") from error
     return Document(data, source, lines)
 
 
-def _collect_lines(node: yaml.Node, location: Location, lines: dict[Location, int], source: str) -> None:
-    lines.setdefault(location, node.start_mark.line + 1)
+def write_yaml(path: str | Path, data: Any) -> None:
+    """Write plain values (mappings, lists, numbers, text) as YAML for people to read, keys in their order."""
+    Path(path).write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=120), encoding="utf-8")
+
+
+def _collect_lines(
+    node: yaml.Node, location: Location, lines: dict[Location, int], source: str, above: tuple[yaml.Node, ...]
+) -> None:
+    line = node.start_mark.line + 1
+    lines.setdefault(location, line)
+    if len(lines) > MAX_YAML_NODES:
+        raise ConfigError(f"{source}:{line}: more than {MAX_YAML_NODES} values")
+    if any(node is one for one in above):
+        raise ConfigError(f"{source}:{line}: an alias refers to what it stands in")
+    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            name = str(key.value)
             line = key.start_mark.line + 1
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                raise ConfigError(f"{source}:{line}: the key {shown(key.value)} is not text; put it in quotes")
+            name = str(key.value)
             if name in seen:  # YAML would keep the last one in silence
-                raise ConfigError(f"{source}:{line}: {name!r} is given twice")
+                raise ConfigError(f"{source}:{line}: {shown(name)} is given twice")
             seen.add(name)
-            lines[(*location, name)] = line
-            _collect_lines(value, (*location, name), lines, source)
+            here = (*location, name)
+            lines[here] = line
+            _collect_lines(value, here, lines, source, above)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            _collect_lines(value, (*location, index), lines, source)
+            _collect_lines(value, (*location, index), lines, source, above)
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in an error message: its repr, on one line and not too long."""
+    return _one_line(_REPR.repr(value))
+
+
+def named(value: Any) -> str:
+    """What kind of YAML value this is, in words."""
+    return _YAML_NAMES.get(type(value)) or f"{type(value).__name__} {shown(value)}"
+
+
+def _one_line(text: str) -> str:
+    # Not a line break anywhere, and no control character that would play with a terminal.
+    text = " ".join(text.split())
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= 600 else text[:597] + "..."
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """`" (did you mean 'x'?)"`, or the list of what is known."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})"
+    close = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.5)
+    if close:
+        return f" (did you mean {close[0]!r}?)"
+    listed = [*known[:20], "..."] if len(known) > 20 else known
+    return f" (known: {', '.join(listed)})"
 
 
 def validate(model: type[ConfigT], document: Document, location: Location = ()) -> ConfigT:
@@ -101,11 +184,12 @@ def validate(model: type[ConfigT], document: Document, location: Location = ()) 
     Raises:
         ConfigError: with file, line, key and what is wrong; a wrong key names the nearest right one.
     """
-    data = document.data
-    for part in location:
-        data = data[part]
+    data = document.part(location).data
     if not isinstance(data, dict):
-        raise document.error(location, f"expected a mapping, found {type(data).__name__}")
+        raise document.error(location, f"expected a mapping, found {named(data)}")
+    for key in data:
+        if not isinstance(key, str):
+            raise document.error(location, f"the key {shown(key)} is not text")
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as error:
@@ -120,12 +204,25 @@ def _first_error(
     place = first["loc"]
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, place[:-1])
-        message = f"unknown key {place[-1]!r}{nearest(str(place[-1]), known)}"
-        return document.error((*location, *place), message)
+        message = f"unknown key {shown(place[-1])}{nearest(str(place[-1]), known)}"
+        return document.error((*location, *place[:-1], str(place[-1])), message)
+    if first["type"] == "missing":
+        return document.error((*location, *place), "is missing")
+    place = _in_data(document.part(location).data, place)
     message = first["msg"].removeprefix("Value error, ")
     if "input" in first and not isinstance(first["input"], dict):
-        message += f", found {first['input']!r}"
+        message += f", found {shown(first['input'])}"
     return document.error((*location, *place), message)
+
+
+def _in_data(data: Any, place: Location) -> Location:
+    """The start of a place that the data really has: pydantic adds the tags of unions to its locations."""
+    for index, part in enumerate(place):
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return place[:index]
+    return place
 
 
 def _known_keys(model: type[Config], path: Location) -> list[str]:
@@ -144,9 +241,12 @@ def _known_keys(model: type[Config], path: Location) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[Any]:
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+    return [kind for kind in _types_in(annotation) if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)]
+
+
+def _types_in(annotation: Any) -> list[Any]:
+    """An annotation taken apart: `list[int] | None` is list[int] | None, list[int], int and None."""
+    return [annotation, *(kind for part in getattr(annotation, "__args__", ()) for kind in _types_in(part))]
 
 
 def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
@@ -159,8 +259,10 @@ def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
         return known[reference]
     module, colon, name = reference.partition(":")
     if not colon:
-        raise ConfigError(f"unknown {what} {reference!r}{nearest(reference, sorted(known))}; your own: 'module:object'")
+        hint = nearest(reference, sorted(known))
+        raise ConfigError(f"unknown {what} {shown(reference)}{hint}; your own: 'module:object'")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{what} {reference!r} cannot be imported: {error}") from error
+    except Exception as error:  # the module is the user's: whatever it raises is theirs to mend, and is chained
+        reason = _one_line(f"{type(error).__name__}: {error}")
+        raise ConfigError(f"{what} {shown(reference)} cannot be imported: {reason}") from error

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from raynas.space.dimension import Choice
 
 if TYPE_CHECKING:
@@ -24,6 +26,14 @@ class Arch(Mapping[str, Choice]):
         self.space = space
         self._values = dict(values)
 
+    @classmethod
+    def _unpickle(cls, space: Space, codes: bytes) -> Arch:
+        return space.decode(np.frombuffer(codes, dtype=np.int16)[None])[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A list of archs pickles their space once and, for each, two bytes a gene.
+        return Arch._unpickle, (self.space, self.space.encode([self]).tobytes())
+
     def __getitem__(self, name: str) -> Choice:
         return self._values[name]
 
@@ -38,7 +48,7 @@ class Arch(Mapping[str, Choice]):
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.id)
+        return hash(frozenset(self._values.items()))
 
     def __hash__(self) -> int:
         return self._hash
@@ -48,9 +58,6 @@ class Arch(Mapping[str, Choice]):
 
     def __repr__(self) -> str:
         return f"Arch({self.id}: {json.dumps(self.to_dict())})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Arch, (self.space, self._values)
 
     @cached_property
     def id(self) -> str:
@@ -71,14 +78,10 @@ class Arch(Mapping[str, Choice]):
             index, _, leaf = rest.partition(".")
             if not leaf or f"{prefix}blocks.{index}.kept" not in self._values:
                 values[name] = value
-            elif self._values[f"{prefix}blocks.{index}.kept"]:
-                if leaf == "kept":
-                    kept[prefix] = kept.get(prefix, 0) + 1
-                else:
-                    position = sum(
-                        bool(self._values.get(f"{prefix}blocks.{before}.kept")) for before in range(int(index))
-                    )
-                    values[f"{prefix}blocks.{position}.{leaf}"] = value
+            elif leaf == "kept":  # stands before the block's other genes, and blocks stand in order
+                kept[prefix] = kept.get(prefix, 0) + bool(value)
+            else:
+                values[f"{prefix}blocks.{kept[prefix] - 1}.{leaf}"] = value
         values.update({f"{prefix}depth": count for prefix, count in kept.items()})
         return _digest(values)
 
@@ -94,7 +97,7 @@ class Arch(Mapping[str, Choice]):
             if blocks is None:
                 node[parts[-1]] = value
             else:
-                column = node.setdefault(parts[-1], [])
+                column = node.setdefault(".".join(parts[blocks + 2 :]), [])
                 column += [None] * (int(parts[blocks + 1]) - len(column))  # dropped blocks in between
                 column.append(value)
         return _lists(tree)
@@ -107,13 +110,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             flat.update(flatten(value, f"{name}."))
-        elif isinstance(value, list | tuple):
-            parts = name.split(".")
+        elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
             for index, item in enumerate(value):
-                if isinstance(item, Mapping):
-                    flat.update(flatten(item, f"{name}.{index}."))
-                elif item is not None:
-                    flat[".".join([*parts[:-1], str(index), parts[-1]])] = item
+                flat.update(flatten(item, f"{name}.{index}."))
+        elif isinstance(value, list | tuple) and (prefix == "blocks." or prefix.endswith(".blocks.")):
+            flat.update({f"{prefix}{index}.{key}": item for index, item in enumerate(value) if item is not None})
         else:
             flat[name] = value
     return flat
@@ -124,7 +125,7 @@ def _lists(tree: Any) -> Any:
         return tree
     tree = {key: _lists(value) for key, value in tree.items()}
     if tree and all(key.isdigit() for key in tree):
-        return [tree[key] for key in sorted(tree, key=int)]
+        return [tree.get(str(index), {}) for index in range(1 + max(map(int, tree)))]
     return tree
 
 

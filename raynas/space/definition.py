@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from raynas.config import Config, Document, Location, nearest
-from raynas.space.dimension import Choice, Dimension
+from raynas.config import Config, Document, Location, named, nearest, shown
+from raynas.space.dimension import Choice, Dimension, template_of
 from raynas.space.families import FAMILIES
 from raynas.space.families.rules import Rule
+
+_TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+MAX_BLOCKS = 256
+MAX_CHOICES = 1000
+Pixels = Annotated[int, Field(ge=1, le=2**14)]
 
 
 class InputConfig(Config):
     """The images: `size` in pixels (one number, or [height, width]) and `channels`."""
 
-    size: tuple[int, int]
-    channels: int = Field(3, ge=1)
+    size: tuple[Pixels, Pixels]
+    channels: int = Field(3, ge=1, le=2**14)
 
     @field_validator("size", mode="before")
     @classmethod
     def _square(cls, size: Any) -> Any:
-        return (size, size) if isinstance(size, int) else size
-
-    @field_validator("size")
-    @classmethod
-    def _positive(cls, size: tuple[int, int]) -> tuple[int, int]:
-        if min(size) < 1:
-            raise ValueError("must be at least 1 pixel")
-        return size
+        if isinstance(size, list | tuple):
+            return size
+        if type(size) is not int:
+            raise ValueError("must be a whole number of pixels, or [height, width]")
+        return size, size
 
 
 class SpaceConfig(Config):
@@ -43,14 +45,16 @@ class SpaceConfig(Config):
         constants: what is fixed for the whole space, as the family defines it.
         dimensions: the tree of choices: a list is a choice list; `blocks:` holds the choices of every block (a mapping,
             repeated for as many blocks as `depth` allows at most, or `repeat:` says) or one mapping for each block.
+        published: what a paper or release says of a one-point space, for information.
     """
 
     family: str
     name: str | None = None
     input: InputConfig
-    classes: int = Field(ge=1)
-    constants: dict[str, Any] = {}
+    classes: int = Field(ge=1, le=2**24)
+    constants: dict[str, Any] = Field({})
     dimensions: dict[str, Any]
+    published: dict[str, Any] = Field({})
 
 
 def read_dimensions(document: Document, location: Location, family: str) -> tuple[Dimension, ...]:
@@ -60,16 +64,14 @@ def read_dimensions(document: Document, location: Location, family: str) -> tupl
         ConfigError: with file and line: an unknown or missing dimension, or a choice list that is empty, not a list,
             of the wrong type, duplicated, or not in ascending cost.
     """
-    tree = document.data
-    for part in location:
-        tree = tree[part]
+    tree = document.part(location).data
     rules = FAMILIES[family].dimensions
     dimensions = []
-    for name, place, choices, parent, when in _leaves(tree, (), "", None, document, location):
-        template = Dimension(name, ()).template
+    for name, place, choices, parent, when in _leaves(tree, location, "", None, document):
+        template = template_of(name)
         rule = rules.get(template) or rules.get(_stage_template(template))
         if rule is None:
-            raise document.error(place, f"unknown dimension {template!r}{nearest(template, list(rules))}")
+            raise document.error(place, f"unknown dimension {shown(template)}{nearest(template, list(rules))}")
         checked = _check_choices(choices, rule, document, place)
         dimensions.append(Dimension(name, checked, parent, frozenset(when)))
     _check_complete(dimensions, rules, document, location)
@@ -102,72 +104,90 @@ def _write_node(tree: Any) -> Any:
 
 
 def _leaves(
-    tree: Any, place: Location, prefix: str, parent: tuple[str, set] | None, document: Document, root: Location
+    tree: Any, place: Location, prefix: str, parent: tuple[str, set] | None, document: Document
 ) -> Iterator[tuple[str, Location, Any, str | None, set]]:
-    """Yield (name, place in the document, choices, parent's name, parent's values) of every dimension, parents first."""
+    """Yield (name, place in the document, choices, parent's name, parent's values) of every dimension.
+
+    Parents come before what hangs on them.
+    """
     if not isinstance(tree, dict):
-        raise document.error((*root, *place), f"expected a mapping of dimensions, found {tree!r}")
-    parent_name, when = parent or (None, set())
+        raise document.error(place, f"expected a mapping of dimensions, found {named(tree)}")
+    for key in tree:
+        if not isinstance(key, str) or not key or "." in key:
+            raise document.error(
+                (*place, str(key)), "not the name of a dimension; write dotted names as nested mappings"
+            )
     if "kept" in tree:
-        yield f"{prefix}kept", (*root, *place, "kept"), tree["kept"], parent_name, when
-        parent_name, when = f"{prefix}kept", {True}
+        yield f"{prefix}kept", (*place, "kept"), tree["kept"], *(parent or (None, set()))
+        parent = (f"{prefix}kept", {True})
     for key in sorted(tree, key=lambda key: key == "blocks"):  # a depth stands before the blocks that it switches
         here = (*place, key)
         value = tree[key]
         if key == "kept":
             continue
         if key == "blocks":
-            yield from _block_leaves(tree, here, f"{prefix}blocks.", document, root)
+            yield from _block_leaves(tree, here, f"{prefix}blocks.", document)
         elif isinstance(value, dict):
-            yield from _leaves(value, here, f"{prefix}{key}.", (parent_name, when) if parent_name else None, document, root)
+            yield from _leaves(value, here, f"{prefix}{key}.", parent, document)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             for index, item in enumerate(value):
-                yield from _leaves(item, (*here, index), f"{prefix}{key}.{index}.", None, document, root)
+                yield from _leaves(item, (*here, index), f"{prefix}{key}.{index}.", None, document)
         else:
-            yield f"{prefix}{key}", (*root, *here), value, parent_name, when
+            yield f"{prefix}{key}", here, value, *(parent or (None, set()))
 
 
 def _block_leaves(
-    tree: dict, place: Location, prefix: str, document: Document, root: Location
+    tree: dict, place: Location, prefix: str, document: Document
 ) -> Iterator[tuple[str, Location, Any, str | None, set]]:
     blocks, depths = tree["blocks"], tree.get("depth")
-    if isinstance(depths, list) and not all(type(depth) is int for depth in depths):
-        raise document.error((*root, *place[:-1], "depth"), f"must be a list of whole numbers, found {depths!r}")
+    if depths is not None and (
+        not isinstance(depths, list) or not depths or not all(type(depth) is int for depth in depths)
+    ):
+        raise document.error((*place[:-1], "depth"), f"must be a list of whole numbers, found {shown(depths)}")
     if isinstance(blocks, dict):
-        blocks = dict(blocks)
-        repeat = blocks.pop("repeat", None) or (max(depths) if depths else None)
-        if type(repeat) is not int or repeat < 1:
-            raise document.error((*root, *place), "how many blocks? Give `depth` beside `blocks`, or `repeat` in it")
-        blocks = [blocks] * repeat
-    elif not isinstance(blocks, list):
-        raise document.error((*root, *place), "must be a mapping for all blocks, or a list with one mapping a block")
-    elif depths and len(blocks) != max(depths):
-        raise document.error((*root, *place), f"lists {len(blocks)} blocks, but the largest depth is {max(depths)}")
-    shared = isinstance(tree["blocks"], dict)
+        repeat = blocks.get("repeat", max(depths) if depths else None)
+        if type(repeat) is not int or not 1 <= repeat <= MAX_BLOCKS:
+            hint = "give a `depth` list beside `blocks`, or `repeat` in it"
+            raise document.error(place, f"how many blocks, 1 to {MAX_BLOCKS}? Found {shown(repeat)}; {hint}")
+        listed = [{key: value for key, value in blocks.items() if key != "repeat"}] * repeat
+        places: list[Location] = [place] * repeat
+    elif isinstance(blocks, list):
+        listed, places = blocks, [(*place, index) for index in range(len(blocks))]
+    else:
+        raise document.error(
+            place, f"must be a mapping for all blocks, or a list of one for each, found {named(blocks)}"
+        )
+    if depths and len(listed) != max(depths):
+        raise document.error(place, f"lists {len(listed)} blocks, but the largest depth is {max(depths)}")
     depth_name = prefix.removesuffix("blocks.") + "depth"
-    for index, block in enumerate(blocks):
-        here = place if shared else (*place, index)
+    for index, (block, here) in enumerate(zip(listed, places, strict=True)):
         parent = (depth_name, {depth for depth in depths if depth > index}) if depths else None
-        yield from _leaves(block, here, f"{prefix}{index}.", parent, document, root)
+        yield from _leaves(block, here, f"{prefix}{index}.", parent, document)
 
 
 def _check_choices(choices: Any, rule: Rule, document: Document, place: Location) -> tuple[Choice, ...]:
     if not isinstance(choices, list):
-        raise document.error(place, f"must be a list of choices, found {choices!r}; write [{choices}]")
+        hint = f"; write [{shown(choices)}]" if isinstance(choices, int | float) else ""
+        raise document.error(place, f"must be a list of choices, found {shown(choices)}{hint}")
     if not choices:
         raise document.error(place, "the choice list is empty")
-    for choice in choices:
-        fits = type(choice) is rule.type or (rule.type is float and type(choice) is int)
-        if not fits or choice != choice or abs(choice) == float("inf"):
-            raise document.error(place, f"choice {choice!r} is not a valid {rule.type.__name__}")
+    if len(choices) > MAX_CHOICES:
+        raise document.error(place, f"lists {len(choices)} choices; {MAX_CHOICES} is the most")
+    for index, choice in enumerate(choices):
+        here = (*place, index)
+        fits = type(choice) in ((int, float) if rule.type is float else (rule.type,))
+        if not fits or choice != choice:  # NaN is not itself
+            raise document.error(here, f"choice {shown(choice)} is not {_TYPE_NAMES[rule.type]}")
         if choice < rule.minimum or (rule.type is float and choice <= 0):
-            raise document.error(place, f"choice {choice!r} is too small")
+            raise document.error(here, f"choice {shown(choice)} is too small")
+        if choice > rule.maximum:
+            raise document.error(here, f"choice {shown(choice)} is too large (at most {rule.maximum})")
     values = tuple(rule.type(choice) for choice in choices)
     if len(set(values)) < len(values):
-        raise document.error(place, f"choices {list(values)} are not all different")
+        raise document.error(place, f"choices {shown(choices)} are not all different")
     if list(values) != sorted(values, reverse=rule.descending):
         order = "descending" if rule.descending else "ascending"
-        raise document.error(place, f"choices {list(values)} must be in {order} order (smallest network first)")
+        raise document.error(place, f"choices {shown(choices)} must be in {order} order (smallest network first)")
     return values
 
 
@@ -182,4 +202,3 @@ def _check_complete(dimensions: list[Dimension], rules: dict[str, Rule], documen
 def _stage_template(template: str) -> str:
     """`stages.2.width` to `stages.*.width`: rules are written once for all stages."""
     return ".".join("*" if part.isdigit() else part for part in template.split("."))
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Choice = int | float | bool
@@ -27,10 +28,24 @@ class Dimension:
     @property
     def template(self) -> str:
         """The name with its block index replaced by `*`: `stages.2.blocks.*.heads`."""
-        return re.sub(r"(^|\.)blocks\.\d+\.", r"\1blocks.*.", self.name)
+        return template_of(self.name)
 
     @property
     def unit(self) -> str:
         """What moves together in a block-wise crossover: `stages.2.blocks.5`, or the name itself outside blocks."""
         match = re.match(r"(?:.*\.)?blocks\.\d+(?=\.)", self.name)
         return match.group() if match else self.name
+
+    def acts_under(self, chosen: Mapping[str, Choice]) -> bool:
+        """Whether this dimension acts where these values are chosen for the ones before it."""
+        return self.parent is None or chosen.get(self.parent) in self.when
+
+
+def template_of(name: str) -> str:
+    """A dimension's name with its block index replaced by `*`."""
+    return re.sub(r"(^|\.)blocks\.\d+\.", r"\1blocks.*.", name)
+
+
+def same_kind(value: object, choice: Choice) -> bool:
+    """Whether a value may be compared with a choice: Python has True == 1, but `heads: true` is a mistake."""
+    return isinstance(value, bool) == isinstance(choice, bool)

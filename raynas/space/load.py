@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import Field
 
-from raynas.config import Config, nearest, read_yaml, validate
+from raynas.config import Config, nearest, read_yaml, shown, validate, write_yaml
 from raynas.errors import ConfigError
-from raynas.space.arch import Arch
+from raynas.space.arch import Arch, flatten
 from raynas.space.space import Space
 
-_PACKAGE = Path(__file__).parents[1]
-SPACES = next((path for path in (_PACKAGE / "spaces", _PACKAGE.parent / "spaces") if path.is_dir()), _PACKAGE / "spaces")
+_PACKAGE = Path(__file__).resolve().parents[1]
+SPACES = next(
+    (path for path in (_PACKAGE / "spaces", _PACKAGE.parent / "spaces") if path.is_dir()), _PACKAGE / "spaces"
+)
 """The shipped spaces: inside an installed package, or beside it in a checkout."""
 
 
@@ -31,20 +34,26 @@ class ArchConfig(Config):
     space: str | dict[str, Any]
     off_grid: bool = False
     arch: dict[str, Any]
-    published: dict[str, Any] = {}
+    published: dict[str, Any] = Field({})
 
 
 def find_shipped(name: str | Path, kind: str) -> Path:
     """The file that a name or path means: an existing path, or `spaces/<name>.yaml` of this package.
 
+    Args:
+        name: the name or path.
+        kind: what is wanted, for the error: `space`, `arch` or `preset`.
+
     Raises:
         ConfigError: there is no such file; the message names the nearest shipped one.
     """
     for path in (Path(name), SPACES / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    shipped = sorted(str(path.relative_to(SPACES).with_suffix("")) for path in SPACES.rglob("*.yaml"))
-    raise ConfigError(f"no {kind} {str(name)!r}: not a file, and not shipped{nearest(str(name), shipped)}")
+        with contextlib.suppress(OSError):  # a name that no file can have
+            if path.is_file():
+                return path
+    shipped = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
+    shipped = [file for file in shipped if ("preset" in file) == (kind == "preset")]
+    raise ConfigError(f"no {kind} {shown(str(name))}: not a file, and not shipped{nearest(str(name), shipped)}")
 
 
 def load_space(name: str | Path) -> Space:
@@ -61,23 +70,37 @@ def load_space(name: str | Path) -> Space:
 
 
 def load_arch(name: str | Path) -> Arch:
-    """Load an architecture: a shipped name such as `autoformer/published/tiny`, or a path; `arch.space` is its space.
+    """Load an architecture; `arch.space` is its space.
+
+    Args:
+        name: a shipped name such as `autoformer/published/tiny`, or a path. The file is an arch file (see
+            `ArchConfig`), or a space file that allows one arch only.
 
     Raises:
         ConfigError: there is no such file, or it is wrong; the message names file, line and key.
     """
     path = find_shipped(name, "arch")
     document = read_yaml(path)
+    if isinstance(document.data, dict) and "family" in document.data and "space" not in document.data:
+        space = Space.from_document(document, _name(path))
+        if space.cardinality() > 1:
+            raise document.error((), f"this file describes a space of {space.cardinality()} archs, not an arch")
+        return space.smallest()
     config = validate(ArchConfig, document)
     if isinstance(config.space, dict):
         space = Space.from_document(document, _name(path), ("space",))
     else:
         beside = path.parent / config.space
         space = load_space(beside if beside.is_file() else config.space)
+    values = flatten(config.arch)
     try:
-        return space.off_grid(config.arch) if config.off_grid else space.arch(config.arch)
+        arch = space.off_grid(values) if config.off_grid else space.arch(values)
     except ConfigError as error:
         raise document.error(("arch",), str(error)) from error
+    idle = [name for name in values if name not in arch]
+    if idle:  # an arch in memory drops genes that do not act; in a file they are a slip of the pen
+        raise document.error(("arch",), f"{idle[0]!r} does not act in this arch (is the depth right?)")
+    return arch
 
 
 def save_arch(arch: Arch, path: str | Path, **published: Any) -> None:
@@ -85,12 +108,9 @@ def save_arch(arch: Arch, path: str | Path, **published: Any) -> None:
     content: dict[str, Any] = {"space": arch.space.to_dict(), "arch": arch.to_dict()}
     if published:
         content["published"] = published
-    Path(path).write_text(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120))
+    write_yaml(path, content)
 
 
 def _name(path: Path) -> str:
-    if path.is_relative_to(SPACES):
-        return str(path.relative_to(SPACES).with_suffix(""))
-    return path.stem
-
-
+    path = path.resolve()
+    return path.relative_to(SPACES).with_suffix("").as_posix() if path.is_relative_to(SPACES) else path.stem

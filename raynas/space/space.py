@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Number
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 
-from raynas.config import Document, nearest, validate
+from raynas.config import Document, nearest, shown, validate, write_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space.arch import Arch, flatten
-from raynas.space.definition import InputConfig, SpaceConfig, read_dimensions, write_dimensions
-from raynas.space.dimension import Choice, Dimension
+from raynas.space.counting import count_all, count_below, draw_weighted, every_choice
+from raynas.space.definition import SpaceConfig, read_dimensions, write_dimensions
+from raynas.space.dimension import Choice, Dimension, same_kind, template_of
 from raynas.space.families import FAMILIES
 
 INACTIVE = -1
@@ -66,11 +67,12 @@ class Space:
     def from_document(cls, document: Document, name: str, location: tuple[str, ...] = ()) -> Space:
         """Build a space from (a part of) a YAML document, with file and line in every error."""
         config = validate(SpaceConfig, document, location)
+        inner = document.part(location)
         if config.family not in FAMILIES:
-            raise document.error((*location, "family"), f"unknown family{nearest(config.family, list(FAMILIES))}")
+            hint = nearest(config.family, list(FAMILIES))
+            raise inner.error(("family",), f"unknown family {shown(config.family)}{hint}")
         family = FAMILIES[config.family]
-        inner = Document({"constants": {}, **_at(document.data, location)}, document.source, document.lines)
-        inner.lines = {place[len(location) :]: line for place, line in document.lines.items() if place[: len(location)] == location}
+        inner.data = {"constants": {}, **inner.data}
         constants = validate(family.constants, inner, ("constants",))
         dimensions = read_dimensions(inner, ("dimensions",), config.family)
         choices = {dimension.template: dimension.choices for dimension in dimensions}
@@ -83,10 +85,8 @@ class Space:
             constants=family.resolve(constants, choices),
             dimensions=dimensions,
         )
-        try:
-            family.check(space)
-        except ValueError as error:
-            raise inner.error((), str(error)) from error
+        for place, problem in family.check(space):
+            raise inner.error(place, problem)
         return space
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,10 +103,10 @@ class Space:
 
     def save(self, path: str | Path) -> None:
         """Write the space as a YAML file that `raynas.load_space` reads."""
-        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=120))
+        write_yaml(path, self.to_dict())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Space.from_dict, (self.to_dict(),)
+        return Space, tuple(getattr(self, attribute.name) for attribute in fields(self))  # without what is cached
 
     @cached_property
     def fingerprint(self) -> str:
@@ -120,14 +120,24 @@ class Space:
 
     def replace(self, **changes: Any) -> Space:
         """This space with some attributes changed, checked again."""
-        return Space.from_dict(replace(self, **changes).to_dict())
+        return Space.from_dict(replace(self, **changes).to_dict(), self.name)
 
     def with_input(
         self, size: int | tuple[int, int] | None = None, channels: int | None = None, classes: int | None = None
     ) -> Space:
-        """This space for other images or classes."""
-        chosen = InputConfig(size=size or self.input_size, channels=channels or self.channels)
-        return self.replace(input_size=chosen.size, channels=chosen.channels, classes=classes or self.classes)
+        """This space for other images or classes.
+
+        Raises:
+            ConfigError: the family cannot be built for them.
+        """
+        definition = self.to_dict()
+        if size is not None:
+            definition["input"]["size"] = size
+        if channels is not None:
+            definition["input"]["channels"] = channels
+        if classes is not None:
+            definition["classes"] = classes
+        return Space.from_dict(definition, self.name)
 
     # -- archs -----------------------------------------------------------------------------------------------------
 
@@ -142,7 +152,7 @@ class Space:
     def __contains__(self, arch: object) -> bool:
         """Whether an arch's values are all choices of this space."""
         try:
-            return isinstance(arch, Mapping) and self.arch(arch) == arch
+            return isinstance(arch, Mapping) and dict(self.arch(arch)) == flatten(arch)
         except UserError:
             return False
 
@@ -157,21 +167,30 @@ class Space:
         flat = flatten(values)
         for name in flat:
             if name not in self._index:
-                raise ConfigError(f"space {self.name}: unknown dimension {name!r}{nearest(name, list(self._index))}")
+                raise self._unknown(name)
         chosen: dict[str, Choice] = {}
         for dimension in self.dimensions:
-            if dimension.parent is not None and chosen.get(dimension.parent) not in dimension.when:
+            if not dimension.acts_under(chosen):
                 continue
             if dimension.name not in flat:
                 raise ConfigError(f"space {self.name}: the arch says nothing of {dimension.name!r}")
-            if flat[dimension.name] not in dimension.choices:
-                raise ConfigError(
-                    f"space {self.name}: {dimension.name} = {flat[dimension.name]!r} is not among its choices "
-                    f"{list(dimension.choices)}"
-                )
-            # The choice itself, not what was given: 4 and 4.0 are one value.
-            chosen[dimension.name] = dimension.choices[dimension.choices.index(flat[dimension.name])]
+            chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
         return Arch(self, chosen)
+
+    def _choice(self, dimension: Dimension, value: Any) -> Choice:
+        for choice in dimension.choices:
+            if same_kind(value, choice) and isinstance(value, Number) and value == choice:
+                return choice  # the choice itself, not what was given: 4 and 4.0 are one value
+        listed = shown(list(dimension.choices))
+        raise ConfigError(f"space {self.name}: {dimension.name} = {shown(value)} is not among its choices {listed}")
+
+    def _unknown(self, name: str) -> ConfigError:
+        templates = list(dict.fromkeys(dimension.template for dimension in self.dimensions))
+        template = template_of(name)
+        if template in templates:
+            return ConfigError(f"space {self.name}: has no {shown(name)}: fewer blocks than that")
+        hint = nearest(template, templates)
+        return ConfigError(f"space {self.name}: unknown dimension {shown(template)}{hint}")
 
     def smallest(self) -> Arch:
         """The arch of every first choice: the cheapest."""
@@ -199,9 +218,12 @@ class Space:
     def off_grid(self, values: Mapping[str, Any]) -> Arch:
         """An arch whose values need not be choices of this space, in a one-point space with this space's constants."""
         flat = flatten(values)
+        for name in flat:
+            if template_of(name) not in FAMILIES[self.family].dimensions:
+                raise self._unknown(name)
         definition = self.to_dict()
         definition["dimensions"] = write_dimensions(Dimension(name, (value,)) for name, value in flat.items())
-        return Space.from_dict(definition).arch(flat)
+        return Space.from_dict(definition, self.name).arch(flat)
 
     def scaled(self, arch: Mapping[str, Any], macs: float) -> Arch:
         """An arch of the same shape with its widths scaled so that its MACs come nearest to `macs`.
@@ -214,62 +236,37 @@ class Space:
 
     def cardinality(self) -> int:
         """The exact number of archs."""
-        total = 1
-        for index, dimension in enumerate(self.dimensions):
-            if dimension.parent is None:
-                total *= sum(self._weights[index])
-        return total
+        return count_all(self.dimensions, self._below)
 
     @cached_property
-    def _children(self) -> list[list[int]]:
-        children: list[list[int]] = [[] for _ in self.dimensions]
-        for index, dimension in enumerate(self.dimensions):
-            if dimension.parent is not None:
-                children[self._index[dimension.parent]].append(index)
-        return children
-
-    @cached_property
-    def _weights(self) -> list[list[int]]:
-        """For every dimension, the number of archs below each of its choices (exact: Python integers)."""
-        weights: list[list[int]] = [[] for _ in self.dimensions]
-        for index in reversed(range(len(self.dimensions))):
-            for choice in self.dimensions[index].choices:
-                below = 1
-                for child in self._children[index]:
-                    if choice in self.dimensions[child].when:
-                        below *= sum(weights[child])
-                weights[index].append(below)
-        return weights
+    def _below(self) -> list[list[int]]:
+        return count_below(self.dimensions)
 
     def enumerate(self) -> Iterator[Arch]:
         """Every arch once; for spaces small enough to be counted through."""
-        return (Arch(self, values) for values in self._enumerate({}, 0))
-
-    def _enumerate(self, chosen: dict[str, Choice], index: int) -> Iterator[dict[str, Choice]]:
-        if index == len(self.dimensions):
-            yield dict(chosen)
-            return
-        dimension = self.dimensions[index]
-        if dimension.parent is not None and chosen.get(dimension.parent) not in dimension.when:
-            yield from self._enumerate(chosen, index + 1)
-            return
-        for choice in dimension.choices:
-            chosen[dimension.name] = choice
-            yield from self._enumerate(chosen, index + 1)
-        del chosen[dimension.name]
+        return (Arch(self, values) for values in every_choice(self.dimensions))
 
     # -- codes: many archs as one array ----------------------------------------------------------------------------
 
     def encode(self, archs: Iterable[Mapping[str, Choice]]) -> Codes:
-        """Archs as choice indices, int16 [n, dimensions]; genes that do not act are INACTIVE."""
-        rows = [
-            [dimension.choices.index(arch[dimension.name]) if dimension.name in arch else INACTIVE for dimension in self.dimensions]
-            for arch in archs
-        ]
+        """Archs as choice indices, int16 [n, dimensions]; genes that do not act are INACTIVE.
+
+        Raises:
+            ConfigError: an arch is not one of this space.
+        """
+        rows = []
+        for arch in archs:
+            if not (isinstance(arch, Arch) and (arch.space is self or arch.space.fingerprint == self.fingerprint)):
+                arch = self.arch(arch)
+            rows.append([codes[arch[name]] if name in arch else INACTIVE for name, codes in self._codes.items()])
         return np.array(rows, dtype=np.int16).reshape(len(rows), len(self.dimensions))
 
+    @cached_property
+    def _codes(self) -> dict[str, dict[Choice, int]]:
+        return {d.name: {choice: code for code, choice in enumerate(d.choices)} for d in self.dimensions}
+
     def decode(self, codes: Codes) -> list[Arch]:
-        """The archs of encoded rows."""
+        """The archs of encoded rows, which must be canonical."""
         return [
             Arch(self, {d.name: d.choices[code] for d, code in zip(self.dimensions, row, strict=True) if code >= 0})
             for row in codes.tolist()
@@ -285,8 +282,8 @@ class Space:
 
     def _acts(self, codes: Codes, dimension: Dimension) -> np.ndarray:
         parent = self._index[dimension.parent or ""]
-        on = [i for i, choice in enumerate(self.dimensions[parent].choices) if choice in dimension.when]
-        return np.isin(codes[:, parent], on)
+        on = [choice in dimension.when for choice in self.dimensions[parent].choices]
+        return np.array([*on, False])[codes[:, parent]]  # INACTIVE, -1, reads the False at the end
 
     def values(self, codes: Codes, name: str) -> np.ndarray:
         """The values of one dimension [n]; where it does not act, the value is 0."""
@@ -312,12 +309,16 @@ class Space:
                 equally likely, and small networks are over-represented); `archs` makes every arch equally likely,
                 exactly.
         """
+        if uniform_over not in ("dimensions", "archs"):
+            raise ConfigError(
+                f"uniform_over {shown(uniform_over)}{nearest(str(uniform_over), ['dimensions', 'archs'])}"
+            )
         codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
         for index, dimension in enumerate(self.dimensions):
             if uniform_over == "dimensions":
                 codes[:, index] = rng.integers(len(dimension.choices), size=n)
-            else:
-                codes[:, index] = _weighted(rng, self._weights[index], n)
+            else:  # exact: whether a gene acts depends on its parents alone, and they were drawn by what hangs on them
+                codes[:, index] = draw_weighted(rng, self._below[index], n)
         return self.canonical(codes)
 
     def mutate_codes(self, codes: Codes, rng: np.random.Generator, probability: float | Mapping[str, float]) -> Codes:
@@ -333,15 +334,20 @@ class Space:
         return self.canonical(np.where(redraw, fresh, codes).astype(np.int16))
 
     def _rate(self, dimension: Dimension, probability: float | Mapping[str, float]) -> float:
-        if not isinstance(probability, Mapping):
-            return probability
-        known = {d.template for d in self.dimensions} | {"*"}
-        for key in probability:
-            if key not in known:
-                raise ConfigError(f"mutation probability for unknown dimension {key!r}{nearest(key, sorted(known))}")
-        rate = probability.get(dimension.template, probability.get("*"))
-        if rate is None:
-            raise ConfigError(f"no mutation probability for {dimension.template!r}: name it, or give '*'")
+        rate: float | None
+        if isinstance(probability, Mapping):
+            known = {d.template for d in self.dimensions} | {"*"}
+            for key in probability:
+                if key not in known:
+                    hint = nearest(str(key), sorted(known))
+                    raise ConfigError(f"mutation probability for unknown dimension {shown(key)}{hint}")
+            rate = probability.get(dimension.template, probability.get("*"))
+            if rate is None:
+                raise ConfigError(f"no mutation probability for {dimension.template!r}: name it, or give '*'")
+        else:
+            rate = probability
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"mutation probability {shown(rate)} is not between 0 and 1")
         return rate
 
     def crossover_codes(
@@ -352,9 +358,11 @@ class Space:
         Every gene (or every block as a whole) comes from either parent with equal chance; a gene that only one parent
         has comes from that one.
         """
-        units = {unit: i for i, unit in enumerate(dict.fromkeys(d.unit if by == "block" else d.name for d in self.dimensions))}
-        column = [units[d.unit if by == "block" else d.name] for d in self.dimensions]
-        pick = rng.random((len(first), len(units)))[:, column] < 0.5
+        if by not in ("gene", "block"):
+            raise ConfigError(f"crossover by {shown(by)}{nearest(str(by), ['gene', 'block'])}")
+        unit_of = [dimension.unit if by == "block" else dimension.name for dimension in self.dimensions]
+        units = list(dict.fromkeys(unit_of))
+        pick = rng.random((len(first), len(units)))[:, [units.index(unit) for unit in unit_of]] < 0.5
         child = np.where((pick & (first != INACTIVE)) | (second == INACTIVE), first, second)
         return self.canonical(child)
 
@@ -362,7 +370,9 @@ class Space:
         """One mutated arch; see `mutate_codes`."""
         return self.decode(self.mutate_codes(self.encode([arch]), rng, probability))[0]
 
-    def crossover(self, first: Arch, second: Arch, rng: np.random.Generator, by: Literal["gene", "block"] = "gene") -> Arch:
+    def crossover(
+        self, first: Arch, second: Arch, rng: np.random.Generator, by: Literal["gene", "block"] = "gene"
+    ) -> Arch:
         """One child of two archs; see `crossover_codes`."""
         return self.decode(self.crossover_codes(self.encode([first]), self.encode([second]), rng, by))[0]
 
@@ -377,26 +387,3 @@ class Space:
                 if 0 <= step < len(choices):
                     found.append(self.arch({**fill, **arch, name: choices[step]}))
         return found
-
-
-def _at(data: Any, location: Sequence[str]) -> Any:
-    for part in location:
-        data = data[part]
-    return data
-
-
-def _weighted(rng: np.random.Generator, weights: list[int], n: int) -> np.ndarray:
-    """n indices, each drawn with probability exactly proportional to its (arbitrarily large) integer weight."""
-    total = sum(weights)
-    bounds = np.cumsum(np.array(weights, dtype=object))
-    if total < 2**63:
-        return np.searchsorted(bounds.astype(np.int64), rng.integers(total, size=n), side="right")
-    size = (total.bit_length() + 7) // 8
-    excess = size * 8 - total.bit_length()
-    drawn = []
-    while len(drawn) < n:  # rejection: fewer than two tries a draw on average
-        number = int.from_bytes(rng.bytes(size), "little") >> excess
-        if number < total:
-            drawn.append(next(i for i, bound in enumerate(bounds) if number < bound))
-    return np.array(drawn)
-

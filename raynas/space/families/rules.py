@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raynas.config import Config
+from raynas.config import Config, Location
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
@@ -19,12 +19,14 @@ class Rule:
 
     Attributes:
         type: `int`, `float` or `bool`.
-        minimum: the smallest legal value.
+        minimum: the smallest legal value; a float must also be above 0.
+        maximum: the largest: far beyond any use, so that costs always fit 64 bits.
         descending: True where a smaller value costs more (patch size); choices stand in ascending cost.
     """
 
     type: type
-    minimum: float = 0
+    minimum: float
+    maximum: float
     descending: bool = False
 
 
@@ -34,15 +36,15 @@ class Family:
 
     Attributes:
         constants: model of what is fixed for a whole space.
-        dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1)}`; all are required.
+        dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1, 1024)}`; all required.
         resolve: fills in constants that default to something of the space, given constants and choices by template.
             It runs once, when a space is read: a forward pass may never look at what a space could have been.
-        check: raises `ValueError` for a space that the family cannot build.
+        check: yields what the family cannot build: the place in the space file, and what is wrong.
         scale: the arch with its widths multiplied by a factor, as a one-point space (see `Space.scaled`).
     """
 
     constants: type[Config]
     dimensions: dict[str, Rule]
     resolve: Callable[[Any, dict[str, tuple]], Any]
-    check: Callable[[Space], None]
+    check: Callable[[Space], Iterator[tuple[Location, str]]]
     scale: Callable[[Arch, float], Arch]

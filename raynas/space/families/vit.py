@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from raynas.config import Config
+from raynas.config import Config, Location
 from raynas.space.families.rules import Family, Rule
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
     from raynas.space.space import Space
+
+
+MAX_TOKENS = 2**16
 
 
 class VitConstants(Config):
@@ -31,14 +35,14 @@ class VitConstants(Config):
         sharing: how widths share channels; `ordinal` gives each width the first channels.
     """
 
-    head_dim: int = Field(64, ge=1)
+    head_dim: int = Field(64, ge=1, le=1024)
     attention_scale: float | None = Field(None, gt=0)
     class_token: bool = True
     pool: Literal["token", "mean"] = "token"
-    relative_position: int | None = Field(None, ge=1)
+    relative_position: int | None = Field(None, ge=1, le=1024)
     qkv_bias: Literal["none", "head", "thirds"] = "head"
     norm_eps: float = Field(1e-6, gt=0)
-    drop_path_depth: int | None = Field(None, ge=1)
+    drop_path_depth: int | None = Field(None, ge=1, le=256)
     sharing: Literal["ordinal"] = "ordinal"
 
 
@@ -51,31 +55,39 @@ def _resolve(constants: VitConstants, choices: dict[str, tuple]) -> VitConstants
     )
 
 
-def _check(space: Space) -> None:
+def _check(space: Space) -> Iterator[tuple[Location, str]]:
     if space.constants.pool == "token" and not space.constants.class_token:
-        raise ValueError("constants.pool: 'token' needs class_token: true")
-    smallest_patch = min(space["patch_size"].choices)
-    if smallest_patch > min(space.input_size):
-        raise ValueError(f"patch_size: {smallest_patch} is larger than the {space.input_size} image")
+        yield ("constants", "pool"), "'token' needs class_token: true"
+    patches = space["patch_size"].choices
+    largest, finest = max(patches), min(patches)
+    height, width = space.input_size
+    if largest > max(height, width):
+        yield ("dimensions", "patch_size"), f"{largest} is larger than the {height} x {width} image"
+    if -(-height // finest) * -(-width // finest) > MAX_TOKENS:
+        yield ("dimensions", "patch_size"), f"{finest} makes more than {MAX_TOKENS} tokens"
+    if min(space["width"].choices) * min(space["blocks.0.mlp_ratio"].choices) < 1:
+        yield ("dimensions", "blocks"), "the smallest width times the smallest mlp_ratio leaves no hidden channel"
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Embedding and head width grow by `factor`, each to the nearest channel; depth, heads, ratio and patch size stay."""
+    """Embedding and head width grow by `factor`, each to the nearest channel; all else stays."""
     space = arch.space
     head_dim = max(1, round(space.constants.head_dim * factor))
+    # A scale that is not the usual one keeps its ratio to it.
+    attention_scale = space.constants.attention_scale * (space.constants.head_dim / head_dim) ** 0.5
+    constants = space.constants.model_copy(update={"head_dim": head_dim, "attention_scale": attention_scale})
     width = max(1, round(arch["width"] * factor))
-    constants = space.constants.model_copy(update={"head_dim": head_dim, "attention_scale": head_dim**-0.5})
     return space.replace(constants=constants).off_grid({**arch, "width": width})
 
 
 VIT = Family(
     constants=VitConstants,
     dimensions={
-        "patch_size": Rule(int, 1, descending=True),
-        "width": Rule(int, 1),
-        "depth": Rule(int, 1),
-        "blocks.*.heads": Rule(int, 1),
-        "blocks.*.mlp_ratio": Rule(float, 0),
+        "patch_size": Rule(int, 1, 1024, descending=True),
+        "width": Rule(int, 1, 2**15),
+        "depth": Rule(int, 1, 256),
+        "blocks.*.heads": Rule(int, 1, 1024),
+        "blocks.*.mlp_ratio": Rule(float, 0, 64),
     },
     resolve=_resolve,
     check=_check,

@@ -1,0 +1,68 @@
+"""Exact counting over a tree of dimensions: how many archs, every arch once, and draws that are exactly uniform.
+
+Counts are Python integers: published spaces hold up to 1e43 archs, and numpy integers stop at 64 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from raynas.space.dimension import Choice, Dimension
+
+
+def count_below(dimensions: Sequence[Dimension]) -> list[list[int]]:
+    """For every dimension and each of its choices, the number of ways to choose everything that hangs on it."""
+    index = {dimension.name: i for i, dimension in enumerate(dimensions)}
+    counts = [[1] * len(dimension.choices) for dimension in dimensions]
+    for i in reversed(range(len(dimensions))):  # children stand behind their parents
+        dimension = dimensions[i]
+        if dimension.parent is not None:
+            parent, ways = index[dimension.parent], sum(counts[i])
+            for j, choice in enumerate(dimensions[parent].choices):
+                if choice in dimension.when:
+                    counts[parent][j] *= ways
+    return counts
+
+
+def count_all(dimensions: Sequence[Dimension], below: list[list[int]]) -> int:
+    """The number of archs, from `count_below`."""
+    return math.prod(sum(ways) for dimension, ways in zip(dimensions, below, strict=True) if dimension.parent is None)
+
+
+def every_choice(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Choice]]:
+    """The values of every arch once, in the order of the choices, the first dimension slowest."""
+    chosen: dict[str, Choice] = {}
+
+    def choose(i: int) -> Iterator[dict[str, Choice]]:
+        if i == len(dimensions):
+            yield dict(chosen)
+        elif not dimensions[i].acts_under(chosen):
+            yield from choose(i + 1)
+        else:
+            for choice in dimensions[i].choices:
+                chosen[dimensions[i].name] = choice
+                yield from choose(i + 1)
+            del chosen[dimensions[i].name]
+
+    return choose(0)
+
+
+def draw_weighted(rng: np.random.Generator, weights: Sequence[int], n: int) -> np.ndarray:
+    """n indices [n], each drawn with probability exactly proportional to its (arbitrarily large) integer weight."""
+    bounds = list(accumulate(weights))
+    total = bounds[-1]
+    if total < 2**63:
+        return np.searchsorted(np.array(bounds), rng.integers(total, size=n), side="right")
+    size = (total.bit_length() + 7) // 8
+    excess = size * 8 - total.bit_length()
+    drawn: list[int] = []
+    while len(drawn) < n:  # rejection: fewer than two tries a draw on average
+        number = int.from_bytes(rng.bytes(size), "little") >> excess
+        if number < total:
+            drawn.append(bisect_right(bounds, number))
+    return np.array(drawn)
