@@ -9,6 +9,11 @@ from typing import Any
 MAX_ROWS = 500
 """A table longer than this is cut on the page; the whole of it is in the run directory."""
 
+
+class Percent(float):
+    """A fraction that tables write as a percentage with two decimals."""
+
+
 _CSS = """
 :root { color-scheme: light dark; --ink: #1c2329; --quiet: #5b6770; --paper: #fff; --line: #d6dce1; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) {
@@ -102,6 +107,8 @@ def _text(cell: Any) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, int):
         return f"{cell:,}"
+    if isinstance(cell, Percent):
+        return f"{float(cell):.2%}"
     if isinstance(cell, float):
         return f"{cell:.4f}" if abs(cell) < 100 else f"{cell:,.1f}"
     return str(cell)

@@ -1,0 +1,171 @@
+"""What a report shows, read from the tables and files of a run directory. Whatever is not there yet is left empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raynas.results import RunDir
+from raynas.space import Arch, Space
+from raynas.statistics import mean_interval
+
+HOW = {"inherited": "inherited weights", "finetuned": "fine-tuned", "scratch": "retrained from scratch"}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one search asked for, in its order.
+
+    Attributes:
+        name: `evolution`, `random`, ...
+        archs: ids.
+        accuracy: of each arch, 0 to 1; None where scoring it failed.
+        limits: the search's bounds on MACs.
+        finished: whether it had spent its budget.
+    """
+
+    name: str
+    archs: Sequence[str]
+    accuracy: Sequence[float | None]
+    limits: tuple[float | None, float | None] = (None, None)
+    finished: bool = True
+
+    def best_so_far(self) -> np.ndarray:
+        """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""
+        values = np.array([np.nan if value is None else value for value in self.accuracy], dtype=float)
+        return np.fmax.accumulate(values) if len(values) else values
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Networks of one architecture made in one way, over all seeds.
+
+    Attributes:
+        label: `winner`, `reference`, or the arch's id.
+        rows: the rows of `networks`, one for each seed; empty for inherited weights.
+        tested: the rows of `evaluations`, the newest for each network.
+    """
+
+    label: str
+    how: str
+    trained_on: str | None
+    arch: str
+    macs: int | None
+    params: int | None
+    rows: Sequence[Row] = ()
+    tested: Sequence[Row] = ()
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        where = f" on {self.trained_on}" if self.trained_on not in (None, "train") else ""
+        return f"{self.label}, {HOW.get(self.how, self.how)}{where}"
+
+    def test_accuracy(self) -> tuple[float, float | None] | None:
+        """Mean top-1 on the test split with the half-width of its 95 % interval; None if it was not evaluated."""
+        return mean_interval([row["accuracy"] for row in self.tested]) if self.tested else None
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything that the page shows."""
+
+    run: str
+    space: Space | None = None
+    winner: Arch | None = None
+    reference: Arch | None = None
+    scores: Sequence[Row] = ()
+    probes: Sequence[Row] = ()
+    training: Sequence[Row] = ()
+    evaluations: Sequence[Row] = ()
+    timings: Sequence[Row] = ()
+    finished: Sequence[Finished] = ()
+    traces: Sequence[Trace] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    starts: Sequence[Row] = ()
+
+
+def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
+    """Read a run directory; `traces` are what its searches asked for, the main one first."""
+    scores = [row for row in _rows(run, "scores") if row["status"] == "ok"]
+    networks, evaluations = _rows(run, "networks"), _rows(run, "evaluations")
+    winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
+    labels = {}
+    if reference is not None:
+        labels[reference.network_id] = "reference"
+    if winner is not None:
+        labels[winner.network_id] = "winner"
+    settings, starts = _settings(run)
+    return Content(
+        run=run.name,
+        space=Space.from_dict(run.read_yaml("space.yaml")) if run.exists("space.yaml") else None,
+        winner=winner,
+        reference=reference,
+        scores=list({row["arch"]: row for row in scores}.values()),
+        probes=_rows(run, "probes"),
+        training=_rows(run, "training"),
+        evaluations=evaluations,
+        timings=_rows(run, "timings"),
+        finished=_finished(networks, evaluations, labels),
+        traces=traces,
+        settings=settings,
+        starts=starts,
+    )
+
+
+def pareto(macs: np.ndarray, accuracy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points that no other beats in fewer MACs and higher accuracy, by ascending MACs."""
+    order = np.lexsort((-accuracy, macs))
+    best = np.maximum.accumulate(accuracy[order]) if len(order) else accuracy
+    keep = np.r_[True, best[1:] > best[:-1]] if len(order) else np.zeros(0, bool)
+    return macs[order][keep], accuracy[order][keep]
+
+
+def _finished(networks: list[Row], evaluations: list[Row], labels: dict[str, str]) -> list[Finished]:
+    newest = {(row["network"], row["how"], row["weights"]): row for row in evaluations}
+    trained_on = {row["weights"]: row["trained_on"] for row in networks}
+    groups: dict[tuple[Any, Any, Any], dict[str, list[Row]]] = {}
+    for row in networks:
+        key = (row["network"], row["how"], row["trained_on"])
+        groups.setdefault(key, {"rows": [], "tested": []})["rows"].append(row)
+    for row in newest.values():
+        key = (row["network"], row["how"], trained_on.get(row["weights"]))
+        groups.setdefault(key, {"rows": [], "tested": []})["tested"].append(row)
+    found = []
+    for (network, how, trained), group in groups.items():
+        first = (group["rows"] or group["tested"])[0]
+        label = str(labels.get(network, first["arch"]))
+        found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], **group))
+    order = ["winner", "reference"]
+    ways = list(HOW)
+    return sorted(found, key=lambda f: (order.index(f.label) if f.label in order else 2, f.label, ways.index(f.how)))
+
+
+def _rows(run: RunDir, table: str) -> list[Row]:
+    return run.store.read(table).to_pylist()
+
+
+def _arch(run: RunDir, name: str) -> Arch | None:
+    if not run.exists(name):
+        return None
+    content = run.read_yaml(name)
+    return Space.from_dict(content["space"]).arch(content["arch"])
+
+
+def _settings(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
+    """Settings by piece of work, and every start with the work's name, as `RunDir.begin` recorded them."""
+    settings: dict[str, Any] = {}
+    starts: list[Row] = []
+    names = [name for name in run.list() if name.endswith(".yaml")]
+    names += [f"searches/{name}" for name in run.list("searches") if name.endswith(".yaml")]
+    for name in names:
+        content = run.read_yaml(name)
+        if isinstance(content, dict) and {"settings", "starts"} <= content.keys():
+            work = name.removesuffix(".yaml")
+            settings[work] = content["settings"]
+            starts += [{"work": work, **start} for start in content["starts"]]
+    return settings, sorted(starts, key=lambda start: start["time"])

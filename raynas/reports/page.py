@@ -1,0 +1,265 @@
+"""The report: one HTML page that says what was found, how good it is, and what it was compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from raynas.reports import figures, html
+from raynas.reports.collect import HOW, Content, Trace, collect, pareto
+from raynas.reports.html import Percent
+from raynas.results import RunDir
+
+PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
+
+
+def write_report(run: RunDir, traces: Sequence[Trace] = (), to: str = "report.html") -> str:
+    """Write the report of a run, whatever of it is there already.
+
+    Args:
+        run: the run directory.
+        traces: what its searches asked for, the main one first.
+        to: file name inside the run directory.
+
+    Returns:
+        The page's path or URI.
+    """
+    run.write_bytes(to, render(collect(run, traces)).encode())
+    return run.local_or_uri(to)
+
+
+def render(content: Content) -> str:
+    """The page."""
+    return html.page(
+        f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
+        lead(content),
+        [
+            _summary(content),
+            _scores(content),
+            _progress(content),
+            _winner(content),
+            _probes(content),
+            _test_split(content),
+            _what_was_run(content),
+        ],
+    )
+
+
+def lead(content: Content) -> str:
+    """The result in one or two sentences."""
+    tested = {(found.label, found.how): found for found in content.finished if found.tested}
+    ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]
+    best = next((tested[way] for way in ways if way in tested), None)
+    if best is None:
+        if content.winner is not None:
+            return "The search has a winner. It has not been evaluated on the test split yet (raynas evaluate)."
+        if content.scores:
+            return f"{len(content.scores):,} subnets are scored; the search has no winner yet."
+        return "Nothing has been searched in this run yet."
+    size = f"{_units(best.macs)} MACs and {_units(best.params)} parameters"
+    text = f"The winner, {size}, reaches {_accuracy(best)} on the test split ({HOW[best.how]}{_seeds(best)})."
+    reference = tested.get(("reference", best.how))
+    if reference is not None:
+        text += f" The hand-designed reference at {_units(reference.macs)} MACs reaches {_accuracy(reference)}"
+        text += f"{_seeds(reference, ' (')}{')' if _seeds(reference) else ''}."
+    return text
+
+
+def _summary(content: Content) -> str:
+    if not content.finished:
+        return html.section("The result", html.paragraph("No network has been finished and evaluated yet.", quiet=True))
+    rows, marks = [], []
+    for found in content.finished:
+        mean, interval = found.test_accuracy() or (None, None)
+        searched = [row["accuracy"] for row in found.rows if row["accuracy"] is not None]
+        rows.append([
+            found.name, found.arch, max(len(found.rows), len(found.tested)), found.macs, found.params,
+            Percent(np.mean(searched)) if searched else None, None if mean is None else Percent(mean),
+            None if interval is None else Percent(interval),
+        ])  # fmt: skip
+        if mean is not None and found.macs is not None:
+            marks.append(figures.Mark(found.name, found.macs, mean, interval))
+    header = ["network", "arch", "seeds", "MACs", "parameters", "search split", "test top-1 (mean)", "95 % interval, ±"]
+    table = html.table("summary", header, rows)
+    if not marks:
+        return html.section("The result", table)
+    lines = [f"{mark.label}: {mark.accuracy:.2%}" for mark in marks]
+    picture = html.figure(
+        figures.svg(figures.finished_networks(marks), "finished"),
+        f"Dot plot of top-1 accuracy on the test split. {'; '.join(lines)}.",
+        "Top-1 accuracy on the test split. Bars are 95 % t-intervals over seeds; a network with one seed has none.",
+    )
+    note = ""
+    if any(found.label == "reference" for found in content.finished):
+        note = html.paragraph(
+            "The reference is the hand-designed network of the family, its widths scaled to the winner's MACs and "
+            "trained by the same recipe.", quiet=True,
+        )  # fmt: skip
+    return html.section("The result", table, note, picture)
+
+
+def _scores(content: Content) -> str:
+    rows = [row for row in content.scores if row["macs"] is not None and row["accuracy"] is not None]
+    if not rows:
+        return html.section("Accuracy against MACs", html.paragraph("No subnet has been scored yet.", quiet=True))
+    asked = {arch: trace.name for trace in reversed(content.traces) for arch in trace.archs}
+    points: dict[str, list[Any]] = {trace.name: [] for trace in content.traces}
+    for row in rows:
+        points.setdefault(asked.get(row["arch"], "other"), []).append(row)
+    groups = {name: (_column(found, "macs"), _column(found, "accuracy")) for name, found in points.items() if found}
+    front = pareto(_column(rows, "macs"), _column(rows, "accuracy"))
+    on_front = set(zip(*front, strict=True))
+    limits = content.traces[0].limits if content.traces else (None, None)
+    table = html.table(
+        "scores",
+        ["arch", "asked by", "MACs", "parameters", "accuracy", "loss", "on the front"],
+        [
+            [
+                row["arch"], asked.get(row["arch"], "other"), row["macs"], row["params"], Percent(row["accuracy"]),
+                row["loss"], (row["macs"], row["accuracy"]) in on_front,
+            ]
+            for row in sorted(rows, key=lambda row: -row["accuracy"])
+        ],
+    )  # fmt: skip
+    low, high = front[1].min(), front[1].max()
+    picture = html.figure(
+        figures.svg(figures.accuracy_against_macs(groups, front, limits), "scores"),
+        f"Scatter plot of {len(rows)} scored subnets, accuracy on the search split against MACs. The Pareto front goes "
+        f"from {low:.2%} at {_units(front[0].min())} MACs to {high:.2%} at {_units(front[0].max())}.",
+        f"Each point is one of {len(rows):,} subnets, scored with the weights it inherits from the supernet on "
+        f"{rows[0]['images']:,} images of the search split. The line is the best accuracy for a budget.",
+        table,
+    )
+    return html.section("Accuracy against MACs", picture)
+
+
+def _progress(content: Content) -> str:
+    traces = [trace for trace in content.traces if any(value is not None for value in trace.accuracy)]
+    if not traces:
+        return ""
+    rows, final, curves = [], [], {}
+    for trace in traces:
+        best = curves[trace.name] = trace.best_so_far()
+        at = int(np.nanargmax(best))
+        final.append([trace.name, len(best), trace.finished, Percent(best[at]), trace.archs[at], at + 1])
+        steps = [0, *(np.flatnonzero(best[1:] > best[:-1]) + 1)]
+        rows += [[trace.name, int(step) + 1, trace.archs[step], Percent(best[step])] for step in steps]
+    words = "; ".join(f"{row[0]} reaches {row[3]:.2%} after {row[5]} of {row[1]} subnets" for row in final)
+    header = ["search", "subnets scored", "finished", "best accuracy", "arch", "found at"]
+    picture = html.figure(
+        figures.svg(figures.search_progress(curves), "progress"),
+        f"Step curves of the best accuracy so far against the number of subnets scored: {words}.",
+        "The best accuracy so far, on the search split with inherited weights.",
+        html.table("improvements", ["search", "at", "arch", "best accuracy so far"], rows),
+        "Every improvement as a table",
+    )
+    return html.section("Search progress", html.table("searches", header, final), picture)
+
+
+def _winner(content: Content) -> str:
+    if content.winner is None or content.space is None:
+        return ""
+    arch = content.winner
+    values = yaml.safe_dump(arch.to_dict(), sort_keys=False, default_flow_style=None, width=100)
+    blocks = [name for name in figures.block_names(content.space) if any(key.startswith(f"{name}.") for key in arch)]
+    leaves = list(dict.fromkeys(key.rpartition(".")[2] for key in arch if ".blocks." in f".{key}"))
+    rows = [[block, *(arch.get(f"{block}.{leaf}") for leaf in leaves)] for block in blocks]
+    table = html.table("blocks", ["block", *(leaf.replace("_", " ") for leaf in leaves)], rows)
+    whole = ", ".join(f"{key} {value}" for key, value in arch.items() if ".blocks." not in f".{key}")
+    picture = html.figure(
+        figures.svg(figures.blocks(arch, content.space), "blocks"),
+        f"Bars for each of the winner's {len(blocks)} blocks ({whole}); the values are in the table below.",
+        f"The winner, {arch.id}: {whole}. Outlines reach to the space's largest choice; dotted blocks are not in it.",
+        table,
+        "The blocks as a table",
+    )
+    return html.section("The winner, block by block", picture, html.preformatted(values))
+
+
+def _probes(content: Content) -> str:
+    if not content.probes:
+        return ""
+    roles = list(dict.fromkeys(row["role"] for row in content.probes))
+    newest = {(row["role"], row["epoch"]): row for row in content.probes}  # once, even where a resume repeated it
+    epochs = sorted({row["epoch"] for row in content.probes})
+    curves = {}
+    for role in roles:
+        found = [newest[role, epoch] for epoch in epochs if (role, epoch) in newest]
+        curves[PROBES.get(role, role)] = (_column(found, "epoch"), _column(found, "accuracy"))
+    rows = [
+        [epoch, *(Percent(newest[role, epoch]["accuracy"]) if (role, epoch) in newest else None for role in roles)]
+        for epoch in epochs
+    ]
+    last = "; ".join(f"{name} {accuracy[-1]:.2%}" for name, (_, accuracy) in curves.items())
+    supernet = [row for row in content.training if row["what"] == "supernet"]
+    events = [[row["epoch"], row["event"]] for row in supernet if row["event"] is not None]
+    return html.section(
+        "Training the supernet",
+        html.figure(
+            figures.svg(figures.probe_curves(curves), "probes"),
+            f"Line chart of the accuracy of {len(roles)} fixed subnets over {len(epochs)} epochs. At the end: {last}.",
+            "Fixed subnets, scored on the search split with the supernet's weights after each epoch. Curves that still "
+            "rise at the end say that longer training would help; a fall to chance is a collapse.",
+            html.table("probes", ["epoch", *roles], rows),
+        ),
+        html.table("events", ["epoch", "what the health check did"], events) if events else "",
+    )
+
+
+def _test_split(content: Content) -> str:
+    count = max((row["reading"] or 0 for row in content.evaluations), default=0)
+    times = "never" if count == 0 else "once" if count == 1 else f"{count} times"
+    text = f"The test split of this run has been read {times}. Training and search never see it."
+    if not content.evaluations:
+        return html.section("The test split", html.paragraph(text))
+    rows = [
+        [
+            row["reading"], row["arch"], HOW.get(row["how"], row["how"]), row["seed"], Percent(row["accuracy"]),
+            row["top5"], row["loss"], row["images"], row["path"], f"{row['time']:%Y-%m-%d %H:%M}",
+        ]
+        for row in content.evaluations
+    ]  # fmt: skip
+    header = ["reading", "arch", "weights", "seed", "top-1", "top-5", "loss", "images", "folder", "time (UTC)"]
+    return html.section("The test split", html.paragraph(text), html.table("evaluations", header, rows))
+
+
+def _what_was_run(content: Content) -> str:
+    parts = []
+    if content.timings:
+        seconds: dict[str, float] = {}
+        for row in content.timings:
+            seconds[row["what"]] = seconds.get(row["what"], 0.0) + row["seconds"]
+        parts.append(html.table("timings", ["phase", "seconds"], [[what, round(s, 1)] for what, s in seconds.items()]))
+    if content.starts:
+        header = list(dict.fromkeys(key for start in content.starts for key in start))
+        parts.append(html.table("starts", header, [[start.get(key) for key in header] for start in content.starts]))
+    for work, settings in content.settings.items():
+        text = yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=100)
+        parts.append(f"<details><summary>Settings of {work}</summary>\n{html.preformatted(text)}\n</details>")
+    parts.append(html.paragraph(f"Run directory: {content.run}. Its tables are Parquet: any Arrow reader opens them."))
+    return html.section("What was run", *parts)
+
+
+def _accuracy(found: Any) -> str:
+    mean, interval = found.test_accuracy()
+    return f"{mean:.2%}" if interval is None else f"{mean:.2%} ± {interval:.2%}"
+
+
+def _seeds(found: Any, before: str = ", ") -> str:
+    return f"{before}mean of {len(found.tested)} seeds" if len(found.tested) > 1 else ""
+
+
+def _units(value: float | None) -> str:
+    if value is None:
+        return "?"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([row[name] for row in rows])

@@ -1,0 +1,220 @@
+"""The report says what the tables say: numbers are parsed back out of the page and compared with the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raynas.reports import write_report
+from raynas.reports.collect import Trace, collect, pareto
+from raynas.results import RunDir
+from raynas.space import load_space, save_arch
+
+SPACE = load_space("digits/vit")
+
+
+class Page(HTMLParser):
+    """Collects tables by id, text, ids, and whatever a browser would fetch."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.ids: list[str] = []
+        self.fetched: list[str] = []
+        self.words: list[str] = []
+        self.labels: list[str] = []
+        self._table: list[list[str]] | None = None
+        self._cell = False
+        self.feed(text)
+        self.text = " ".join(self.words)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        if found.get("id"):
+            self.ids.append(found["id"] or "")
+        if tag in ("link", "script", "iframe", "object") or (found.get("src") or "").startswith("http"):
+            self.fetched.append(tag)
+        if tag == "svg":
+            self.labels.append(found.get("aria-label") or "")
+        if tag == "table":
+            self._table = self.tables[found.get("id") or ""] = []
+        elif tag == "tr" and self._table is not None:
+            self._table.append([])
+        elif tag in ("td", "th") and self._table is not None:
+            self._table[-1].append("")
+            self._cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            self._table = None
+        elif tag in ("td", "th"):
+            self._cell = False
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._cell and self._table is not None:
+            self._table[-1][-1] += data
+
+    def rows(self, table: str) -> list[dict[str, str]]:
+        head, *body = self.tables[table]
+        return [dict(zip(head, row, strict=True)) for row in body]
+
+
+def provenance(seed: int = 0) -> dict[str, Any]:
+    return {"space": SPACE.fingerprint, "supernet": "s", "data": "d", "seed": seed, "device": "cpu"}
+
+
+def described(arch: Any, macs: int, params: int) -> dict[str, Any]:
+    return {"arch": arch.id, "network": arch.network_id, "values": "{}", "macs": macs, "params": params}
+
+
+Scored = list[tuple[Any, int, float]]
+
+
+@pytest.fixture(scope="module")
+def scored() -> Scored:
+    rng = np.random.default_rng(0)
+    archs = list({arch.id: arch for arch in (SPACE.sample(rng) for _ in range(60))}.values())
+    return [(arch, int(rng.integers(200_000, 900_000)), float(rng.integers(200, 280)) / 287) for arch in archs]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, scored: Scored) -> RunDir:
+    """A run directory with scores and nothing after them."""
+    run = RunDir(tmp_path_factory.mktemp("report") / "run", create=True)
+    run.write_yaml("space.yaml", SPACE.to_dict())
+    run.begin("train", {"recipe": {"epochs": 3}, "note": "<b>&"})
+    score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
+    run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
+    failed = {**described(SPACE.smallest(), 1, 2), **score, "status": "failed", "reason": "out of memory", "loss": None}
+    run.store.append("scores", [failed])
+    return run
+
+
+@pytest.fixture(scope="module")
+def before(searched: RunDir) -> Page:
+    """Its page, written before anything was evaluated."""
+    return page(searched, [])
+
+
+@pytest.fixture(scope="module")
+def after(before: Page, searched: RunDir, scored: Scored) -> tuple[Page, Any]:
+    """The page of the finished run, and the winner."""
+    winner = finish(searched, scored)
+    return page(searched, traces(scored)), winner
+
+
+def traces(scored: list) -> list[Trace]:
+    half = len(scored) // 2
+    parts = {"evolution": scored[:half], "random": scored[half:]}
+    return [Trace(name, [a.id for a, _, _ in part], [acc for *_, acc in part]) for name, part in parts.items()]
+
+
+def finish(run: RunDir, scored: Scored) -> Any:
+    """A winner retrained with three seeds and a reference with one, all evaluated; probes of two epochs."""
+    winner, macs, _ = max(scored, key=lambda row: row[2])
+    reference = SPACE.off_grid({**SPACE.smallest(), "width": 41})
+    for folder, arch in (("best", winner), ("reference", reference)):
+        (Path(run.uri) / folder).mkdir()
+        save_arch(arch, Path(run.uri) / folder / "arch.yaml")
+    tested = {"images": 360, "loss": 0.2, "seconds": 0.1}
+    networks = [(winner, macs, "scratch", seed, 0.94 + 0.01 * seed) for seed in range(3)]
+    networks += [(reference, macs + 1, "scratch", 0, 0.935)]
+    for arch, cost, how, seed, accuracy in networks:
+        about = {**described(arch, cost, 7), "how": how, "weights": f"{arch.id}{seed}", **provenance(seed)}
+        path = f"networks/{arch.id}-{how}-{seed}"
+        run.store.append("networks", [{**about, "path": path, "trained_on": "train", "accuracy": accuracy - 0.01}])
+        reading = run.store.read("evaluations").num_rows + 1
+        run.store.append("evaluations", [{**about, **tested, "path": path, "accuracy": accuracy, "reading": reading}])
+    inherited = {**described(winner, macs, 7), "how": "inherited", "weights": "w", **provenance()}
+    run.store.append("evaluations", [{**inherited, **tested, "accuracy": 0.9, "reading": 5}])
+    for epoch, accuracy in ((1, 0.2), (2, 0.6), (2, 0.7)):  # epoch 2 twice: a resume repeated it
+        about = {**described(winner, 5, 7), "epoch": epoch, "images": 287, **provenance()}
+        run.store.append("probes", [{**about, "role": role, "accuracy": accuracy} for role in ("smallest", "largest")])
+    return winner
+
+
+def page(run: RunDir, given: list[Trace]) -> Page:
+    return Page(Path(write_report(run, given)).read_text())
+
+
+def test_scores_on_the_page_are_the_rows(after: tuple[Page, Any], scored: Scored) -> None:
+    shown = {row["arch"]: row for row in after[0].rows("scores")}
+    assert set(shown) == {arch.id for arch, _, _ in scored}  # the failed one has no point
+    for arch, macs, accuracy in scored:
+        assert shown[arch.id]["MACs"] == f"{macs:,}"
+        assert shown[arch.id]["accuracy"] == f"{accuracy:.2%}"
+        beaten = any(m <= macs and a >= accuracy and (m, a) != (macs, accuracy) for _, m, a in scored)
+        assert shown[arch.id]["on the front"] == ("no" if beaten else "yes")
+
+
+def test_pareto_front_of_equals() -> None:
+    macs, accuracy = np.array([5, 3, 3, 9, 5]), np.array([0.5, 0.4, 0.6, 0.6, 0.7])
+    assert [list(values) for values in pareto(macs, accuracy)] == [[3, 5], [0.6, 0.7]]
+
+
+def test_summary_has_means_and_intervals(after: tuple[Page, Any]) -> None:
+    shown = {row["network"]: row for row in after[0].rows("summary")}
+    kinds = ["winner, inherited weights", "winner, retrained from scratch", "reference, retrained from scratch"]
+    assert list(shown) == kinds
+    inherited, retrained, reference = (shown[kind] for kind in kinds)
+    assert retrained["test top-1 (mean)"] == "95.00%"
+    assert retrained["95 % interval, ±"] == "2.48%"  # 4.3027 x 1 % / sqrt(3), t of two degrees of freedom
+    assert retrained["search split"] == "94.00%"
+    assert inherited["test top-1 (mean)"] == "90.00%"
+    assert reference["95 % interval, ±"] == "-"
+
+
+def test_readings_of_the_test_split_are_counted(before: Page, after: tuple[Page, Any]) -> None:
+    assert "has been read never" in before.text
+    assert "has been read 5 times" in after[0].text
+    assert [row["reading"] for row in after[0].rows("evaluations")] == ["1", "2", "3", "4", "5"]
+
+
+def test_search_progress_is_the_running_best(after: tuple[Page, Any], scored: Scored) -> None:
+    for trace, row in zip(traces(scored), after[0].rows("searches"), strict=True):
+        best = max(value for value in trace.accuracy if value is not None)
+        assert row["best accuracy"] == f"{best:.2%}"
+        assert row["arch"] == trace.archs[list(trace.accuracy).index(best)]
+        assert int(row["found at"]) == list(trace.accuracy).index(best) + 1
+    improvements = [row["best accuracy so far"] for row in after[0].rows("improvements") if row["search"] == "random"]
+    values = [float(value.rstrip("%")) for value in improvements]
+    assert values == sorted(set(values))
+
+
+def test_failed_scores_leave_the_running_best_alone() -> None:
+    best = Trace("x", list("abcd"), [None, 0.5, None, 0.4]).best_so_far()
+    assert np.array_equal(best, [np.nan, 0.5, 0.5, 0.5], equal_nan=True)
+
+
+def test_probe_curves_and_winner_blocks(after: tuple[Page, Any]) -> None:
+    found, winner = after
+    assert found.tables["probes"] == [
+        ["epoch", "smallest", "largest"],
+        ["1", "20.00%", "20.00%"],
+        ["2", "70.00%", "70.00%"],
+    ]
+    heads = [winner[f"blocks.{i}.heads"] for i in range(winner["depth"])]
+    assert [int(row["heads"]) for row in found.rows("blocks")] == heads
+
+
+def test_page_is_self_contained_and_readable_without_seeing_it(after: tuple[Page, Any]) -> None:
+    found = after[0]
+    assert found.fetched == []
+    assert len(found.ids) == len(set(found.ids))
+    assert len(found.labels) == 5 and all(len(label) > 40 for label in found.labels)
+    assert "<b>&" in found.text  # escaped on the page, so that it reads as written
+
+
+@pytest.mark.parametrize("fill", [lambda run: None, lambda run: run.write_yaml("space.yaml", SPACE.to_dict())])
+def test_empty_run_has_a_report(tmp_path: Path, fill: Callable[[RunDir], None]) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    fill(run)
+    found = page(run, [])
+    assert "Nothing has been searched in this run yet." in found.text
+    assert collect(run).finished == []
