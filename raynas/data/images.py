@@ -17,20 +17,8 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
+from raynas.data.pool import Source
 from raynas.errors import UserError
-
-
-class Source(Protocol):
-    """Where images come from: embedded arrays, files, Parquet rows or somebody's torch dataset."""
-
-    def image(self, index: int) -> Image.Image | Tensor:
-        """A PIL image of any size and mode, or a uint8 tensor [channels, height, width]."""
-
-    def where(self, index: int) -> str:
-        """The image's name in messages."""
-
-    def signature(self, indices: np.ndarray) -> bytes:
-        """What identifies the content of these images, cheaply."""
 
 
 class Standardisation(Protocol):
@@ -104,6 +92,9 @@ class PixelSource:
 
     def where(self, index: int) -> str:
         return f"image {index} of {self.name}"
+
+    def keep(self, indices: np.ndarray) -> PixelSource:
+        return PixelSource(self.pixels[torch.from_numpy(indices)], self.name)
 
     def signature(self, indices: np.ndarray) -> bytes:
         return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()

@@ -7,21 +7,32 @@ finished networks.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import os
+import re
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor
 
+from raynas.config import nearest
 from raynas.data import embedded
-from raynas.data.config import DataConfig, crop_pct_for
+from raynas.data.config import PAPERS_CROP_FROM, DataConfig, crop_pct_for
+from raynas.data.files import hide_secrets, is_uri, list_files
+from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
+from raynas.data.parquet import read_parquet
+from raynas.data.pool import Pool, Source, spread
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
+from raynas.data.torch_dataset import TorchSource, read_torch_dataset
 from raynas.errors import UserError
 
-OWN_STATISTICS_UP_TO = (64, 256 * 2**20)  # shorter side in pixels, decoded bytes: beyond it, ImageNet's mean and std
+SMALL = (64, 256 * 2**20)  # shorter side in pixels, decoded bytes: up to there a dataset gets its own mean and std
+DEFAULT_SIZE = (224, 224)
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,7 @@ class Data:
 
     @cached_property
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        side, limit = OWN_STATISTICS_UP_TO
-        small = min(self.size) <= side and decoded_bytes(self.train) <= limit
+        small = _is_small(self.train)
         if not small and self.channels == 3:
             return IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
         if not small and self.channels == 1:
@@ -110,7 +120,7 @@ def load_data(config: DataConfig | str) -> Data:
         UserError: the dataset is missing or unusable; one line says why and what to do.
     """
     config = _config(config)
-    images, class_names = _pool(config, test=False)
+    images, class_names = _images(config, test=False)
     kept, off = cut(images.labels, config.search_fraction, config.seed, class_names, "search")
     return Data(config, class_names, images.take(kept), images.take(off))
 
@@ -121,20 +131,77 @@ def load_test(config: DataConfig | str) -> ImageSet:
     Raises:
         UserError: as `load_data`.
     """
-    return _pool(_config(config), test=True)[0]
+    return _images(_config(config), test=True)[0]
 
 
 def _config(config: DataConfig | str | Any) -> DataConfig:
     return config if isinstance(config, DataConfig) else DataConfig.model_validate(config)
 
 
-def _pool(config: DataConfig, test: bool) -> tuple[ImageSet, tuple[str, ...]]:
+def _images(config: DataConfig, test: bool) -> tuple[ImageSet, tuple[str, ...]]:
     """All images outside the test split, or all inside it; and the class names."""
-    pixels, labels = embedded.LOADERS[config.name]()
-    class_names = tuple(str(k) for k in range(int(labels.max()) + 1))
-    chosen = cut(labels, TEST_FRACTION, TEST_SEED, class_names, "test")[1 if test else 0]
-    size = (pixels.shape[2], pixels.shape[3])
-    geometry = Geometry(size, pixels.shape[1], crop_pct_for(config, size), config.interpolation)
-    # The other images are left behind here: nothing reachable from the set holds them.
-    source = PixelSource(torch.from_numpy(pixels[chosen]), config.name)
-    return ImageSet(source, np.arange(len(chosen)), labels[chosen], geometry), class_names
+    pool, test_pool, class_names = _read(config)
+    if test_pool is None:
+        kept, off = cut(pool.labels, TEST_FRACTION, TEST_SEED, class_names, "test")
+        # Each part gets a source of its own: nothing that training sees leads to a test image.
+        pool, test_pool = pool.keep(kept), pool.keep(off) if test else None
+    geometry = _geometry(config, pool.source, len(pool.labels))
+    if test:
+        assert test_pool is not None
+        pool = test_pool
+    images = ImageSet(pool.source, np.arange(len(pool.labels)), pool.labels, geometry)
+    if isinstance(pool.source, TorchSource) and _is_small(images):
+        # Somebody's own code is run once, here, where its mistakes are told before anything is trained.
+        images = replace(images, source=PixelSource(decode(images)[0], config.name))
+    return images, class_names
+
+
+def _read(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+    """Images for training, test images where the dataset keeps them apart, class names."""
+    name = config.name
+    if name in embedded.LOADERS:
+        pixels, labels = embedded.LOADERS[name]()
+        return Pool(PixelSource(torch.from_numpy(pixels), name), labels), None, tuple(map(str, range(10)))
+    if not is_uri(name) and not os.path.exists(name):
+        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name):
+            return read_torch_dataset(name)
+        if os.sep in name or name.startswith(".") or os.path.splitext(name)[1]:
+            raise UserError(f"data: {name}: no such file or folder")
+        hint = nearest(name, list(embedded.LOADERS))
+        raise UserError(f"data: {name!r} is neither a dataset of ours{hint}, nor a file, a folder or 'module:function'")
+    listing = list_files(name)
+    if any(
+        path.endswith(".parquet") or (not path and name.partition("?")[0].endswith(".parquet"))
+        for path in listing.paths
+    ):
+        return read_parquet(listing, config)
+    if listing.paths == ("",):
+        raise UserError(f"data: {hide_secrets(name)} is neither a folder nor a .parquet file")
+    return read_folder(listing)
+
+
+def _geometry(config: DataConfig, source: Source, count: int) -> Geometry:
+    """Size and channels: as configured, else the images' own where a sample of them agrees on something small."""
+    size, channels = config.size, config.channels
+    if size is None or channels is None:
+        sample = [source.image(k) for k in spread(count).tolist()]
+        sizes = {_size_of(image) for image in sample}
+        own = sizes.pop() if len(sizes) == 1 else DEFAULT_SIZE
+        size = size or (own if max(own) < PAPERS_CROP_FROM else DEFAULT_SIZE)
+        channels = channels or max(_channels_of(image) for image in sample)
+    return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
+
+
+def _size_of(image: Image.Image | Tensor) -> tuple[int, int]:
+    return (image.height, image.width) if isinstance(image, Image.Image) else (image.shape[1], image.shape[2])
+
+
+def _channels_of(image: Image.Image | Tensor) -> int:
+    if isinstance(image, Tensor):
+        return image.shape[0]
+    return 1 if image.mode == "1" or image.mode.startswith(("L", "I")) else 3
+
+
+def _is_small(images: ImageSet) -> bool:
+    side, limit = SMALL
+    return min(images.geometry.size) <= side and decoded_bytes(images) <= limit

@@ -1,56 +1,71 @@
-"""Training batches whose order and augmentation depend on (seed, epoch, position) only."""
+"""Training batches whose order and augmentation are functions of (seed, epoch, position) alone.
+
+Nothing here reads or moves the global random streams of the training process, and no generator has a state to save:
+an epoch that is entered in the middle goes on exactly as if it had been run from its start, with any number of loader
+workers.
+"""
 
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from timm.data.random_erasing import RandomErasing
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raynas.data.augment import AugmentConfig
-from raynas.data.images import ImageSet, decode, normalise
+from raynas.data.files import is_uri
+from raynas.data.images import ImageSet, decode, decoded_bytes, normalise, to_channels
 from raynas.data.load import Data
+from raynas.data.streams import generator, global_streams_kept, seed_global_streams
+from raynas.data.transforms import BatchAugmentation, image_transform
 from raynas.errors import UserError
 
 log = logging.getLogger(__name__)
+
+DECODED_UP_TO = 2**30  # bytes: larger sets are decoded image by image in every epoch
+
+Batch = tuple[Tensor, Tensor]
 
 
 def epoch_order(images: int, seed: int, epoch: int, repeats: int = 1) -> np.ndarray:
     """The images of an epoch in the order of the whole job, int64 [images].
 
     With repeats the copies of an image stand side by side, so that interleaved ranks get one each, and the epoch keeps
-    its length: it then holds `images / repeats` different ones (as DeiT's and timm's RepeatAugSampler).
+    its length: it then holds `images / repeats` different ones (as DeiT's sampler and timm's RepeatAugSampler, whose
+    own order knows no seed and cannot be entered in the middle).
     """
-    generator = torch.Generator().manual_seed(_seed(seed, epoch))
-    return torch.randperm(images, generator=generator).numpy().repeat(repeats)[:images]
-
-
-def _seed(*parts: int) -> int:
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return torch.randperm(images, generator=generator(seed, epoch)).numpy().repeat(repeats)[:images]
 
 
 class TrainLoader:
-    """Batches of augmented training images for one rank.
+    """Batches of augmented training images for one rank; `len()` is the number of steps in an epoch.
 
     Step k of an epoch takes the next `batch_size * world_size` images of `epoch_order`; rank r gets every
     world_size-th of them from the r-th on. So the images of a step, and their augmentation, are the same whatever the
-    number of ranks that share them. Images that do not fill a last step sit the epoch out (others each epoch), so no
-    image is seen twice. A set smaller than one step makes one smaller step an epoch, which is logged.
+    number of ranks that share them. Images that do not fill a last step sit this epoch out (others in each epoch), so
+    no image is seen twice and all ranks have equally many. A set smaller than one step makes one smaller step an epoch,
+    which is logged.
+
+    Sets of up to 1 GiB of pixels are decoded once and augmented in memory, if the augmentation works on pixels;
+    anything else is decoded image by image by `workers` processes, which stay alive between epochs.
 
     Args:
         data: the dataset.
-        augment: augmentation of single images.
+        augment: augmentation of single images; none if left out.
         batch_size: images per rank and step.
-        seed: of order and augmentation.
+        seed: of order and augmentation, not negative.
         rank, world_size: this rank's place.
         train_on: `train` or `train+search`.
+        workers: loader processes; 0 decodes in this one.
+        pin_memory: batches in page-locked memory, for copies to a GPU that do not wait.
 
     Raises:
-        UserError: fewer images than ranks.
+        UserError: fewer images than ranks, or an augmentation that cannot be had.
     """
 
     def __init__(
@@ -63,84 +78,122 @@ class TrainLoader:
         rank: int = 0,
         world_size: int = 1,
         train_on: str = "train",
+        workers: int = 0,
+        pin_memory: bool = False,
     ):
         self.data = data
-        self.images: ImageSet = data.images(train_on)
+        self.images = data.images(train_on)
         self.augment = augment or AugmentConfig()
         self.seed, self.rank, self.world_size = seed, rank, world_size
         count = len(self.images)
         if count < world_size:
             raise UserError(f"{count} training images cannot be shared by {world_size} workers; use fewer workers")
         self.batch_size = min(batch_size, count // world_size)
-        self.steps = count // (self.batch_size * world_size)  # per epoch
+        self.steps = count // (self.batch_size * world_size)
         if self.batch_size < batch_size:
             log.warning(
-                "%d training images are fewer than one step of %d x %d: using %d x %d",
-                *(count, world_size, batch_size, world_size, self.batch_size),
+                f"{count} training images are fewer than one step of {world_size} x {batch_size}: "
+                f"using {world_size} x {self.batch_size}"
             )
-        self._pixels, self._labels = decode(self.images)
+        self._loader: DataLoader | None = None
+        if self.augment.needs_images or decoded_bytes(self.images) > DECODED_UP_TO:
+            self._sampler = _Steps()
+            self._loader = _image_loader(self, self._sampler, workers, pin_memory)
+        else:
+            self._pixels, self._labels = decode(self.images)
 
     def __len__(self) -> int:
         return self.steps
 
-    def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Batches of one epoch, from step `skip` on: float32 [batch, channels, height, width] and labels int64 [batch].
 
         Skipped images are not decoded; the batches that follow are those of an epoch without skipping.
+
+        Raises:
+            UserError: an image cannot be read; the message names it.
         """
         order = epoch_order(len(self.images), self.seed, epoch, self.augment.repeats)
-        draws = _Draws(len(order), self.augment, self.seed, epoch)
         step = self.batch_size * self.world_size
-        for first in range(skip * step, self.steps * step, step):
-            positions = np.arange(first + self.rank, first + step, self.world_size)
+        steps = [
+            np.arange(first + self.rank, first + step, self.world_size)
+            for first in range(skip * step, self.steps * step, step)
+        ]
+        return self._decode(epoch, order, steps) if self._loader else self._gather(epoch, order, steps)
+
+    def _gather(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
+        augmentation = BatchAugmentation(self.augment, len(order), self.seed, epoch)
+        for positions in steps:
             chosen = torch.from_numpy(order[positions])
-            pixels = draws.move(self._pixels[chosen], positions)
-            yield draws.erase(normalise(pixels, self.data), positions), self._labels[chosen]
+            pixels = augmentation.move(self._pixels[chosen], positions)
+            yield augmentation.erase(normalise(pixels, self.data), positions), self._labels[chosen]
+
+    def _decode(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
+        assert self._loader is not None
+        self._sampler.steps = [[(epoch, int(p), int(order[p])) for p in positions] for positions in steps]
+        for batch in self._loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
 
 
-class _Draws:
-    """The random decisions of one epoch for images in memory, made at once for all positions."""
+Key = tuple[int, int, int]  # epoch, position in its order, image
 
-    def __init__(self, count: int, augment: AugmentConfig, seed: int, epoch: int):
-        self.augment, self.seed, self.epoch = augment, seed, epoch
-        generator = torch.Generator().manual_seed(_seed(seed, epoch, 1))
-        self.offsets = torch.randint(0, 2 * augment.shift + 1, (count, 2), generator=generator)
-        self.mirrored = torch.rand((count, 2), generator=generator) < torch.tensor([augment.vflip, augment.hflip])
 
-    def move(self, pixels: Tensor, positions: np.ndarray) -> Tensor:
-        """Shift and mirror pixels [batch, channels, height, width], each image by its own draw."""
-        batch, channels, height, width = pixels.shape
-        if self.augment.shift:
-            offsets = self.offsets[positions]
-            rows = offsets[:, :1] + torch.arange(height)
-            columns = offsets[:, 1:] + torch.arange(width)
-            padded = torch.nn.functional.pad(pixels, (self.augment.shift,) * 4)
-            image, channel = torch.arange(batch)[:, None, None, None], torch.arange(channels)[None, :, None, None]
-            pixels = padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
-        for axis, on in ((2, self.augment.vflip), (3, self.augment.hflip)):
-            if on:
-                mirrored = self.mirrored[positions, axis - 2].view(-1, 1, 1, 1)
-                pixels = torch.where(mirrored, pixels.flip(axis), pixels)
-        return pixels
+class _AugmentedImages(Dataset):
+    """One augmented image by its key; an error is returned as a value, since a worker would wrap it in a traceback."""
 
-    def erase(self, images: Tensor, positions: np.ndarray) -> Tensor:
-        """timm's random erasing on normalised images, in place."""
-        if not self.augment.reprob:
-            return images
-        erasing = RandomErasing(
-            self.augment.reprob, mode=self.augment.remode, max_count=self.augment.recount, device="cpu"
-        )
-        states = random.getstate(), torch.get_rng_state()
+    def __init__(self, images: ImageSet, transform: Callable[[Any], Tensor], seed: int):
+        self.images, self.transform, self.seed = images, transform, seed
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, int] | UserError:
+        epoch, position, index = key
         try:
-            for image, position in zip(images, positions.tolist(), strict=True):
-                seed = _seed(self.seed, self.epoch, 2, position)
-                random.seed(seed)
-                torch.default_generator.manual_seed(seed)
-                erasing(image)
-        finally:
-            random.setstate(states[0])
-            torch.set_rng_state(states[1])
-        return images
+            image, label = self.images[index]
+            image = to_channels(image, self.images.geometry.channels, self.images.where(index))
+        except UserError as error:
+            return error
+        with global_streams_kept():
+            seed_global_streams(self.seed, epoch, 2, position)
+            return self.transform(image), label
+
+
+class _Steps(Sampler):
+    """The keys of each step of the epoch in hand; workers get them with each request and need no epoch."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Key]] = []
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def _collate(items: list[tuple[Tensor, int] | UserError]) -> Batch | UserError:
+    error = next((item for item in items if isinstance(item, UserError)), None)
+    if error is not None:
+        return error
+    images, labels = zip(*items, strict=True)  # type: ignore[arg-type]
+    return torch.stack(images), torch.tensor(labels)
+
+
+def _image_loader(owner: TrainLoader, sampler: _Steps, workers: int, pin_memory: bool) -> DataLoader:
+    data = owner.data
+    transform = image_transform(owner.augment, owner.images.geometry, data.mean, data.std)
+    # A client of an object store does not survive a fork: those workers start afresh.
+    context = multiprocessing.get_context("forkserver" if is_uri(data.name) else "fork") if workers else None
+    return DataLoader(
+        _AugmentedImages(owner.images, transform, owner.seed),
+        batch_sampler=sampler,
+        num_workers=workers,
+        collate_fn=_collate,
+        pin_memory=pin_memory,
+        multiprocessing_context=context,
+        persistent_workers=workers > 0,
+        generator=torch.Generator(),  # else it would draw from the global stream at every epoch
+    )
 
 
 def train_batches(
@@ -154,8 +207,8 @@ def train_batches(
     world_size: int = 1,
     skip: int = 0,
     train_on: str = "train",
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of a `TrainLoader`, which keeps what it decoded when there are more."""
+) -> Iterator[Batch]:
+    """One epoch of a `TrainLoader`, which is better for several: it keeps what it decoded."""
     loader = TrainLoader(
         data, augment, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size, train_on=train_on
     )

@@ -1,0 +1,231 @@
+"""Parquet files with a column of encoded images (bytes, or a struct with a `bytes` field) and a column of labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from PIL import Image
+
+from raynas.data.config import DataConfig
+from raynas.data.files import TEST, TRAIN, Listing, hide_secrets, open_file, open_image, shown
+from raynas.data.pool import Pool
+from raynas.errors import UserError
+
+log = logging.getLogger(__name__)
+
+IN_MEMORY_UP_TO = 2**30  # bytes of encoded images; more are unpacked to a cache file on each node and mapped from it
+LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns in use, and the names of the classes where the file's metadata gives them (Hugging Face's do)."""
+
+    image: str
+    label: str
+    class_names: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Rows of Parquet files. The encoded images of these rows alone are read, once, at the first use.
+
+    Attributes:
+        location, paths, sizes: the files.
+        starts: number of the first row of each file, int64 [files].
+        column: of the images.
+        rows: which rows, ascending, int64 [n].
+    """
+
+    location: str
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    starts: np.ndarray
+    column: str
+    rows: np.ndarray
+
+    def image(self, index: int) -> Image.Image:
+        return open_image(self._encoded[index].as_py(), self.where(index))
+
+    def where(self, index: int) -> str:
+        row = int(self.rows[index])
+        file = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return f"{shown(self.location, self.paths[file])} row {row - int(self.starts[file])}"
+
+    def keep(self, indices: np.ndarray) -> ParquetSource:
+        return replace(self, rows=self.rows[indices])
+
+    def signature(self, indices: np.ndarray) -> bytes:
+        digest = hashlib.sha256(repr((self.paths, self.sizes, self.column)).encode())
+        digest.update(self.rows[indices].astype("<i8").tobytes())
+        return digest.digest()
+
+    @cached_property
+    def _encoded(self) -> pa.ChunkedArray:
+        if sum(self.sizes) <= IN_MEMORY_UP_TO:
+            column = pa.chunked_array(list(self._batches()), pa.large_binary())
+        else:
+            column = pa.ipc.open_file(pa.memory_map(str(self._cache_file()))).read_all()["bytes"]
+        if column.null_count:
+            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise UserError(f"{self.where(row)}: has no image bytes in column {self.column!r}")
+        return column
+
+    def _batches(self) -> Iterator[pa.LargeBinaryArray]:
+        for path, start in zip(self.paths, self.starts.tolist(), strict=True):
+            with open_file(self.location, path) as file:
+                for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[self.column]):
+                    first, last = np.searchsorted(self.rows, (start, start + len(batch)))
+                    column = batch.column(0)
+                    if pa.types.is_struct(column.type):
+                        column = pc.struct_field(column, "bytes")
+                    yield column.take(pa.array(self.rows[first:last] - start)).cast(pa.large_binary())
+                    start += len(batch)
+
+    def _cache_file(self) -> Path:
+        """The rows as an uncompressed Arrow file on this node, written once."""
+        folder = Path(os.environ.get("RAYNAS_CACHE") or Path.home() / ".cache" / "raynas")
+        key = hashlib.sha256(self.location.encode() + self.signature(np.arange(len(self.rows)))).hexdigest()[:16]
+        target = folder / f"images-{key}.arrow"
+        if not target.exists():
+            log.info("unpacking %.1f GB of Parquet to %s (once per node)", sum(self.sizes) / 1e9, target)
+            folder.mkdir(parents=True, exist_ok=True)
+            schema = pa.schema([("bytes", pa.large_binary())])
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=target.name)
+            try:
+                with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                    for batch in self._batches():
+                        writer.write_batch(pa.record_batch([batch], schema=schema))
+                os.replace(temporary, target)  # two workers of one node may both get here: either file will do
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        return target
+
+
+def read_parquet(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+    """Images for training, test images if the files keep them apart, and the class names in label order.
+
+    A file belongs to a split by its first folder or, as Hugging Face names files, by its beginning:
+    `train-00000-of-00002.parquet`, `test-...`, `validation-...`. Of several test splits the first of `test`, `val`,
+    `validation`, `valid` is used. Integer labels are classes in ascending order, text labels in alphabetical order.
+
+    Raises:
+        UserError: columns that are missing or of the wrong type, no rows, empty labels, fewer than two classes, or test
+            labels that train does not have.
+    """
+    files = [k for k, path in enumerate(listing.paths) if path.endswith(".parquet") or not path]
+    splits = {name: [k for k in files if _split(listing.paths[k]) == name] for name in (TRAIN, *TEST)}
+    train = splits[TRAIN] or files
+    test = next((splits[name] for name in TEST if splits[name]), None) if splits[TRAIN] else None
+    columns = _columns(listing, train[0], config)
+    where = hide_secrets(listing.location)
+    source, labels = _read(listing, train, columns)
+    position, class_names = _classes(labels, columns, where)
+    pool = Pool(source, np.array([position[label] for label in labels], dtype=np.int64))
+    if test is None:
+        return pool, None, class_names
+    source, labels = _read(listing, test, columns)
+    unknown = sorted({str(label) for label in labels if label not in position})
+    if unknown:
+        raise UserError(f"{where}: the test files have labels that train has not: {', '.join(unknown[:5])}")
+    return pool, Pool(source, np.array([position[label] for label in labels], dtype=np.int64)), class_names
+
+
+def _classes(labels: list[Any], columns: Columns, where: str) -> tuple[dict[Any, int], tuple[str, ...]]:
+    """The class of each label, and the class names."""
+    values = sorted(set(labels))
+    numbers = isinstance(values[0], int)
+    if numbers and values[0] < 0:
+        raise UserError(f"{where}: column {columns.label!r} has negative labels; leave unlabelled rows out")
+    names = columns.class_names if numbers else None
+    if names is not None:
+        if values[-1] >= len(names):
+            raise UserError(f"{where}: label {values[-1]} is out of range for the {len(names)} class names in the file")
+        values = list(range(len(names)))
+    if len(values) < 2:
+        raise UserError(f"{where}: only one class, {values[0]!r}; telling classes apart takes at least two")
+    return {value: k for k, value in enumerate(values)}, names or tuple(map(str, values))
+
+
+def _split(path: str) -> str | None:
+    match = re.match(r"(train|test|validation|valid|val)(?![A-Za-z])", path)
+    return match and match[1]
+
+
+def _columns(listing: Listing, file: int, config: DataConfig) -> Columns:
+    where = shown(listing.location, listing.paths[file])
+    schema = _open(listing, file).schema_arrow
+    images = [field.name for field in schema if _holds_images(field.type)]
+    image = config.image_column or (images[0] if len(images) == 1 else None)
+    labels = [name for name in LABEL_NAMES if name in schema.names]
+    label = config.label_column or (labels[0] if labels else None)
+    for name, key, what in ((image, "image_column", "image"), (label, "label_column", "label")):
+        if name is None or name not in schema.names:
+            missing = f"no column {name!r}" if name else f"cannot tell the {what} column"
+            raise UserError(f"{where}: {missing}; set {key} to one of: {', '.join(schema.names)}")
+    if image not in images:
+        raise UserError(f"{where}: column {image!r} is {schema.field(image).type}; expected encoded images as binary")
+    kind = schema.field(label).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise UserError(f"{where}: column {label!r} is {kind}; expected integer or text labels")
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    names = (features.get(label) or {}).get("names")
+    return Columns(str(image), str(label), tuple(map(str, names)) if names else None)
+
+
+def _holds_images(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _open(listing: Listing, file: int) -> pq.ParquetFile:
+    path = listing.paths[file]
+    try:
+        return pq.ParquetFile(open_file(listing.location, path))
+    except pa.ArrowException as error:
+        raise UserError(f"{shown(listing.location, path)}: not a Parquet file: {error}") from error
+
+
+def _read(listing: Listing, files: list[int], columns: Columns) -> tuple[ParquetSource, list[Any]]:
+    labels: list[Any] = []
+    starts: list[int] = []
+    for file in files:
+        where = shown(listing.location, listing.paths[file])
+        parquet = _open(listing, file)
+        for name in (columns.image, columns.label):
+            if name not in parquet.schema_arrow.names:
+                raise UserError(f"{where}: no column {name!r}, which the other files have")
+        column = parquet.read(columns=[columns.label])[columns.label]
+        if column.null_count:
+            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise UserError(f"{where} row {row}: has no label in column {columns.label!r}")
+        starts.append(len(labels))
+        labels += column.to_pylist()
+    if not labels:
+        raise UserError(f"{hide_secrets(listing.location)}: the Parquet files have no rows")
+    source = ParquetSource(
+        listing.location,
+        tuple(listing.paths[k] for k in files),
+        tuple(listing.sizes[k] for k in files),
+        np.array(starts, dtype=np.int64),
+        columns.image,
+        np.arange(len(labels)),
+    )
+    return source, labels

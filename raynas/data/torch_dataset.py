@@ -1,0 +1,137 @@
+"""Somebody's own map-style torch dataset, named as `module:function`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Subset
+
+from raynas.config import load_object
+from raynas.data.pool import Pool, spread
+from raynas.errors import UserError
+
+
+@dataclass(frozen=True)
+class TorchSource:
+    """Items of a map-style dataset: (PIL image or tensor, label)."""
+
+    dataset: Dataset
+    name: str
+
+    def image(self, index: int) -> Image.Image | Tensor:
+        return _pixels(_item(self, index)[0], self.where(index))
+
+    def where(self, index: int) -> str:
+        return f"{self.name} item {index}"
+
+    def keep(self, indices: np.ndarray) -> TorchSource:
+        return TorchSource(Subset(self.dataset, indices.tolist()), self.name)
+
+    def signature(self, indices: np.ndarray) -> bytes:
+        """Of 16 images spread over the set, since all may be too many to read."""
+        digest = hashlib.sha256(f"{self.name} {len(indices)}".encode())
+        for index in indices[spread(len(indices))].tolist():
+            image = self.image(index)
+            digest.update(image.tobytes() if isinstance(image, Image.Image) else image.numpy().tobytes())
+        return digest.digest()
+
+
+def read_torch_dataset(name: str) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+    """Images for training, test images if the function returns a pair, and the class names in label order.
+
+    The function takes no argument and returns a map-style dataset or (train, test). Items are (image, label): a PIL
+    image, a uint8 tensor [channels, height, width], or a float tensor of that shape within [0, 1]; integer labels from
+    0. Leave random augmentation out of it: raynas augments. Labels are read from `targets` or `labels` where the
+    dataset has them and they agree with its items, else from every item; class names from `classes`.
+
+    Raises:
+        UserError: it cannot be imported or called, or returns something else.
+    """
+    function = load_object(name, {}, "data")
+    try:
+        returned = function()
+    except Exception as error:  # whatever somebody's own code raises
+        raise UserError(f"data {name!r}: the function failed: {type(error).__name__}: {error}") from error
+    datasets = returned if isinstance(returned, tuple) else (returned,)
+    if len(datasets) not in (1, 2) or not all(_map_style(dataset) for dataset in datasets):
+        raise UserError(
+            f"data {name!r}: expected a map-style torch dataset (with __len__ and __getitem__) or a pair (train, test) "
+            f"of them, found {', '.join(type(dataset).__name__ for dataset in datasets)}"
+        )
+    sources = [TorchSource(dataset, name) for dataset in datasets]
+    labels = [_labels(source) for source in sources]
+    names = getattr(datasets[0], "classes", None)
+    count = len(names) if isinstance(names, (list, tuple)) else int(labels[0].max()) + 1
+    class_names = tuple(map(str, names)) if isinstance(names, (list, tuple)) else tuple(map(str, range(count)))
+    for source, values in zip(sources, labels, strict=True):
+        wrong = np.flatnonzero((values < 0) | (values >= count))
+        if len(wrong):
+            raise UserError(f"{source.where(int(wrong[0]))}: label {values[wrong[0]]} is outside 0..{count - 1}")
+    if count < 2:
+        raise UserError(f"data {name!r}: only one class; telling classes apart takes at least two")
+    pools = [Pool(source, values) for source, values in zip(sources, labels, strict=True)]
+    return pools[0], pools[1] if len(pools) == 2 else None, class_names
+
+
+def _map_style(dataset: Any) -> bool:
+    usable = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    return usable and not isinstance(dataset, (IterableDataset, dict, str)) and len(dataset) > 0
+
+
+def _item(source: TorchSource, index: int) -> tuple[Any, Any]:
+    try:
+        image, label = source.dataset[index]
+    except Exception as error:  # whatever somebody's own code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{source.where(index)}: no (image, label) could be read: {reason}") from error
+    return image, label
+
+
+def _labels(source: TorchSource) -> np.ndarray:
+    dataset = source.dataset
+    count = len(dataset)  # type: ignore[arg-type]
+    for name in ("targets", "labels"):
+        known = getattr(dataset, name, None)
+        if known is not None and len(known) == count:
+            values = np.asarray(known)
+            sample = spread(count).tolist()
+            if values.ndim == 1 and all(values[k] == _label(source, k) for k in sample):
+                return values.astype(np.int64)
+    return np.array([_label(source, k) for k in range(count)], dtype=np.int64)
+
+
+def _label(source: TorchSource, index: int) -> int:
+    label = _item(source, index)[1]
+    value = np.asarray(label)
+    if value.ndim or value.dtype.kind not in "iu":
+        raise UserError(f"{source.where(index)}: the label is {label!r}; expected an integer class")
+    return int(value)
+
+
+def _pixels(image: Any, where: str) -> Image.Image | Tensor:
+    if isinstance(image, Image.Image):
+        return image
+    if not isinstance(image, Tensor):
+        raise UserError(f"{where}: the image is a {type(image).__name__}; return a PIL image or a tensor")
+    if image.ndim == 2:
+        image = image[None]
+    if image.ndim != 3 or image.numel() == 0:
+        raise UserError(f"{where}: the image has shape {tuple(image.shape)}; expected [channels, height, width]")
+    if image.dtype == torch.uint8:
+        return image
+    if not image.is_floating_point():
+        raise UserError(f"{where}: the image is {image.dtype}; expected uint8, or float within [0, 1]")
+    if not torch.isfinite(image).all():
+        raise UserError(f"{where}: the image has NaN or infinite pixels")
+    if image.min() < 0 or image.max() > 1:
+        low, high = image.min().item(), image.max().item()
+        raise UserError(
+            f"{where}: pixels span [{low:.4g}, {high:.4g}]; float images must be within [0, 1], unnormalised"
+        )
+    return (image * 255).round().to(torch.uint8)

@@ -1,0 +1,125 @@
+"""Augmentation, in two forms: image by image with timm's transforms, or many small images in memory at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.data import create_transform
+from timm.data.random_erasing import RandomErasing
+from timm.data.transforms import MaybePILToTensor
+from torch import Tensor
+from torchvision import transforms
+from torchvision.transforms import functional as F
+
+from raynas.data.augment import AugmentConfig
+from raynas.data.images import Geometry, evaluation_transform
+from raynas.data.streams import generator, global_streams_kept
+from raynas.errors import UserError
+
+
+def image_transform(
+    augment: AugmentConfig, geometry: Geometry, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Callable[[Image.Image | Tensor], Tensor]:
+    """From an image to a normalised float32 tensor [channels, height, width]; draws from the global random streams.
+
+    Raises:
+        UserError: a policy that timm does not know, or one that cannot work on this number of channels.
+    """
+    steps: list[Callable[[Any], Any]] = []
+    if augment.needs_images:
+        if geometry.channels not in (1, 3):
+            raise UserError(
+                f"scale, color_jitter and auto_augment need images of 1 or 3 channels, not {geometry.channels}"
+            )
+        try:
+            crop, change, _ = create_transform(
+                geometry.size,
+                is_training=True,
+                separate=True,
+                scale=augment.scale,
+                ratio=augment.ratio,
+                hflip=augment.hflip,
+                vflip=augment.vflip,
+                color_jitter=augment.color_jitter or 0.0,
+                auto_augment=augment.auto_augment,
+                interpolation=augment.interpolation,
+                mean=mean,
+                std=std,
+            )
+        except (AssertionError, ValueError, KeyError) as error:
+            raise UserError(f"auto_augment: {augment.auto_augment!r} is not a policy that timm knows") from error
+        placed = [_to_pil, crop] if augment.scale is not None else [*_placed(augment, geometry), F.to_pil_image]
+        steps += [*placed, change, MaybePILToTensor()]
+    else:
+        steps += _placed(augment, geometry)
+    steps += [transforms.ConvertImageDtype(torch.float32), transforms.Normalize(mean, std)]
+    if augment.reprob:
+        steps.append(_erasing(augment))
+    return transforms.Compose(steps)
+
+
+def _placed(augment: AugmentConfig, geometry: Geometry) -> list[Callable[[Any], Any]]:
+    """To pixels of the final size, then shifted and mirrored."""
+    steps: list[Callable[[Any], Any]] = [evaluation_transform(geometry)]
+    if augment.shift:
+        steps.append(transforms.RandomCrop(geometry.size, padding=augment.shift))
+    if augment.hflip:
+        steps.append(transforms.RandomHorizontalFlip(augment.hflip))
+    if augment.vflip:
+        steps.append(transforms.RandomVerticalFlip(augment.vflip))
+    return steps
+
+
+def _to_pil(image: Image.Image | Tensor) -> Image.Image:
+    return image if isinstance(image, Image.Image) else F.to_pil_image(image)
+
+
+def _erasing(augment: AugmentConfig) -> RandomErasing:
+    return RandomErasing(augment.reprob, mode=augment.remode, max_count=augment.recount, device="cpu")
+
+
+class BatchAugmentation:
+    """Augmentation of small images in memory: the decisions of one epoch, made at once for all positions in its order.
+
+    Every image has its own draws.
+    """
+
+    def __init__(self, augment: AugmentConfig, positions: int, seed: int, epoch: int):
+        self.augment = augment
+        draws = generator(seed, epoch, 1)
+        self.offsets = torch.randint(0, 2 * augment.shift + 1, (positions, 2), generator=draws)
+        chances = torch.tensor([augment.vflip, augment.hflip])
+        self.mirrored = torch.rand((positions, 2), generator=draws) < chances
+        self.seeds = torch.randint(2**62, (positions,), generator=draws)
+
+    def move(self, pixels: Tensor, positions: np.ndarray) -> Tensor:
+        """Shift and mirror pixels uint8 [batch, channels, height, width]."""
+        batch, channels, height, width = pixels.shape
+        if self.augment.shift:
+            offsets = self.offsets[positions]
+            rows = offsets[:, :1] + torch.arange(height)
+            columns = offsets[:, 1:] + torch.arange(width)
+            padded = torch.nn.functional.pad(pixels, (self.augment.shift,) * 4)
+            image, channel = torch.arange(batch)[:, None, None, None], torch.arange(channels)[None, :, None, None]
+            pixels = padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+        for axis, chance in ((2, self.augment.vflip), (3, self.augment.hflip)):
+            if chance:
+                mirrored = self.mirrored[positions, axis - 2].view(-1, 1, 1, 1)
+                pixels = torch.where(mirrored, pixels.flip(axis), pixels)
+        return pixels
+
+    def erase(self, images: Tensor, positions: np.ndarray) -> Tensor:
+        """timm's random erasing on normalised images, in place."""
+        if self.augment.reprob:
+            erasing = _erasing(self.augment)
+            with global_streams_kept():
+                for image, seed in zip(images, self.seeds[positions].tolist(), strict=True):
+                    random.seed(seed)  # the two streams that timm's erasing draws from
+                    torch.default_generator.manual_seed(seed)
+                    erasing(image)
+        return images
