@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -27,3 +28,20 @@ def ray_session() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Callable[[str], str]]:
+    """A real S3-protocol server on loopback; gives the URI of a path in its bucket: `s3_server("some/prefix")`."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow import fs
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = f"scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+    filesystem, _ = fs.FileSystem.from_uri(f"s3://key:secret@raynas?{options}&allow_bucket_creation=true")
+    filesystem.create_dir("raynas")
+    yield lambda path: f"s3://key:secret@raynas/{path}?{options}"
+    server.stop()

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from raynas.errors import RunDirError
+from raynas.results import RunDir, lock
+
+_HOLD = """
+import sys, time
+from raynas.results import RunDir, lock
+lock.HEARTBEAT_S, lock.EXPIRY_S, lock._SETTLE_S = 0.3, 1.5, 0.1
+if len(sys.argv) > 2:
+    lock.socket.gethostname = lambda: sys.argv[2]
+with RunDir(sys.argv[1]).lock():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(params=["local", "s3"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.3)
+    monkeypatch.setattr(lock, "EXPIRY_S", 1.5)
+    monkeypatch.setattr(lock, "_SETTLE_S", 0.1)
+    server: Callable[[str], str] = request.getfixturevalue("s3_server")
+    uri = str(tmp_path) if request.param == "local" else server(f"lock/{tmp_path.name}")
+    RunDir(uri, create=True)
+    return uri
+
+
+@contextmanager
+def _holder(uri: str, host: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _HOLD, uri, *([host] if host else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_second_process_is_told_who_holds_it(uri: str) -> None:
+    with _holder(uri) as process:
+        with pytest.raises(RunDirError) as caught, RunDir(uri).lock():
+            pass
+        message = str(caught.value)
+        assert f"process {process.pid} on {socket.gethostname()}, since 20" in message
+        assert re.search("wait for it, stop it, or name another run directory", message)
+        RunDir(uri).store.read("scores")  # reading is free
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with RunDir(uri).lock():  # a killed owner blocks nobody
+            pass
+
+
+def test_a_process_may_enter_again_and_lets_go_at_the_last_exit(uri: str) -> None:
+    run = RunDir(uri)
+    with run.lock():
+        with RunDir(uri).lock():
+            run.store.append("scores", [{"arch": "a"}])
+        with pytest.raises(subprocess.CalledProcessError):
+            subprocess.run([sys.executable, "-c", _HOLD, uri], check=True, capture_output=True)
+    with _holder(uri):
+        pass
+
+
+def test_a_dead_host_s_lease_expires(s3_server: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.3)
+    monkeypatch.setattr(lock, "EXPIRY_S", 1.5)
+    uri = s3_server("lock/elsewhere")
+    run = RunDir(uri, create=True)
+    with _holder(uri, "another-host") as process:
+        time.sleep(0.7)  # renewed at least once: alive
+        with pytest.raises(RunDirError, match="on another-host"), run.lock():
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with run.lock():  # waits until it was not renewed for long enough
+            assert run.read_json("lock.json")["pid"] == os.getpid()
+    assert not run.exists("lock.json")
+
+
+def test_an_owner_that_lost_its_lease_writes_nothing_more(
+    s3_server: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.1)
+    run = RunDir(s3_server("lock/lost"), create=True)
+    with run.lock():
+        run.store.append("scores", [{"arch": "a"}])
+        run.write_json("lock.json", {"host": "rival", "pid": 1, "since": "now", "token": "other", "renewed": 9e9})
+        deadline = time.monotonic() + 10
+        while not lock.held(run.root).lost and time.monotonic() < deadline:  # type: ignore[union-attr]
+            time.sleep(0.05)
+        with pytest.raises(RunDirError, match="lost its lease"):
+            run.store.append("scores", [{"arch": "b"}])
+    assert run.store.read("scores")["arch"].to_pylist() == ["a"]
+    assert run.read_json("lock.json")["token"] == "other"  # not ours to remove

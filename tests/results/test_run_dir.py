@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raynas.config import Config
+from raynas.errors import RunDirError
+from raynas.results import RunDir
+
+
+class _Rate(Config):
+    rate: float = 0.1
+
+
+class _Settings(Config):
+    epochs: int = 3
+    sizes: tuple[int, int] = (8, 8)
+    nested: _Rate = _Rate()
+
+
+@pytest.fixture(params=["path", "file URI", "s3"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        server: Callable[[str], str] = request.getfixturevalue("s3_server")
+        return server(f"run-dir/{tmp_path.name}")
+    return str(tmp_path / "run") if request.param == "path" else (tmp_path / "run").as_uri()
+
+
+def test_files_round_trip_on_every_filesystem(uri: str) -> None:
+    with pytest.raises(RunDirError, match=r"not a run directory: it has no raynas\.yaml"):
+        RunDir(uri)
+    run = RunDir(uri, create=True)
+    run.write_bytes("deep/down/blob.bin", b"\x00\x01")
+    run.write_yaml("preset.yaml", {"b": [1, 2], "a": _Settings()})
+    run.write_yaml("preset.yaml", {"b": [1, 3], "a": _Settings()})  # whole files are replaced
+    run.write_json("supernet.json", {"fingerprint": "ab"})
+    again = pickle.loads(pickle.dumps(RunDir(uri)))
+    assert again.read_bytes("deep/down/blob.bin") == b"\x00\x01"
+    assert again.read_yaml("preset.yaml")["b"] == [1, 3]
+    assert again.read_yaml("preset.yaml")["a"] == {"epochs": 3, "sizes": [8, 8], "nested": {"rate": 0.1}}
+    assert again.read_json("supernet.json") == {"fingerprint": "ab"}
+    assert again.list() == ["deep", "preset.yaml", "raynas.yaml", "supernet.json"]
+    assert again.exists("deep") and again.exists("deep/down/blob.bin") and not again.exists("else")
+    assert again.list("else") == []
+    with pytest.raises(RunDirError, match="has no else"):
+        again.read_bytes("else")
+    assert RunDir(again.local_or_uri(""), create=False).read_json("supernet.json")
+    sub = RunDir(again.local_or_uri("networks/x"), create=True)
+    sub.write_bytes("y", b"1")
+    assert again.read_bytes("networks/x/y") == b"1"
+
+
+def test_credentials_are_not_in_messages(s3_server: Callable[[str], str]) -> None:
+    with pytest.raises(RunDirError) as caught:
+        RunDir(s3_server("nothing"))
+    assert "s3://raynas/nothing" in str(caught.value) and "secret" not in str(caught.value)
+    assert "secret" not in str(RunDir(s3_server("some"), create=True))
+
+
+@pytest.mark.parametrize("uri", ["s4://bucket/x", "s3://bucket/x?nonsense=1"])
+def test_a_wrong_uri_is_one_clear_line(uri: str) -> None:
+    with pytest.raises(RunDirError, match=r"s\d://bucket/x: cannot be opened") as caught:
+        RunDir(uri)
+    assert "\n" not in str(caught.value)
+
+
+def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, create=True)
+    assert run.begin("train", _Settings()) is False
+    assert run.begin("train", {"epochs": 3, "sizes": (8, 8), "nested": {"rate": 0.1}}) is True
+    with pytest.raises(RunDirError, match=r"train began with other settings: nested\.rate was 0\.1, is 0\.2\."):
+        run.begin("train", _Settings(nested=_Rate(rate=0.2)))
+    with pytest.raises(RunDirError, match=r"extra is 1, was not given"):
+        run.begin("train", {**_Settings().model_dump(), "extra": 1})
+    with pytest.raises(RunDirError, match=r"nested was .*, now not given"):
+        run.begin("train", {"epochs": 3, "sizes": [8, 8]})
+    assert run.begin("search", {"seed": 0}) is False  # another piece of work has settings of its own
+    recorded = run.read_yaml("train.yaml")
+    assert recorded["settings"]["sizes"] == [8, 8]
+    assert len(recorded["starts"]) == 2 and {"time", "host", "torch", "ray", "python"} <= set(recorded["starts"][0])
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "raynas.yaml").write_text("format: 99\n")
+    with pytest.raises(RunDirError, match="newer raynas"):
+        RunDir(tmp_path)
+
+
+_FILL = """
+import resource, signal, sys
+from raynas.errors import RunDirError
+from raynas.results import RunDir
+run = RunDir(sys.argv[1])
+run.store.append("scores", [{"arch": "first"}])
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+for write in (
+    lambda: run.store.append("scores", [{"arch": "second", "reason": str(i) * 999} for i in range(999)]),
+    lambda: run.write_bytes("file", b"x" * 9999),
+):
+    try:
+        write()
+    except RunDirError as error:
+        print(error)
+"""
+
+
+def test_a_disk_that_takes_no_more_is_one_clear_error_and_nothing_torn(tmp_path: Path) -> None:
+    # The kernel's own refusal in the middle of a write: a file size limit stands for a full disk.
+    run = RunDir(tmp_path, create=True)
+    run.write_bytes("file", b"old")
+    out = subprocess.run([sys.executable, "-c", _FILL, tmp_path], capture_output=True, text=True, check=True).stdout
+    assert out.count("cannot be written: " + os.strerror(errno.EFBIG)) == 2 and len(out.splitlines()) == 2
+    assert "run the same command again" in out
+    assert run.store.read("scores")["arch"].to_pylist() == ["first"]
+    assert run.read_bytes("file") == b"old"
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2000
