@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-Choice = int | float | bool
+Choice = Any
+"""An int, a float or a bool: the family's rule for the dimension says which."""
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,10 @@ class Space:
         """The dimension of that name."""
         return self.dimensions[self._index[name]]
 
+    def index(self, name: str) -> int:
+        """The column of a dimension in codes."""
+        return self._index[name]
+
     def __contains__(self, arch: object) -> bool:
         """Whether an arch's values are all choices of this space."""
         try:
@@ -277,13 +281,11 @@ class Space:
         codes = codes.copy()
         for index, dimension in enumerate(self.dimensions):
             if dimension.parent is not None:
-                codes[~self._acts(codes, dimension), index] = INACTIVE
+                parent = self._index[dimension.parent]
+                on = [choice in dimension.when for choice in self.dimensions[parent].choices]
+                # INACTIVE, -1, reads the False at the end.
+                np.copyto(codes[:, index], INACTIVE, where=~np.array([*on, False])[codes[:, parent]])
         return codes
-
-    def _acts(self, codes: Codes, dimension: Dimension) -> np.ndarray:
-        parent = self._index[dimension.parent or ""]
-        on = [choice in dimension.when for choice in self.dimensions[parent].choices]
-        return np.array([*on, False])[codes[:, parent]]  # INACTIVE, -1, reads the False at the end
 
     def values(self, codes: Codes, name: str) -> np.ndarray:
         """The values of one dimension [n]; where it does not act, the value is 0."""

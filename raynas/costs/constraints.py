@@ -1,0 +1,135 @@
+"""Bounds on costs: which archs meet them, and random archs that do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from raynas.config import nearest, shown
+from raynas.costs.total import COSTS, cost, span
+from raynas.errors import ConfigError, InfeasibleError
+from raynas.space import Codes, Space
+from raynas.space.space import Uniform
+
+Bounds = tuple[float | None, float | None]
+"""Inclusive (low, high); None leaves a side open."""
+
+LIMIT = 10_000
+"""Random archs in a row that may miss the bounds before the search for one is given up."""
+
+
+class Constraints:
+    """Inclusive bounds on the costs of a space's archs.
+
+    Attributes:
+        space: the space.
+        bounds: (low, high) by cost, with infinities for open sides.
+
+    Raises:
+        ConfigError: a cost is unknown, or bounds are not a pair (low, high) of numbers or None with low <= high.
+    """
+
+    def __init__(self, space: Space, constraints: Mapping[str, Bounds]):
+        self.space = space
+        self.bounds: dict[str, tuple[float, float]] = {}
+        for name, bounds in constraints.items():
+            if name not in COSTS:
+                raise ConfigError(f"no constraint on {shown(name)}{nearest(str(name), COSTS)}")
+            self.bounds[name] = _read(name, bounds)
+
+    def feasible(self, codes: Codes) -> np.ndarray:
+        """Which rows meet every bound, bool [n]."""
+        meets = np.ones(len(codes), dtype=bool)
+        if self.bounds:
+            costs = cost(self.space, codes)
+            for name, (low, high) in self.bounds.items():
+                meets &= (low <= costs[name]) & (costs[name] <= high)
+        return meets
+
+    def check_feasible(self) -> None:
+        """Refuse what provably no arch can meet: bounds outside the space's span, or without a whole number in them.
+
+        Raises:
+            InfeasibleError: no arch meets the bounds. (That none is raised does not mean that one does.)
+        """
+        for name, (low, high) in self.bounds.items():
+            least, greatest = span(self.space)[name]
+            if low > greatest or high < least:
+                raise InfeasibleError(f"no arch has {name} in {_window(low, high)}; {self._spans([name])}")
+            if math.isfinite(low) and math.isfinite(high) and math.ceil(low) > math.floor(high):
+                raise InfeasibleError(f"no arch has {name} in {_window(low, high)}: no whole number is")
+
+    def describe(self) -> str:
+        """The bounds in words: `params in [5000000, 6000000] and macs in [.., 1300000000]`."""
+        return " and ".join(f"{name} in {_window(*bounds)}" for name, bounds in self.bounds.items())
+
+    def infeasible(self, samples: int, found: int = 0) -> InfeasibleError:
+        """The error for bounds that many random archs missed."""
+        after = f"after {found} archs, " if found else ""
+        spans = self._spans(list(self.bounds))
+        return InfeasibleError(f"{after}0 of {samples} samples had {self.describe()}; {spans}")
+
+    def _spans(self, names: list[str]) -> str:
+        if len(names) == 1:
+            return f"this space spans {_window(*span(self.space)[names[0]])}"
+        return "this space spans " + " and ".join(f"{name} {_window(*span(self.space)[name])}" for name in names)
+
+
+def sample_within(
+    space: Space,
+    constraints: Constraints | Mapping[str, Bounds],
+    rng: np.random.Generator,
+    n: int,
+    uniform_over: Uniform = "dimensions",
+    limit: int = LIMIT,
+) -> Codes:
+    """n random archs that meet constraints, as codes [n, dimensions]; the same arch may come more than once.
+
+    Archs are drawn as `Space.sample_codes` draws them, and the ones that miss the bounds are thrown away: every arch
+    within the bounds keeps its share.
+
+    Args:
+        limit: give up after this many draws in a row without one that meets the bounds.
+
+    Raises:
+        InfeasibleError: it gave up, or no arch can meet the bounds; the message says what the space spans.
+    """
+    if not isinstance(constraints, Constraints):
+        constraints = Constraints(space, constraints)
+    constraints.check_feasible()
+    found = [space.sample_codes(rng, 0, uniform_over)]
+    count = missed = 0
+    batch = max(n, 16)
+    while count < n:
+        drawn = space.sample_codes(rng, min(batch, limit - missed), uniform_over)
+        kept = drawn[constraints.feasible(drawn)]
+        found.append(kept)
+        count += len(kept)
+        missed = 0 if len(kept) else missed + len(drawn)
+        if missed >= limit:
+            raise constraints.infeasible(missed, count)
+        batch = min(2 * batch, limit)
+    return np.concatenate(found)[:n]
+
+
+def _read(name: str, bounds: object) -> tuple[float, float]:
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise ConfigError(f"constraint on {name}: give (low, high), None for an open side, not {shown(bounds)}")
+    for bound in bounds:
+        number = isinstance(bound, int | float | np.number) and not isinstance(bound, bool)
+        if bound is not None and (not number or bound != bound):
+            raise ConfigError(f"constraint on {name}: {shown(bound)} is not a number")
+    low = -math.inf if bounds[0] is None else bounds[0]
+    high = math.inf if bounds[1] is None else bounds[1]
+    if low > high:
+        raise ConfigError(f"constraint on {name}: low {low} is greater than high {high}")
+    return low, high
+
+
+def _window(low: float, high: float) -> str:
+    def side(bound: float) -> str:
+        return ".." if math.isinf(bound) else f"{bound:.0f}" if bound == math.floor(bound) else f"{bound}"
+
+    return f"[{side(low)}, {side(high)}]"

@@ -1,0 +1,44 @@
+"""A network of the same shape for another budget."""
+
+from __future__ import annotations
+
+import math
+
+from raynas.costs.total import cost
+from raynas.errors import InfeasibleError, UserError
+from raynas.space import Arch
+from raynas.space.families import FAMILIES
+
+
+def scale_to_macs(arch: Arch, macs: float) -> Arch:
+    """The arch with its widths multiplied by the one factor that brings its MACs nearest to `macs`.
+
+    Depth, heads and ratios stay, so that a hand-designed network keeps its shape. The result has a one-point space of
+    its own.
+
+    Raises:
+        UserError: `macs` is not a positive number.
+        InfeasibleError: widths that small or large do not exist.
+    """
+    if not (isinstance(macs, int | float) and math.isfinite(macs) and macs > 0):
+        raise UserError(f"MACs to scale to must be a positive number, found {macs!r}")
+    scale = FAMILIES[arch.space.family].scale
+
+    def count(scaled: Arch) -> int:
+        return int(cost(scaled.space, [scaled])["macs"][0])
+
+    def at(factor: float) -> Arch:
+        try:
+            return scale(arch, factor)
+        except UserError as error:
+            raise InfeasibleError(f"cannot scale arch {arch.id} to {macs:.0f} MACs: {error}") from error
+
+    low, high = 0.0, 1.0
+    while count(at(high)) < macs:
+        low, high = high, 2 * high
+    # Widths are whole channels, so MACs rise with the factor in steps: close in on the step across `macs`.
+    while high - low > 1e-7 * high and high > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if count(at(middle)) < macs else (low, middle)
+    below, above = at(low), at(high)
+    return min(below, above, key=lambda scaled: abs(count(scaled) - macs))

@@ -1,0 +1,41 @@
+"""The form in which every family says what its subnets cost: a sum of terms over the choices (numpy, no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Counts(NamedTuple):
+    """What one term costs for n archs, int64 [n] each.
+
+    Attributes:
+        macs: multiply-accumulates that our extracted subnet executes for one image: convolutions, linear layers and
+            matrix products; no biases, norms, softmax, activations or gathers.
+        params: parameters of the extracted subnet.
+        paper_macs: multiply-accumulates by the paper's way of computing the same thing.
+    """
+
+    macs: np.ndarray
+    params: np.ndarray
+    paper_macs: np.ndarray
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of a network whose cost depends on a few choices only.
+
+    Attributes:
+        name: `patch_embedding`, `blocks.3.attention`.
+        dimensions: names of the dimensions that it depends on. At most one block's are among them, so that costs can
+            be put together block by block once the others are fixed.
+        count: the costs, from one array [n] of values for each of `dimensions`, in that order. A gene that does not act
+            has value 0, and the terms of its block are then 0.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+    count: Callable[..., Counts]
