@@ -27,7 +27,7 @@ _PUBLIC = {
     "RunDir": "raynas.results",
 }
 
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+__all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
@@ -43,4 +43,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_timm_models.register_when_imported()  # `timm.create_model("raynas_vit")` works after `import raynas`; timm is not imported
+_timm_models.register_when_imported()  # `timm.create_model("raynas_vit", ...)` works after `import raynas`

@@ -1,0 +1,107 @@
+"""Evaluation of finished networks on the test split: the only code that reads it, and every reading is a row.
+
+A network chosen by looking at test accuracies is chosen on the test split. So rows say how often it had been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from raynas.data import DataConfig, decode, load_data, load_test
+from raynas.nets.weights import weights_fingerprint
+from raynas.networks import Network, describe, find_arch, load_weights, read_space, trained_networks
+from raynas.results import RunDir
+from raynas.scoring.core import Statistics, score_arch
+from raynas.scoring.replica import device_name
+
+Row = dict[str, Any]
+
+
+def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
+    """The finished networks of a run: its winner with inherited weights, and all that were retrained.
+
+    Args:
+        arch: only the networks of this one (see `find_arch`).
+
+    Raises:
+        UserError: there is no such arch, or nothing is finished yet.
+    """
+    trained = trained_networks(run)
+    if arch is None and trained and not run.exists("best/arch.yaml"):
+        return trained
+    chosen = find_arch(run, arch or "best")
+    if arch is not None:
+        trained = [network for network in trained if network.arch == chosen]
+    if trained and chosen not in read_space(run):
+        return trained  # such as a reference: it is no subnet, and has no weights but its own
+    return [Network(chosen, "inherited"), *trained]
+
+
+def evaluate(
+    run: RunDir,
+    networks: Sequence[Network],
+    again: bool = False,
+    batch_size: int = 256,
+    progress: Callable[[str], None] = print,
+) -> list[Row]:
+    """Measure networks on the test split: one row of table `evaluations` each.
+
+    Args:
+        run: the run directory.
+        networks: finished networks of it.
+        again: measure even what has a row already.
+        batch_size: images in one pass.
+        progress: called with a line before each network.
+
+    Returns:
+        The rows, in the order of the networks; those of networks that had one are answered, not measured.
+
+    Raises:
+        RunDirError: another process writes to the run directory, or files are missing.
+        UserError: the data has no usable test split.
+    """
+    with run.lock():
+        config = DataConfig.model_validate(run.read_yaml("preset.yaml")["data"])
+        data = load_data(config)
+        statistics = Statistics(data.mean, data.std)
+        known = {(row["network"], row["how"], row["weights"], row["data"]): row for row in _rows(run)}
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        test: tuple[torch.Tensor, torch.Tensor] | None = None
+        rows = []
+        for network in networks:
+            model = load_weights(run, network)
+            weights = weights_fingerprint(model.state_dict())
+            row = known.get((network.arch.network_id, network.how, weights, data.fingerprint))
+            if row is None or again:
+                progress(f"evaluating {network.name} on the test split")
+                if test is None:
+                    images = load_test(config)
+                    test = decode(images, size=model.space.input_size, channels=model.space.channels)
+                pixels, labels = (tensor.to(device) for tensor in test)
+                model = model.to(device).eval()
+                score = score_arch(model, model.space.smallest(), pixels, labels, statistics, batch_size)
+                row = {
+                    **describe(network.arch),
+                    "how": network.how,
+                    "path": network.path,
+                    "weights": weights,
+                    "accuracy": float(score.top1.mean()),
+                    "top5": None if score.top5 is None else float(score.top5.mean()),
+                    "loss": score.loss,
+                    "images": len(pixels),
+                    "reading": 1 + max((row["reading"] or 0 for row in _rows(run)), default=0),
+                    "seconds": score.seconds,
+                    "data": data.fingerprint,
+                    "seed": network.seed,
+                    "device": device_name(device),
+                }
+                run.store.append("evaluations", [row])
+            rows.append(row)
+    return rows
+
+
+def _rows(run: RunDir) -> list[Row]:
+    return run.store.read("evaluations").to_pylist()

@@ -1,0 +1,233 @@
+"""Finished networks: where they lie, how they are named, and how they are loaded.
+
+A network's folder holds `arch.yaml` (with its whole space) and `model.safetensors`, and needs nothing else of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from raynas.errors import RunDirError, UserError
+from raynas.results import RunDir
+from raynas.space import Arch, Space, load_arch
+from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from raynas.nets.supernet import Supernet
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network with weights.
+
+    Attributes:
+        arch: its architecture.
+        how: `inherited`, `finetuned` or `scratch`.
+        seed: of its training; None where that is not known.
+        path: its folder in the run directory; None for weights that are cut out of the supernet when needed.
+    """
+
+    arch: Arch
+    how: str
+    seed: int | None = None
+    path: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A word for messages and folders."""
+        return self.arch.id + f"-{self.how}" + ("" if self.path is None else f"-{self.seed}")
+
+
+def find_arch(run: RunDir, name: str) -> Arch:
+    """The arch that a user means.
+
+    Args:
+        run: the run directory.
+        name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run, an arch file, or a
+            shipped arch's name.
+
+    Raises:
+        UserError: there is no such arch; the message says what to do.
+    """
+    if name in ("best", "reference"):
+        path = f"{name}/{ARCH_FILE}"
+        if not run.exists(path):
+            what = "the search has not finished" if name == "best" else "no reference was made"
+            raise RunDirError(f"{run.name} has no {path}: {what} (raynas {'search' if name == 'best' else 'retrain'})")
+        return read_arch(run, path)
+    if _ID.fullmatch(name) and not Path(name).exists():
+        import pyarrow.compute as pc
+
+        found = run.store.read("scores", ["values"], pc.field("arch") == name).to_pylist()
+        if not found:
+            raise UserError(
+                f"arch {name} was not scored in {run.name}: give one of its `scores` table, or an arch file"
+            )
+        return read_space(run).arch(json.loads(found[0]["values"]))
+    return load_arch(name)
+
+
+def read_space(run: RunDir) -> Space:
+    """The search space of a run.
+
+    Raises:
+        RunDirError: the run has none yet.
+    """
+    if not run.exists("space.yaml"):
+        raise RunDirError(f"{run.name} has no space.yaml: train a supernet first (raynas train, or raynas import)")
+    return Space.from_dict(run.read_yaml("space.yaml"))
+
+
+def read_arch(run: RunDir, path: str) -> Arch:
+    """An arch file inside a run directory."""
+    content = run.read_yaml(path)
+    return Space.from_dict(content["space"]).arch(content["arch"])
+
+
+def arch_text(arch: Arch, **published: Any) -> str:
+    """An arch with its whole space, as the text of an arch file."""
+    content: dict[str, Any] = {"space": arch.space.to_dict(), "arch": arch.to_dict()}
+    if published:
+        content["published"] = published
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
+
+
+def write_arch(run: RunDir, path: str, arch: Arch, **published: Any) -> None:
+    """Write an arch file inside a run directory; `raynas.load_arch` reads it anywhere."""
+    run.write_bytes(path, arch_text(arch, **published).encode())
+
+
+def describe(arch: Arch) -> dict[str, Any]:
+    """The columns of an arch that every table of networks has."""
+    from raynas.costs import cost
+
+    costs = cost(arch.space, [arch])
+    return {
+        "arch": arch.id,
+        "network": arch.network_id,
+        "values": json.dumps(arch.to_dict()),
+        "macs": int(costs["macs"][0]),
+        "params": int(costs["params"][0]),
+        "space": arch.space.fingerprint,
+    }
+
+
+def inherited(run: RunDir, arch: Arch) -> Supernet:
+    """The subnet of an arch, with the weights that it inherits from the run's supernet.
+
+    Raises:
+        RunDirError: the supernet is not trained yet.
+        UserError: the supernet cannot hold the arch.
+    """
+    from raynas.nets.weights import read_supernet
+
+    space = read_space(run)
+    if not run.exists("supernet.safetensors"):
+        raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
+    if arch not in space:
+        raise UserError(f"arch {arch.id} is not in space {space.name}: it has no inherited weights in this run")
+    return read_supernet(space, run.read_bytes("supernet.safetensors")).extract(space.arch(arch)).eval()
+
+
+def load_weights(run: RunDir, network: Network) -> Supernet:
+    """A network of a run, ready to be called.
+
+    Raises:
+        UserError: its files are missing or do not fit each other.
+    """
+    if network.path is None:
+        return inherited(run, network.arch)
+    return build(network.arch, run.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), f"{run.name}/{network.path}")
+
+
+def trained_networks(run: RunDir) -> list[Network]:
+    """The networks that were retrained in a run, the newest of each name."""
+    rows = run.store.read("networks").to_pylist()
+    found = {}
+    for row in rows:
+        if row["path"]:
+            network = Network(read_arch(run, f"{row['path']}/{ARCH_FILE}"), row["how"], row["seed"], row["path"])
+            found[network.path] = network
+    return list(found.values())
+
+
+def load_network(arch: str | Path, weights: bool = True, classes: int | None = None) -> Supernet:
+    """A network from a folder, an arch file or a shipped arch's name.
+
+    Args:
+        arch: a folder that `raynas export` or `raynas retrain` wrote, an arch file, or a shipped arch's name.
+        weights: whether to load the `model.safetensors` beside the arch file; fresh weights otherwise.
+        classes: another number of classes than the arch's: the head is then new, with a message.
+
+    Raises:
+        UserError: there is no such arch, it has no weights beside it, or they do not fit.
+    """
+    path = Path(arch)
+    file = path / ARCH_FILE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise UserError(f"{path} has no {ARCH_FILE}: give the folder of raynas export or raynas retrain")
+    found = load_arch(file)
+    if not weights:
+        return build(found, None, str(file), classes)
+    beside = file.parent / WEIGHTS_FILE
+    if not beside.is_file():
+        raise UserError(f"{file} has no {WEIGHTS_FILE} beside it: load it without weights (pretrained=False)")
+    return build(found, beside.read_bytes(), str(beside), classes)
+
+
+def build(arch: Arch, weights: bytes | None, name: str, classes: int | None = None) -> Supernet:
+    """The network of an arch, with the weights of a safetensors file or fresh ones.
+
+    Args:
+        name: of the file, for messages.
+        classes: another number of classes than the arch's: the head is then new, with a message.
+
+    Raises:
+        UserError: the weights do not fit the arch.
+    """
+    from raynas.nets import build_supernet
+
+    space = arch.space.fix(arch)
+    new_head = classes is not None and classes != space.classes
+    model = build_supernet(space.with_input(classes=classes) if new_head else space).eval()
+    if weights is None:
+        return model
+    state = _read(weights, name)
+    if new_head:
+        log.warning(
+            "new head: %s was trained for %d classes and gets a fresh classifier for %d; train it before use",
+            arch.id,
+            space.classes,
+            classes,
+        )
+        head = {key: value for key, value in model.state_dict().items() if key.startswith("head.")}
+        state = {**state, **head}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{name} does not fit arch {arch.id}: {' '.join(str(error).split())[:300]}") from error
+    return model
+
+
+def _read(weights: bytes, name: str) -> Mapping[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(weights)
+    except SafetensorError as error:
+        raise UserError(f"{name} is not a safetensors file: {error}") from error

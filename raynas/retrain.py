@@ -1,0 +1,299 @@
+"""Retraining of found networks: from scratch, or fine-tuned from the weights that they inherit.
+
+A network is the supernet of a one-point space, so it is the same loop that trains it. Several seeds run side by side as
+Ray tasks where the machine allows; what is finished is kept, and the same call goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from raynas.cluster import ray_cluster
+from raynas.data import DataConfig, decode, load_data
+from raynas.errors import UserError
+from raynas.nets import build_supernet
+from raynas.nets.weights import weights_fingerprint
+from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, inherited, write_arch
+from raynas.results import RunDir
+from raynas.scoring.core import Statistics, score_arch
+from raynas.scoring.replica import device_name
+from raynas.space import Arch
+from raynas.training.local import train_network
+from raynas.training.recipe import Recipe
+
+How = Literal["scratch", "finetuned"]
+PROGRESS_S = 4.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network to be trained.
+
+    Attributes:
+        arch: its architecture.
+        how: `scratch`, or `finetuned` from inherited weights.
+        recipe: with the seed of this network.
+        data: what to train on.
+        train_on: `train` or `train+search`.
+        checkpoints: a local folder that every try of this job sees; None keeps none.
+    """
+
+    arch: Arch
+    how: How
+    recipe: Recipe
+    data: DataConfig
+    train_on: str
+    checkpoints: str | None = None
+
+    @property
+    def network(self) -> Network:
+        """What it will be."""
+        more = "" if self.train_on == "train" else "-all"
+        path = f"networks/{self.arch.id}-{self.how}-{self.recipe.seed}{more}"
+        return Network(self.arch, self.how, self.recipe.seed, path)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job gives back: weights by name, one history entry for each epoch, and the numbers of its row."""
+
+    weights: dict[str, Tensor]
+    history: list[Row]
+    row: Row
+
+
+def retrain(
+    run: RunDir,
+    archs: Sequence[Arch],
+    recipe: Recipe,
+    how: How = "scratch",
+    seeds: Sequence[int] = (0,),
+    train_on: str = "train",
+    parallel: int | None = None,
+    progress: Callable[[str], None] = print,
+) -> list[Row]:
+    """Train networks and keep them in `networks/<arch>-<how>-<seed>/` and in table `networks`.
+
+    Args:
+        run: the run directory; its preset says which data.
+        archs: what to train; every arch with every seed.
+        recipe: how; its seed is replaced by each of `seeds`.
+        how: `scratch`, or `finetuned` from the weights inherited from the run's supernet.
+        train_on: `train`, or `train+search` once the search is over.
+        parallel: how many at a time as Ray tasks; None for as many as there are CPUs (or GPUs). 1 trains them one
+            after the other in this process, without Ray.
+        progress: called with lines of text, at least every few seconds.
+
+    Returns:
+        The rows of table `networks`, archs by seeds.
+
+    Raises:
+        RunDirError: a network of that name was trained with other settings.
+        UserError: an arch has no inherited weights here, or the recipe does not fit.
+        TrainingCollapsed: a training broke down twice; the other networks are finished first.
+    """
+    with run.lock():
+        data = DataConfig.model_validate(run.read_yaml("preset.yaml")["data"])
+        jobs = []
+        for arch in archs:
+            for seed in seeds:
+                job = Job(arch, how, recipe.model_copy(update={"seed": seed}), data, train_on)
+                jobs.append(_with_checkpoints(run, job))
+        todo = [job for job in jobs if not _begun_and_finished(run, job)]
+        for job in jobs:
+            if job not in todo:
+                progress(f"{job.network.name} is trained already: {run.local_or_uri(job.network.path or '')}")
+        starts = [inherited(run, job.arch).state_dict() if job.how == "finetuned" else None for job in todo]
+        for job, trained in _train_all(todo, starts, parallel, progress):
+            _keep(run, job, trained)
+            progress(f"{job.network.name} is trained: {run.local_or_uri(job.network.path or '')}")
+        rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
+        return [rows[job.network.path] for job in jobs]
+
+
+def train_one(job: Job, start: Mapping[str, Tensor] | None, tell: Callable[[Row], None], device: str) -> Result:
+    """Train the network of a job in this process.
+
+    Args:
+        job: what to train.
+        start: the weights to start from; None for fresh ones.
+        tell: called with progress events.
+        device: `cpu` or `cuda`.
+    """
+    data = load_data(job.data)
+    space = job.arch.space.fix(job.arch)
+    trained = train_network(
+        space,
+        data,
+        job.recipe,
+        out_dir=job.checkpoints,
+        init=start,
+        train_on=job.train_on,
+        device=device,
+        on_event=tell,
+    )
+    accuracy = None
+    if job.train_on == "train":  # else the search split has been trained on, and says nothing
+        model = build_supernet(space)
+        model.load_state_dict(trained.weights)
+        pixels, labels = (tensor.to(device) for tensor in decode(data.search, space.input_size, space.channels))
+        statistics = Statistics(data.mean, data.std)
+        score = score_arch(model.to(device).eval(), space.smallest(), pixels, labels, statistics)
+        accuracy = float(score.top1.mean())
+    row = {
+        "accuracy": accuracy,
+        "loss": trained.loss,
+        "epochs": job.recipe.epochs,
+        "seconds": trained.seconds,
+        "data": data.fingerprint,
+        "device": device_name(torch.device(device)),
+    }
+    return Result(trained.weights, trained.history, row)
+
+
+def _with_checkpoints(run: RunDir, job: Job) -> Job:
+    if run.path is None:
+        return job
+    name = (job.network.path or "").rpartition("/")[2]
+    return replace(job, checkpoints=str(run.path / "checkpoints" / name))
+
+
+def _begun_and_finished(run: RunDir, job: Job) -> bool:
+    network = job.network
+    settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": job.how}
+    run.begin(f"{network.path}/training", settings)
+    rows = run.store.read("networks", ["path"]).to_pylist()
+    return any(row["path"] == network.path for row in rows) and run.exists(f"{network.path}/{WEIGHTS_FILE}")
+
+
+def _keep(run: RunDir, job: Job, trained: Result) -> None:
+    """Write a network's files, then its rows: a row says that all of it is there."""
+    network, path = job.network, job.network.path
+    row = {
+        **describe(job.arch),
+        **trained.row,
+        "how": job.how,
+        "trained_on": job.train_on,
+        "path": path,
+        "weights": weights_fingerprint(trained.weights),
+        "seed": job.recipe.seed,
+    }
+    write_arch(run, f"{path}/{ARCH_FILE}", network.arch)
+    run.write_bytes(f"{path}/{WEIGHTS_FILE}", save({k: v.contiguous() for k, v in trained.weights.items()}))
+    run.write_json(f"{path}/network.json", row)
+    names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers")
+    what = (path or "").removeprefix("networks/")
+    about = {"what": what, "seed": job.recipe.seed, "data": row["data"], "device": row["device"]}
+    epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in trained.history]
+    done = {entry["epoch"] for entry in run.store.read("training").to_pylist() if entry["what"] == what}
+    run.store.append("training", [entry for entry in epochs if entry["epoch"] not in done])
+    run.store.append("networks", [row])
+    if job.checkpoints is not None:
+        shutil.rmtree(job.checkpoints, ignore_errors=True)
+
+
+def _train_all(
+    jobs: Sequence[Job],
+    starts: Sequence[Mapping[str, Tensor] | None],
+    parallel: int | None,
+    progress: Callable[[str], None],
+) -> Iterator[tuple[Job, Result]]:
+    shown = _Progress(jobs, progress)
+    if parallel == 1 or len(jobs) <= 1:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        for job, start in zip(jobs, starts, strict=True):
+            yield job, train_one(job, start, partial(shown.event, job.network.name), device)
+        return
+    yield from _train_in_tasks(jobs, starts, parallel, shown)
+
+
+def _train_in_tasks(
+    jobs: Sequence[Job], starts: Sequence[Mapping[str, Tensor] | None], parallel: int | None, shown: _Progress
+) -> Iterator[tuple[Job, Result]]:
+    import ray
+    from ray.util.queue import Queue
+
+    with ray_cluster(cpus=min(parallel or 2, len(jobs))):
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        events = Queue(actor_options={"num_cpus": 0})
+
+        @ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)
+        def train_job(job: Job, start: Mapping[str, Tensor] | None) -> Result:
+            torch.set_num_threads(1)
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+
+            def tell(event: Row) -> None:
+                events.put((job.network.name, event))
+
+            return train_one(job, start, tell, device)
+
+        waiting = list(zip(jobs, starts, strict=True))
+        running: dict[Any, Job] = {}
+        failed: Exception | None = None
+        with _cancelled(running):
+            while waiting or running:
+                while waiting and (parallel is None or len(running) < parallel):
+                    job, start = waiting.pop(0)
+                    running[train_job.remote(job, start)] = job
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
+                for name, event in events.get_nowait_batch(events.qsize()):
+                    shown.event(name, event)
+                shown.tick()
+                for ref in ready:
+                    job = running.pop(ref)
+                    try:
+                        yield job, ray.get(ref)
+                    except ray.exceptions.RayTaskError as error:  # the others go on first
+                        failed = error.cause if isinstance(error.cause, UserError) else error
+        events.shutdown()
+        if failed is not None:
+            raise failed
+
+
+@contextmanager
+def _cancelled(running: Mapping[Any, Job]) -> Iterator[None]:
+    """Whatever ends the block early ends the tasks, which would go on in a cluster that outlives us."""
+    import ray
+
+    try:
+        yield
+    except BaseException:
+        for ref in running:
+            ray.cancel(ref, force=True)
+        raise
+
+
+class _Progress:
+    """One line for all trainings under way, every few seconds."""
+
+    def __init__(self, jobs: Sequence[Job], show: Callable[[str], None]):
+        self._show = show
+        self._state = {job.network.name: f"{job.network.name}: starting" for job in jobs}
+        self._shown = time.monotonic()
+
+    def event(self, name: str, event: Row) -> None:
+        if event.get("kind") == "step":
+            self._state[name] = f"{name}: epoch {event['epoch']}/{event['epochs']}, loss {event['loss']:.3f}"
+            self._state[name] += f", {event['eta']:.0f} s left"
+        elif event.get("kind") == "history" and event["history"]:
+            last = event["history"][-1]
+            self._state[name] = f"{name}: epoch {last['epoch']} done, loss {last['loss']:.3f}"
+        self.tick()
+
+    def tick(self) -> None:
+        """Show a line if the last one is old enough."""
+        now = time.monotonic()
+        if now - self._shown >= PROGRESS_S:
+            self._shown = now
+            self._show("retraining " + "; ".join(self._state.values()))

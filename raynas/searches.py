@@ -1,0 +1,170 @@
+"""Searches of a run directory: carried out, resumed and read back.
+
+A search leaves two things: its settings in `searches/<name>.yaml`, and the rows of its scores. That is enough: asked
+and told again from the rows, it goes through the same archs, whether to go on where it was stopped or to be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+import pyarrow.compute as pc
+from pydantic import Field
+
+from raynas.config import Config, Document, validate
+from raynas.errors import RunDirError, UserError
+from raynas.networks import read_space, write_arch
+from raynas.reports.collect import Trace
+from raynas.results import RunDir
+from raynas.search import SearchConfig
+from raynas.search.build import build_search
+from raynas.search.loop import run_search
+from raynas.space import Arch
+from raynas.timm_models import ARCH_FILE
+
+MAIN, BASELINE = "search", "random"
+_BATCH = 256  # archs asked at a time when a search is read back
+
+
+class Scoring(Config):
+    """What scores are measured on.
+
+    Attributes:
+        images: so many images of the search split; None for all.
+        precision: `fp32`, or `bf16` or `fp16` by autocast.
+    """
+
+    images: int | None = Field(default=None, ge=1)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+
+
+class Settings(Config):
+    """What `searches/<name>.yaml` records: the search, and what its scores were measured on."""
+
+    search: SearchConfig
+    scoring: Scoring = Field(default_factory=Scoring)
+
+
+def search(
+    run: RunDir,
+    settings: Settings,
+    scorer: Any,
+    name: str = MAIN,
+    progress: Callable[[str], None] | None = print,
+) -> Any:
+    """Carry out a search in a run directory, or go on with it.
+
+    Args:
+        run: holds a trained supernet.
+        settings: the search and its budget; what the scores are measured on.
+        scorer: a `ScorePool` or `LocalScorer` of this run, entered, made with `settings.scoring`.
+        name: of the search; one run directory may hold several. The winner of the one called `search` is `best`.
+        progress: called with progress lines.
+
+    Returns:
+        The search object. Its winner is written to `best/arch.yaml` (for other names to `searches/<name>/arch.yaml`),
+        with all archs of the front beside it where there are several objectives.
+
+    Raises:
+        RunDirError: a search of that name began with other settings.
+        InfeasibleError: nothing in the space meets the constraints.
+        UserError: every arch failed.
+    """
+    made = build_search(settings.search, read_space(run))
+    run.begin(f"searches/{name}", settings)
+    finished = run_search(made, scorer, settings.search.batch, progress, name)
+    folder = "best" if name == MAIN else f"searches/{name}"
+    for place, arch in _winners(finished, folder):
+        write_arch(run, place, arch, **_found(run, arch))
+    return finished
+
+
+def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:
+    """Random search for the same objectives and constraints, at the budget that another search spent."""
+    changes: dict[str, Any] = {"name": "random", "evaluations": evaluations, "generations": None, "options": {}}
+    return SearchConfig.model_validate({**config.model_dump(), **changes})
+
+
+def read_back(run: RunDir, name: str) -> tuple[Any, bool]:
+    """A search of a run as it stands: asked and told again from the rows of its scores, without scoring anything.
+
+    Returns:
+        The search object, and whether it has ended.
+
+    Raises:
+        RunDirError: the run has no search of that name.
+    """
+    settings = _settings(run, name)
+    made = build_search(settings.search, read_space(run))
+    rows = _rows(run, settings.scoring)
+    while archs := made.ask(_BATCH):
+        known = [rows[arch.id] for arch in _while_in(archs, rows)]
+        made.tell(archs[: len(known)], known)
+        if len(known) < len(archs):
+            return made, False
+    return made, True
+
+
+def traces(run: RunDir) -> list[Trace]:
+    """What each search of a run asked for, the main one first; for its report."""
+    names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
+    found = []
+    for name in sorted(names, key=lambda name: (name != MAIN, name)):
+        config = _settings(run, name).search
+        made, finished = read_back(run, name)
+        history = getattr(made, "history", [])
+        accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
+        limits = config.constraints.get("macs", (None, None))
+        label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
+        found.append(Trace(label, [row.arch.id for row in history], accuracy, limits, finished))
+    return found
+
+
+def _settings(run: RunDir, name: str) -> Settings:
+    file = f"searches/{name}.yaml"
+    if not run.exists(file):
+        raise RunDirError(f"{run.name} has no search called {name!r}: run one first (raynas search)")
+    return validate(Settings, Document(run.read_yaml(file)["settings"], f"{run.name}/{file}"))
+
+
+def _rows(run: RunDir, scoring: Scoring) -> dict[str, Any]:
+    """The rows that a scorer with these settings would answer from, by arch."""
+    chosen = pc.field("precision") == scoring.precision
+    if run.exists("supernet.json"):  # a run directory may have been trained anew
+        fingerprint = run.read_json("supernet.json").get("fingerprint")
+        chosen = chosen & (pc.field("supernet") == fingerprint) if fingerprint else chosen
+    rows = run.store.read("scores", filter=chosen).to_pylist()
+    images = scoring.images or max((row["images"] for row in rows), default=0)
+    return {row["arch"]: row for row in rows if row["images"] == images}
+
+
+def _while_in(archs: Iterable[Arch], rows: dict[str, Any]) -> Iterator[Arch]:
+    for arch in archs:
+        if arch.id not in rows:
+            return
+        yield arch
+
+
+def _winners(finished: Any, folder: str) -> Iterator[tuple[str, Arch]]:
+    best = finished.best() if hasattr(finished, "best") else None
+    if best is None:
+        raise UserError("the search has no best(): its winner cannot be written; its scores are in the run directory")
+    if isinstance(best, Arch):
+        yield f"{folder}/{ARCH_FILE}", best
+        return
+    for arch in best:
+        yield f"{folder}/front/{arch.id}.yaml", arch
+    # Of the front, the one that is best by accuracy stands for the search; by the first objective if it has none.
+    objectives = finished.objectives
+    name = "accuracy" if "accuracy" in objectives.names else objectives.names[0]
+    sign = 1 if objectives.directions[name] == "max" else -1
+    yield f"{folder}/{ARCH_FILE}", max(finished.front(), key=lambda row: sign * row.objectives[name]).arch
+
+
+def _found(run: RunDir, arch: Arch) -> dict[str, Any]:
+    """What a winner's file says of it, for information."""
+    rows = run.store.read("scores", filter=pc.field("arch") == arch.id).to_pylist()
+    row = next((row for row in reversed(rows) if row["status"] == "ok"), None)
+    names = ("macs", "params", "accuracy", "images")
+    return {} if row is None else {"inherited weights": {name: row[name] for name in names}}
