@@ -1,5 +1,21 @@
 """Ask/tell search algorithms: numpy, no torch."""
 
+from raynas.search.base import AskTell, Evaluated, Search
+from raynas.search.build import build_search
 from raynas.search.config import SearchConfig
+from raynas.search.evolution import Evolution
+from raynas.search.loop import run_search
+from raynas.search.nsga2 import NSGA2
+from raynas.search.uniform import RandomSearch
 
-__all__ = ["SearchConfig"]
+__all__ = [
+    "NSGA2",
+    "AskTell",
+    "Evaluated",
+    "Evolution",
+    "RandomSearch",
+    "Search",
+    "SearchConfig",
+    "build_search",
+    "run_search",
+]

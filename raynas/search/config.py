@@ -8,12 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from raynas.config import Config, nearest
-
-COSTS = ("macs", "params", "paper_macs")
-"""What a search computes by itself from an arch; a scorer need not return it."""
+from raynas.costs import COSTS
 
 Direction = Literal["max", "min"]
-Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
+_Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "random": ("uniform_over",),
@@ -41,16 +39,16 @@ class SearchConfig(Config):
 
     name: str = "evolution"
     objectives: dict[str, Direction] = Field({"accuracy": "max"}, min_length=1)
-    constraints: dict[str, Bounds] = {}
+    constraints: dict[str, _Bounds] = Field(default_factory=dict)
     evaluations: int | None = Field(None, ge=1)
     generations: int | None = Field(None, ge=0)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     seed: int = Field(0, ge=0)
     batch: int = Field(50, ge=1)
 
     @field_validator("constraints")
     @classmethod
-    def _bounds(cls, constraints: Mapping[str, Bounds]) -> Mapping[str, Bounds]:
+    def _bounds(cls, constraints: Mapping[str, _Bounds]) -> Mapping[str, _Bounds]:
         for name, (low, high) in constraints.items():
             if name not in COSTS:
                 raise ValueError(f"no constraint on {name!r}{nearest(name, COSTS)}")
@@ -62,7 +60,9 @@ class SearchConfig(Config):
     def _known(self) -> SearchConfig:
         if self.name not in OPTIONS:
             if ":" not in self.name:
-                raise ValueError(f"unknown search {self.name!r}{nearest(self.name, list(OPTIONS))}; your own: 'module:object'")
+                raise ValueError(
+                    f"unknown search {self.name!r}{nearest(self.name, list(OPTIONS))}; your own: 'module:object'"
+                )
             return self
         for key in self.options:
             if key not in OPTIONS[self.name]:

@@ -1,0 +1,229 @@
+"""What all searches share: asking, telling, the record, the best."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from raynas.costs import Bounds, Constraints, cost
+from raynas.errors import UserError
+from raynas.search.candidates import Candidates, logger
+from raynas.search.config import Direction
+from raynas.search.objectives import Objectives, Score, non_dominated
+from raynas.space import Arch, Codes, Space
+from raynas.space.space import Uniform
+
+
+@runtime_checkable
+class AskTell(Protocol):
+    """What `run_search` drives: ours, or a user's own object with these two methods."""
+
+    def ask(self, n: int) -> list[Arch]:
+        """Up to n archs to score; none when the search is over."""
+        ...
+
+    def tell(self, archs: Sequence[Arch], scores: Sequence[Any]) -> None:
+        """The scores of archs, in the order in which they were asked."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One row of a search's history.
+
+    Attributes:
+        order: how many archs were told before it.
+        generation: the generation that it belongs to; 0 is the first.
+        arch: the arch.
+        objectives: its objectives by name; None if scoring it failed.
+    """
+
+    order: int
+    generation: int
+    arch: Arch
+    objectives: Mapping[str, float] | None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    generation: int
+    code: np.ndarray
+    costs: Mapping[str, float]
+    arch: Arch
+
+
+class Search(ABC):
+    """Base of our searches: archs in generations, each feasible and none twice.
+
+    A search is a pure function of its arguments and of what it is told: however a generation is cut into pieces, the
+    same seed and the same scores give the same archs. So it has no state to save: to resume one, ask and tell again.
+
+    Attributes:
+        space: what is searched.
+        objectives: what is made large or small.
+        constraints: inclusive bounds on costs that every arch handed out meets.
+        budget: the most archs that it will hand out; None if only the space bounds it.
+        history: what was told, in order.
+        ended: why the search ended before its budget; None if it did not.
+    """
+
+    learns = True
+    """Whether a generation depends on the scores of those before it, and must wait for them."""
+
+    def __init__(
+        self,
+        space: Space,
+        objectives: Mapping[str, Direction] | None,
+        constraints: Mapping[str, Bounds] | None,
+        seed: int,
+        budget: int | None,
+        uniform_over: Uniform = "dimensions",
+    ):
+        self.space = space
+        self.objectives = Objectives({"accuracy": "max"} if objectives is None else objectives)
+        self.constraints = Constraints(space, constraints or {})
+        self.budget = budget
+        self.history: list[Evaluated] = []
+        self.ended: str | None = None
+        sampling, variation = np.random.SeedSequence(seed).spawn(2)
+        self.candidates = Candidates(space, self.constraints, np.random.default_rng(sampling), uniform_over)
+        self._rng = np.random.default_rng(variation)
+        self._queue: deque[_Asked] = deque()
+        self._outstanding: deque[_Asked] = deque()
+        self._codes: list[np.ndarray] = []
+        self._generation = -1
+        self.candidates.check()
+
+    @abstractmethod
+    def _next_generation(self) -> Codes:
+        """The next generation, taken from `self.candidates`; empty when nothing new can be found."""
+
+    def _generation_size(self) -> int | None:
+        """How many archs the next generation should have, to say so when there are fewer; None for any number."""
+        return None
+
+    @property
+    def evaluations(self) -> int:
+        """Number of archs told, failed ones included."""
+        return len(self.history)
+
+    def ask(self, n: int) -> list[Arch]:
+        """The next archs to score, n at most; what is left of a generation comes alone.
+
+        Returns:
+            Archs that meet the constraints, none of which was handed out before. An empty list when the budget is
+            spent or nothing new can be found (then `ended` says why).
+
+        Raises:
+            UserError: n is not positive, or the generation has been handed out and not all of its scores are told.
+        """
+        if n < 1:
+            raise UserError(f"ask for at least 1 arch, not {n}")
+        if not self._queue:
+            self._refill()
+        asked = [self._queue.popleft() for _ in range(min(n, len(self._queue)))]
+        self._outstanding.extend(asked)
+        return [one.arch for one in asked]
+
+    def _refill(self) -> None:
+        left = None if self.budget is None else self.budget - len(self.history) - len(self._outstanding)
+        if self.ended or left == 0:
+            return
+        if self.learns and self._outstanding:
+            raise UserError(f"{len(self._outstanding)} archs of this generation have no score yet: tell them first")
+        wanted = self._generation_size()
+        codes = self._next_generation()
+        if len(codes) == 0:
+            self.ended = self.candidates.exhausted()
+            logger.warning("search ends early: %s", self.ended)
+            return
+        self._generation += 1
+        codes = codes[:left]
+        if wanted is not None and len(codes) < min(wanted, wanted if left is None else left):
+            logger.warning("generation %d has %d archs, not %d: no more new ones", self._generation, len(codes), wanted)
+        costs = cost(self.space, codes)
+        for index, arch in enumerate(self.space.decode(codes)):
+            values = {name: float(costs[name][index]) for name in costs}
+            self._queue.append(_Asked(self._generation, codes[index], values, arch))
+
+    def tell(self, archs: Sequence[Arch], scores: Sequence[Score]) -> None:
+        """The scores of archs, in the order in which they were asked; all of them or a first part.
+
+        Args:
+            archs: the archs scored.
+            scores: for each a number (one scored objective), a mapping with the scored objectives' names (a row of the
+                `scores` table is one), or None. A None or NaN value, or `status: failed`, is a failed arch: it is
+                recorded, and is never a parent or the best.
+
+        Raises:
+            UserError: an arch was not asked, told already, or out of order; scores are missing or lack an objective.
+                Nothing is recorded then.
+        """
+        if len(archs) != len(scores):
+            raise UserError(f"told {len(archs)} archs and {len(scores)} scores")
+        if len(archs) > len(self._outstanding):
+            raise UserError(f"told {len(archs)} archs, but only {len(self._outstanding)} asked ones have no score yet")
+        rows = []
+        for index, (arch, score) in enumerate(zip(archs, scores, strict=True)):
+            asked = self._outstanding[index]
+            if arch != asked.arch:
+                raise UserError(
+                    f"told arch {arch.id}, but the next asked one without a score is {asked.arch.id}: "
+                    "tell scores in the order in which the archs were asked"
+                )
+            objectives = self.objectives.read(score, asked.costs)
+            rows.append(Evaluated(len(self.history) + index, asked.generation, asked.arch, objectives))
+        self.history += rows
+        self._codes += [self._outstanding.popleft().code for _ in rows]
+
+    def _scored(self) -> tuple[Codes, np.ndarray]:
+        """Codes [n, dimensions] and minimised objectives [n, objectives] of the history's archs that did not fail."""
+        good = [row for row in self.history if row.objectives is not None]
+        codes = [self._codes[row.order] for row in good]
+        shape = (len(good), len(self.space.dimensions))
+        values = self.objectives.minimised([row.objectives for row in good if row.objectives is not None])
+        return np.array(codes, dtype=np.int16).reshape(shape), values
+
+    def front(self) -> list[Evaluated]:
+        """The history's rows that no other beats in every objective, in order."""
+        good = [row for row in self.history if row.objectives is not None]
+        keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
+        return [row for row, kept in zip(good, keep, strict=True) if kept]
+
+    def best(self) -> Arch | list[Arch]:
+        """The best arch (the first told of equals); with several objectives the archs of the front.
+
+        Raises:
+            UserError: nothing was told, or every arch failed.
+        """
+        front = self.front()
+        if not front:
+            raise UserError(f"no arch has a score: {self.evaluations} were told, and all of them failed")
+        return front[0].arch if len(self.objectives.names) == 1 else [row.arch for row in front]
+
+    def summary(self) -> str:
+        """The best so far in a few words, for progress lines."""
+        front = self.front()
+        if not front:
+            return "best -"
+        if len(self.objectives.names) > 1:
+            return f"front of {len(front)}"
+        (name,) = self.objectives.names
+        assert front[0].objectives is not None
+        return f"best {name} {front[0].objectives[name]:.6g} ({front[0].arch.id})"
+
+
+def at_least(minimum: int, **options: int | None) -> None:
+    """Refuse options below a minimum (None is no value and passes).
+
+    Raises:
+        UserError: with the option's name.
+    """
+    for name, value in options.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+            raise UserError(f"{name} must be an integer of at least {minimum}, not {value!r}")

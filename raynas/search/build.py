@@ -1,0 +1,62 @@
+"""From a configuration to a search."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from raynas.config import load_object, nearest
+from raynas.errors import ConfigError
+from raynas.search.base import AskTell
+from raynas.search.config import SearchConfig
+from raynas.search.evolution import Evolution
+from raynas.search.nsga2 import NSGA2
+from raynas.search.uniform import RandomSearch
+from raynas.space import Space
+
+SEARCHES: dict[str, type] = {"random": RandomSearch, "evolution": Evolution, "nsga2": NSGA2}
+
+
+def build_search(config: SearchConfig, space: Space, seed: int | None = None) -> Any:
+    """The ask/tell object that a configuration describes.
+
+    It is quick: build the search before a long training, to learn of an impossible constraint or option first.
+
+    A user's own `module:object` is called as `object(space, objectives=..., constraints=..., seed=..., **options)`,
+    with `evaluations` and `generations` where the configuration gives them.
+
+    Args:
+        seed: in place of the configuration's.
+
+    Raises:
+        ConfigError: the search is unknown, cannot be imported, takes no such option, or is no ask/tell object.
+        InfeasibleError: nothing in the space meets the constraints.
+        UserError: an option is out of range.
+    """
+    make = load_object(config.name, SEARCHES, "search")
+    budget = {"evaluations": config.evaluations, "generations": config.generations}
+    arguments = {
+        "objectives": dict(config.objectives),
+        "constraints": dict(config.constraints),
+        "seed": config.seed if seed is None else seed,
+        **{name: value for name, value in budget.items() if value is not None},
+        **config.options,
+    }
+    _check_arguments(config.name, make, arguments)
+    search = make(space, **arguments)
+    if not isinstance(search, AskTell):
+        raise ConfigError(f"search {config.name!r} must make an object with ask(n) and tell(archs, scores)")
+    return search
+
+
+def _check_arguments(name: str, make: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    if not callable(make):
+        raise ConfigError(f"search {name!r} is neither a class nor a function")
+    parameters = inspect.signature(make).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in parameters]
+    for argument in arguments:
+        if argument not in known:
+            raise ConfigError(f"search {name!r} takes no {argument!r}{nearest(argument, known)}")

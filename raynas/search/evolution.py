@@ -1,0 +1,149 @@
+"""AutoFormer's evolutionary search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from raynas.costs import Bounds
+from raynas.errors import UserError
+from raynas.search.base import Search, at_least
+from raynas.search.config import Direction
+from raynas.space import INACTIVE, Codes, Space
+
+_REDRAWS = 50  # of a pair of parents, until both have the same active genes
+
+
+def check_mutation(space: Space, mutation: float | Mapping[str, float]) -> None:
+    """Refuse mutation probabilities that are out of range or name no dimension of the space.
+
+    Raises:
+        UserError: says which and why.
+    """
+    for key, value in mutation.items() if isinstance(mutation, Mapping) else [("mutation", mutation)]:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise UserError(f"mutation probability {key!r} must be in [0, 1], not {value!r}")
+    space.mutate_codes(space.encode([space.smallest()]), np.random.default_rng(0), mutation)  # names the wrong key
+
+
+def check_crossover(crossover: str) -> None:
+    """Raises: UserError: the way of crossing is neither `gene` nor `block`."""
+    if crossover not in ("gene", "block"):
+        raise UserError(f"crossover is by 'gene' or by 'block', not {crossover!r}")
+
+
+def released_mutation(space: Space) -> dict[str, float]:
+    """AutoFormer's released probabilities: 0.2 for genes of blocks, 0.4 for depth, width and what else is global."""
+    return {d.template: 0.2 if "blocks." in d.template else 0.4 for d in space.dimensions}
+
+
+class Evolution(Search):
+    """Evolution of the best archs so far, as AutoFormer's released script does it (S3 uses the same scheme).
+
+    A random first population; then, in each generation, mutants and crosses of the best `parents` archs of the whole
+    history, topped up with random archs to the population's size where a generator finds too few new feasible ones.
+    By default 50 + 20 x 50 = 1,050 archs.
+
+    * A mutant is a parent with each gene redrawn with a probability. A redraw may give the present value, so that a
+      gene with k choices changes with (k - 1) / k of it. Blocks that a greater depth adds are random.
+    * A cross takes every gene from either of two parents that have the same active genes (the same depth). The pair is
+      redrawn up to 50 times; a parent may pair with itself, and the child is then a duplicate.
+    * Each generator gives up after `tries` draws for each arch wanted.
+
+    What differs from the released script: the children of the last generation count like all others (there they are
+    evaluated, but never ranked), and a pair of parents that never matches is dropped instead of crossed badly.
+    The S3 paper's values (appendix): `mutation={"depth": 0.2, "width": 0.2, "*": 0.4}, crossover="block"`.
+
+    Attributes:
+        tally: by generator (`mutation`, `crossover`), how many draws were `tried`, `taken`, `repeated`, `infeasible`.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        objectives: Mapping[str, Direction] | None = None,
+        constraints: Mapping[str, Bounds] | None = None,
+        seed: int = 0,
+        *,
+        evaluations: int | None = None,
+        generations: int | None = None,
+        population: int = 50,
+        parents: int = 10,
+        mutations: int = 25,
+        crossovers: int = 25,
+        mutation: float | Mapping[str, float] | None = None,
+        crossover: Literal["gene", "block"] = "gene",
+        tries: int = 10,
+    ):
+        """Args:
+            space: what is searched.
+            objectives: one objective; accuracy if not given.
+            constraints: inclusive bounds by cost.
+            seed: of every draw.
+            evaluations: the budget in archs.
+            generations: the budget in generations after the first population; 20 if no budget is given.
+            population: archs of the first population, and the least of every later one.
+            parents: how many of the best archs have children.
+            mutations: mutants wanted in a generation.
+            crossovers: crosses wanted in a generation.
+            mutation: probability of redrawing a gene: one for all, or by template with `"*"` for the rest; AutoFormer's
+                released ones (0.2 in blocks, 0.4 elsewhere) if not given.
+            crossover: whether a cross picks by `gene` (as released) or by whole `block` (as the S3 paper says).
+            tries: draws for each mutant or cross wanted before the generator gives up.
+
+        Raises:
+            InfeasibleError: nothing in the space meets the constraints.
+            UserError: an argument is out of range, or there are several objectives.
+        """
+        at_least(1, evaluations=evaluations, population=population, parents=parents, tries=tries)
+        at_least(0, generations=generations, mutations=mutations, crossovers=crossovers)
+        check_crossover(crossover)
+        self.mutation = released_mutation(space) if mutation is None else mutation
+        check_mutation(space, self.mutation)
+        children = max(population, mutations + crossovers)
+        super().__init__(space, objectives, constraints, seed, budget(evaluations, generations, population, children))
+        if len(self.objectives.names) != 1:
+            raise UserError("Evolution ranks by one objective: use NSGA2, or make the others constraints")
+        self.population, self.parents = population, parents
+        self.mutations, self.crossovers = mutations, crossovers
+        self.crossover: Literal["gene", "block"] = crossover
+        self.tries = tries
+        self.tally: dict[str, Counter[str]] = {"mutation": Counter(), "crossover": Counter()}
+
+    def _generation_size(self) -> int:
+        return max(self.population, self.mutations + self.crossovers) if self.history else self.population
+
+    def _next_generation(self) -> Codes:
+        parents = self._best_parents()
+        if len(parents) == 0:  # the first population; or everything failed so far
+            return self.candidates.random(self.population)
+        children = np.concatenate([self._mutants(parents), self._crosses(parents)])
+        return np.concatenate([children, self.candidates.random(max(0, self.population - len(children)))])
+
+    def _best_parents(self) -> Codes:
+        codes, values = self._scored()
+        return codes[np.argsort(values[:, 0], kind="stable")[: self.parents]]
+
+    def _mutants(self, parents: Codes) -> Codes:
+        drawn = parents[self._rng.integers(len(parents), size=self.tries * self.mutations)]
+        mutants = self.space.mutate_codes(drawn, self._rng, self.mutation)
+        return self.candidates.take(mutants, self.mutations, self.tally["mutation"])
+
+    def _crosses(self, parents: Codes) -> Codes:
+        pairs = self._rng.integers(len(parents), size=(self.tries * self.crossovers, 1 + _REDRAWS, 2))
+        active = parents != INACTIVE
+        alike = (active[:, None] == active[None]).all(axis=2)[pairs[..., 0], pairs[..., 1]]
+        pairs = pairs[np.arange(len(pairs)), alike.argmax(axis=1)][alike.any(axis=1)]
+        crosses = self.space.crossover_codes(parents[pairs[:, 0]], parents[pairs[:, 1]], self._rng, by=self.crossover)
+        return self.candidates.take(crosses, self.crossovers, self.tally["crossover"])
+
+
+def budget(evaluations: int | None, generations: int | None, population: int, children: int) -> int:
+    """Archs that a generational search may hand out: the smaller of its two budgets; 20 generations without any."""
+    if evaluations is None and generations is None:
+        generations = 20
+    spent = [evaluations, None if generations is None else population + generations * children]
+    return min(number for number in spent if number is not None)

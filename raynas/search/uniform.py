@@ -1,0 +1,53 @@
+"""Random search: the baseline that every other search has to beat at equal budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raynas.costs import Bounds
+from raynas.errors import UserError
+from raynas.search.base import Search, at_least
+from raynas.search.config import Direction
+from raynas.space import Codes, Space
+from raynas.space.space import Uniform
+
+_CHUNK = 64
+
+
+class RandomSearch(Search):
+    """Random feasible archs, none twice.
+
+    Its archs do not depend on the scores, so it never waits for them; a smaller budget gives a first part of a larger.
+    """
+
+    learns = False
+
+    def __init__(
+        self,
+        space: Space,
+        objectives: Mapping[str, Direction] | None = None,
+        constraints: Mapping[str, Bounds] | None = None,
+        seed: int = 0,
+        *,
+        evaluations: int = 1050,
+        uniform_over: Uniform = "dimensions",
+    ):
+        """Args:
+            space: what is searched.
+            objectives: what `best` and `front` go by; accuracy if not given.
+            constraints: inclusive bounds by cost.
+            seed: of the draws.
+            evaluations: the budget in archs; the default is what `Evolution` spends by default.
+            uniform_over: `dimensions` or `archs`; see `Space.sample_codes`.
+
+        Raises:
+            InfeasibleError: nothing in the space meets the constraints.
+            UserError: an argument is out of range.
+        """
+        at_least(1, evaluations=evaluations)
+        if uniform_over not in ("dimensions", "archs"):
+            raise UserError(f"uniform_over is 'dimensions' or 'archs', not {uniform_over!r}")
+        super().__init__(space, objectives, constraints, seed, evaluations, uniform_over)
+
+    def _next_generation(self) -> Codes:
+        return self.candidates.random(_CHUNK)
