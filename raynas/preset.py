@@ -1,0 +1,140 @@
+"""A preset: everything that a run needs to know, in one YAML file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from raynas.config import Config, Document, read_yaml, validate
+from raynas.data.config import DataConfig
+from raynas.errors import UserError
+from raynas.search.config import SearchConfig
+from raynas.space.load import SPACES, find_shipped
+from raynas.training.plan import Plan
+from raynas.training.recipe import Recipe
+
+
+class RetrainConfig(Config):
+    """How the winner of a search is trained on its own.
+
+    Attributes:
+        recipe: what differs from the preset's recipe, nested as it is.
+        train_on: `train`, or `train+search` once the search is over.
+        seeds: one training each.
+        start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
+    """
+
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    train_on: Literal["train", "train+search"] = "train+search"
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    start: Literal["scratch", "inherited"] = "scratch"
+
+
+class Preset(Config):
+    """What is trained, searched and retrained, and how.
+
+    Attributes:
+        space: a shipped space's name or a path (in a preset file, relative to that file).
+        data: the dataset; None where whoever runs the preset must name it.
+        plan: what one training step does.
+        recipe: how the supernet is trained.
+        search: which search, and its budget and constraints.
+        retrain: how the winner is trained.
+        reference: an arch (shipped name or path) that reports compare with, scaled to the winner's MACs.
+    """
+
+    space: str
+    data: DataConfig | None = None
+    plan: Plan = Plan()
+    recipe: Recipe
+    search: SearchConfig = SearchConfig()
+    retrain: RetrainConfig = RetrainConfig()
+    reference: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Preset:
+        _ = self.retrain_recipe
+        return self
+
+    @property
+    def retrain_recipe(self) -> Recipe:
+        """The recipe with what `retrain.recipe` changes."""
+        changed = _merged(self.recipe.model_dump(), self.retrain.recipe)
+        return validate(Recipe, Document(changed, "retrain.recipe"))
+
+
+def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset:
+    """Load a preset: a shipped name such as `digits/preset` (or `digits`), or a path.
+
+    Args:
+        overrides: values by dotted key, such as `{"recipe.epochs": 3}`.
+
+    Raises:
+        ConfigError: there is no such file, or it or an override is wrong; the message names file, line and key.
+    """
+    path = SPACES / f"{name}" / "preset.yaml"
+    if not path.is_file():
+        path = find_shipped(name, "preset")
+    document = read_yaml(path)
+    preset = validate(Preset, document)
+    beside = path.parent / preset.space
+    for file in (beside, beside.with_suffix(".yaml")):
+        if file.is_file() and not Path(preset.space).is_absolute() and "/" not in preset.space:
+            preset = preset.model_copy(update={"space": str(file)})
+    return override(preset, overrides or {})
+
+
+def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
+    """A preset with some values changed, validated again.
+
+    Args:
+        overrides: by dotted key; a mapping as value is merged.
+
+    Raises:
+        ConfigError: a key is unknown (the message names the nearest) or a value is wrong.
+    """
+    if not overrides:
+        return preset
+    data = preset.model_dump()
+    for key, value in overrides.items():
+        change: Any = value
+        for part in reversed(key.split(".")):
+            change = {part: change}
+        data = _merged(data, change)
+    return validate(Preset, Document(data, "override"))
+
+
+def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
+    """`["recipe.epochs=3", ...]` as a command line gives them; values are read as YAML.
+
+    Raises:
+        UserError: an assignment has no `=`, or its value is not YAML.
+    """
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key:
+            raise UserError(f"{assignment!r} is not KEY=VALUE, such as recipe.epochs=3")
+        try:
+            found[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"{assignment!r}: the value is not YAML: {str(error).splitlines()[0]}") from error
+    return found
+
+
+def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = copy.deepcopy(base)
+    for key, value in changes.items():
+        inner = result.get(key)
+        # A part's options go with its name: another name starts with none of the old ones.
+        renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and "name" in inner
+        if isinstance(value, Mapping) and isinstance(inner, dict) and not renamed:
+            result[key] = _merged(inner, value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result

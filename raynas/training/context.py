@@ -1,0 +1,170 @@
+"""What the training loop needs from outside itself: its rank, sums over ranks, somewhere to keep checkpoints.
+
+`LocalContext` is one process on its own. `GroupContext` is one rank of a torch.distributed group. The Ray Train job
+adds where checkpoints and reports go (`raynas.training.job`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from raynas.errors import UserError
+
+State = dict[str, Any]
+Event = dict[str, Any]
+
+
+class LocalContext:
+    """One process, checkpoints in a folder (or nowhere).
+
+    Args:
+        folder: where checkpoints are kept; None keeps none.
+        keep: how many, the newest always among them.
+        on_event: gets progress events (see `raynas.training.progress`).
+        device: where to train; a string as torch takes it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        keep: int = 3,
+        on_event: Callable[[Event], None] = lambda event: None,
+        device: str | torch.device = "cpu",
+    ):
+        self.rank, self.world_size = 0, 1
+        self.folder = None if folder is None else Path(folder)
+        self.keep = keep
+        self.on_event = on_event
+        self.device = torch.device(device)
+
+    def all_reduce(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
+        """Sum (or maximum) over ranks, in place."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank."""
+        return [value]
+
+    def event(self, event: Event) -> None:
+        """Tell what happened; called on rank 0 only."""
+        self.on_event(event)
+
+    def save(self, state: State, score: float) -> None:
+        """Keep a checkpoint; every rank calls it. `score` says which are the best: higher is better."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{state['step']:09d}-{state['rollbacks']}-{max(score, 0.0):.6f}.pt"
+        write_state(state, path)
+        checkpoints = self.checkpoints()
+        others = [old for old in checkpoints if old != path]
+        best = sorted(others, key=lambda old: old.stem.split("-")[2], reverse=True)[: self.keep - 1]
+        for old in others:
+            if old not in best:
+                old.unlink()
+
+    def checkpoints(self) -> list[Path]:
+        """The kept checkpoints, by the time they were written."""
+        found = [] if self.folder is None else list(self.folder.glob("*.pt"))
+        return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+    def load(self) -> State | None:
+        """The newest checkpoint, on every rank; None where there is none."""
+        checkpoints = self.checkpoints()
+        return read_state(checkpoints[-1]) if checkpoints else None
+
+
+class GroupContext(LocalContext):
+    """One rank of the initialised default torch.distributed group."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def all_reduce(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
+        dist.all_reduce(tensor, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
+
+    def gather(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def save(self, state: State, score: float) -> None:
+        if self.rank == 0:
+            super().save(state, score)
+        dist.barrier()
+
+
+def write_state(state: State, path: Path) -> None:
+    """Write a checkpoint whole: a reader sees all of it or nothing."""
+    hidden = path.with_name(f".{path.name}.tmp")
+    with hidden.open("wb") as stream:
+        torch.save(state, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(hidden, path)
+
+
+def read_state(path: str | os.PathLike[str]) -> State:
+    """Read a checkpoint. Nothing in it is unpickled but tensors and plain values."""
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def preflight(context: LocalContext, timeout_s: float = 60.0) -> None:
+    """One all-reduce before anything else, with a verdict that can be read.
+
+    Raises:
+        UserError: the workers do not reach each other, or the sum is wrong.
+    """
+    if context.world_size == 1:
+        return
+    where = f"rank {context.rank} of {context.world_size} on {socket.gethostname()} ({context.device})"
+    began = time.monotonic()
+    value = torch.tensor([float(context.rank + 1)], device=context.device)
+    try:
+        if isinstance(context, GroupContext):
+            dist.all_reduce(value, async_op=True).wait(timedelta(seconds=timeout_s))
+        total = value.item()
+    except RuntimeError as error:
+        raise UserError(
+            f"the workers cannot reach each other: the pre-flight all-reduce failed after "
+            f"{time.monotonic() - began:.0f} s on {where}: {str(error).splitlines()[0]}. Check that the nodes "
+            "reach one another on all ports (or name the interface in GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME)"
+        ) from error
+    expected = context.world_size * (context.world_size + 1) / 2
+    if total != expected:
+        raise UserError(
+            f"the pre-flight all-reduce on {where} gave {total:g} where {expected:g} is right: the network or the "
+            "collective library does not add up; training on it would be wrong"
+        )
+
+
+def check_ranks_agree(context: LocalContext, model: torch.nn.Module) -> None:
+    """Compare the parameters of all ranks, by one sum for each.
+
+    Raises:
+        UserError: they have drifted apart; the message names the parameter.
+    """
+    if context.world_size == 1:
+        return
+    named = list(model.named_parameters())
+    sums = torch.stack([parameter.detach().double().sum() for _, parameter in named])
+    extremes = torch.cat([sums, -sums])
+    context.all_reduce(extremes, "max")
+    highest, lowest = extremes[: len(named)], -extremes[len(named) :]
+    apart = (highest - lowest) / (highest.abs() + lowest.abs() + 1e-3)
+    if not bool((apart < 1e-4).all()):
+        worst = int(torch.nan_to_num(apart, nan=float("inf")).argmax())
+        raise UserError(
+            f"the workers' weights have drifted apart (most in {named[worst][0]}: sums from {lowest[worst]:g} to "
+            f"{highest[worst]:g}): what was trained since the last checkpoint cannot be trusted. Run the same command "
+            "again to go on from it; if this comes back, look for a worker with other software or faulty memory"
+        )

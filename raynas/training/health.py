@@ -1,0 +1,135 @@
+"""The watch over training: fixed probe subnets, and when their scores mean that training has broken down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from raynas.costs import cost
+from raynas.data import Data, ImageSet, decode, normalise
+from raynas.space import Arch, Space
+from raynas.training.context import LocalContext
+from raynas.training.streams import derive
+
+SAMPLE = 1000  # archs whose MACs give the quartiles
+WELL_ABOVE = 0.2  # of the way from chance to perfect: a probe that was once here can collapse
+NEAR = 0.1  # of the way from chance to its best: a probe back here has collapsed
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A subnet that is scored again and again.
+
+    Attributes:
+        role: smallest, q1, median, q3 or largest.
+    """
+
+    role: str
+    arch: Arch
+
+
+class Diverged(Exception):
+    """Training has broken down; the message is the verdict."""
+
+
+def choose_probes(space: Space, seed: int) -> list[Probe]:
+    """The smallest and the largest subnet, and those at the quartiles of MACs of a seeded sample.
+
+    Each arch is taken once: a one-point space has one probe.
+    """
+    rng = np.random.default_rng(derive(seed, "probes"))
+    codes = space.sample_codes(rng, SAMPLE)
+    order = np.argsort(cost(space, codes)["macs"], kind="stable")
+    quartiles = space.decode(codes[order[[SAMPLE // 4, SAMPLE // 2, SAMPLE * 3 // 4]]])
+    roles = {"largest": space.largest(), "smallest": space.smallest()}
+    roles.update(zip(("q1", "median", "q3"), quartiles, strict=True))
+    taken: dict[Arch, str] = {}
+    for role, arch in roles.items():
+        taken.setdefault(arch, role)
+    chosen = {role: Probe(role, arch) for arch, role in taken.items()}
+    return [chosen[role] for role in ("smallest", "q1", "median", "q3", "largest") if role in chosen]
+
+
+class ProbeImages:
+    """A fixed, seeded part of the search split, decoded once; each rank holds its share.
+
+    Attributes:
+        pixels: uint8 [n, channels, height, width].
+        labels: int64 [n].
+        chance: accuracy of always answering the most frequent class.
+    """
+
+    def __init__(self, data: Data, limit: int, seed: int, context: LocalContext):
+        images: ImageSet = data.search
+        if len(images) > limit:
+            rng = np.random.default_rng(derive(seed, "probes", 1))
+            images = images.take(np.sort(rng.permutation(len(images))[:limit]))
+        self.data = data
+        self.chance = float(np.bincount(images.labels).max() / len(images))
+        self.pixels, self.labels = decode(images.take(np.arange(len(images))[context.rank :: context.world_size]))
+
+
+def score_probes(
+    model: torch.nn.Module,
+    probes: Sequence[Probe],
+    images: ProbeImages,
+    context: LocalContext,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> list[dict[str, Any]]:
+    """Accuracy and mean cross-entropy of every probe, over the images of all ranks: one row each, by role."""
+    device = context.device
+    totals = torch.zeros(len(probes), 3, dtype=torch.float64, device=device)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), autocast():
+        for start in range(0, len(images.labels), BATCH):
+            batch = normalise(images.pixels[start : start + BATCH].to(device), images.data)
+            labels = images.labels[start : start + BATCH].to(device)
+            for row, probe in zip(totals, probes, strict=True):
+                logits = model(batch, probe.arch).float()
+                row[0] += (logits.argmax(1) == labels).sum()
+                row[1] += F.cross_entropy(logits, labels, reduction="sum")
+                row[2] += len(labels)
+    model.train(was_training)
+    context.all_reduce(totals)
+    return [
+        {
+            "role": probe.role,
+            "arch": probe.arch.id,
+            "accuracy": correct / count,
+            "loss": loss / count,
+            "images": int(count),
+        }
+        for probe, (correct, loss, count) in zip(probes, totals.tolist(), strict=True)
+    ]
+
+
+def verdict(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]], chance: float) -> str | None:
+    """Why these probe scores mean that training broke down, or None.
+
+    A probe has collapsed when its loss is not finite, or its accuracy was well above chance in an earlier row of its
+    role and is close to chance now. Training has collapsed when more than half of the probes have.
+
+    Args:
+        rows: this epoch's.
+        earlier: all rows before, of any epoch.
+        chance: accuracy of a network that has learnt nothing, 0 to 1.
+    """
+    collapsed = []
+    for row in rows:
+        best = max((old["accuracy"] for old in earlier if old["role"] == row["role"]), default=0.0)
+        was_well_above = best > chance + WELL_ABOVE * (1 - chance)
+        if not np.isfinite(row["loss"]):
+            collapsed.append(f"{row['role']}: loss {row['loss']}")
+        elif was_well_above and row["accuracy"] < chance + NEAR * (best - chance):
+            collapsed.append(f"{row['role']}: {best:.1%} to {row['accuracy']:.1%}")
+    if 2 * len(collapsed) <= len(rows):
+        return None
+    return f"probe subnets collapsed (chance is {chance:.1%}): {', '.join(collapsed)}"

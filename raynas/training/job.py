@@ -1,0 +1,339 @@
+"""Supernet training as a Ray Train job: workers train, the driver alone writes the run directory.
+
+Workers keep their checkpoints through Ray Train (several, on the run's own filesystem) and send events to a small
+actor, the board. The driver reads the board, prints progress, and appends rows. A row belongs to one entry of the
+training's history, which every checkpoint carries: whatever is killed, no entry is written twice and none is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raynas.cluster import ray_cluster
+from raynas.data import Data, DataConfig
+from raynas.errors import ConfigError, TrainingCollapsed, UserError
+from raynas.preset import Preset, load_preset, override
+from raynas.results import RunDir
+from raynas.space import Space
+from raynas.training.context import Event, GroupContext, State, read_state
+from raynas.training.inputs import estimate, load_inputs, resolve_data
+from raynas.training.loop import train_loop
+from raynas.training.progress import Printer
+from raynas.training.record import Recorder, write_supernet
+
+RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
+STATE = "state.pt"
+ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
+POLL_S = 0.5
+
+
+def train(
+    preset: Preset | str | os.PathLike[str],
+    data: DataConfig | Mapping[str, Any] | str | None = None,
+    run_dir: RunDir | str | os.PathLike[str] = "runs/supernet",
+    workers: int = 1,
+    use_gpu: bool = False,
+    resources_per_worker: Mapping[str, float] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    max_failures: int = 3,
+    wait_s: float = 300.0,
+    progress: Callable[[str], None] = print,
+) -> RunDir:
+    """Train a preset's supernet with Ray Train, into a run directory.
+
+    Run again with the same arguments it goes on from the last checkpoint, whatever had been killed, and returns at once
+    when training is finished. The number of workers may change in between.
+
+    Args:
+        preset: a preset, a shipped preset's name, or a path to one.
+        data: in place of the preset's dataset: a name, folder, URI or `DataConfig`.
+        run_dir: a local path or any pyarrow filesystem URI; on a cluster all nodes must reach it.
+        workers: Ray Train workers; each takes an equal share of every batch.
+        use_gpu: one GPU for each worker.
+        resources_per_worker: as Ray's ScalingConfig takes them; by default one CPU (and one GPU with `use_gpu`).
+        overrides: of the preset, by dotted key: `{"recipe.epochs": 3}`.
+        max_failures: how often dead workers are replaced before the job gives up.
+        wait_s: how long to wait for a cluster that has not the resources yet (it may be growing).
+        progress: gets the lines that say what goes on.
+
+    Returns:
+        The run directory, with `space.yaml`, `preset.yaml`, `supernet.safetensors`, `supernet.json` and the tables
+        `training` and `probes`.
+
+    Raises:
+        ConfigError: preset, data and number of workers do not fit each other.
+        RunDirError: the run directory is in use, or began with other settings.
+        TrainingCollapsed: training broke down twice; the message is the verdict.
+        UserError: the cluster has not the resources, or training failed for good.
+    """
+    preset = _resolved(preset, data, overrides)
+    space, images = load_inputs(preset)
+    recipe = preset.recipe
+    per_worker = {"CPU": 1.0, **({"GPU": 1.0} if use_gpu else {}), **(resources_per_worker or {})}
+    micro_batch = recipe.micro_batch(workers)
+    if recipe.amp == "fp16" and not use_gpu:
+        raise ConfigError("recipe.amp fp16 needs GPUs: train with use_gpu, or set recipe.amp to none (or bf16)")
+
+    run = RunDir(run_dir, create=True)
+    with run.lock():
+        run.begin("train", _settings(preset, space, images))
+        run.write_yaml("space.yaml", space.to_dict())
+        run.write_yaml("preset.yaml", preset)
+        if run.exists("supernet.json") and run.exists("supernet.safetensors"):
+            progress(f"the supernet in {run.name} is trained already")
+            return run
+        progress(
+            f"training the supernet of {space.name} ({space.cardinality():.3g} archs) on {images.name}: "
+            f"{len(images.train):,} images, {recipe.epochs} epochs, sampler {preset.plan.sampler.name}"
+        )
+        progress(f"  {estimate(space, images, preset.plan, recipe)}")
+        base = f"{recipe.lr:g} per {recipe.lr_base_batch}" if recipe.lr_base_batch else "as given"
+        progress(
+            f"  {workers} worker(s) x {micro_batch} images"
+            + (f" x {recipe.accumulate} accumulated" if recipe.accumulate > 1 else "")
+            + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
+        )
+        recorder = Recorder(run, space, images, recipe, Printer(progress, f"starting {workers} Ray Train worker(s)"))
+        with ray_cluster(cpus=int(max(1, workers * per_worker["CPU"]))):
+            _wait_for_resources(workers, per_worker, wait_s, progress)
+            state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures)
+        recorder.history(state["history"])
+        write_supernet(run, state, space, images, recipe)
+        progress(f"supernet written to {run.local_or_uri('supernet.safetensors')}")
+    return run
+
+
+def _resolved(preset: Preset | str | os.PathLike[str], data: Any, overrides: Mapping[str, Any] | None) -> Preset:
+    from raynas.space import load_space
+
+    loaded = preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
+    if data is not None:
+        given = data.model_dump() if isinstance(data, DataConfig) else data
+        loaded = override(loaded, {"data": DataConfig.model_validate(given).model_dump()})
+    loaded = override(loaded, overrides or {})
+    return loaded.model_copy(update={"data": resolve_data(loaded, load_space(loaded.space))})
+
+
+def _settings(preset: Preset, space: Space, data: Data) -> dict[str, Any]:
+    """What the weights depend on."""
+    return {
+        "space": space.to_dict(),
+        "data": {**preset.model_dump(mode="json")["data"], "fingerprint": data.fingerprint},
+        "plan": preset.plan.model_dump(mode="json"),
+        "recipe": preset.recipe.model_dump(mode="json", exclude={"checkpoints"}),
+    }
+
+
+# -- the driver's side ---------------------------------------------------------------------------------------------
+
+
+def _wait_for_resources(
+    workers: int, per_worker: Mapping[str, float], wait_s: float, progress: Callable[[str], None]
+) -> None:
+    """Ray would wait for resources for ever and in silence: wait in the open, and not for ever.
+
+    Raises:
+        UserError: they did not come.
+    """
+    import ray
+
+    began = time.monotonic()
+    while True:
+        have = ray.cluster_resources()
+        missing = {key: need * workers for key, need in per_worker.items() if have.get(key, 0) < need * workers}
+        if not missing:
+            return
+        text = ", ".join(f"{need:g} {key} (the cluster has {have.get(key, 0):g})" for key, need in missing.items())
+        if time.monotonic() - began >= wait_s:
+            raise UserError(f"{workers} worker(s) need {text}: use fewer workers, or a larger cluster")
+        progress(f"  waiting for the cluster to grow: {workers} worker(s) need {text}")
+        time.sleep(min(4.0, wait_s))
+
+
+def _fit(
+    run: RunDir,
+    preset: Preset,
+    space: Space,
+    recorder: Recorder,
+    workers: int,
+    use_gpu: bool,
+    per_worker: dict[str, float],
+    max_failures: int,
+) -> State:
+    """Run the Ray Train job to its end; the final state."""
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # workers import the user's modules from where they are
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    import ray
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    trainer = TorchTrainer(
+        _worker,
+        train_loop_config={"preset": preset.model_dump(mode="json"), "space": space.to_dict(), "board": board},
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu, resources_per_worker=per_worker),
+        run_config=RunConfig(
+            name=RUN,
+            storage_path=run.at("checkpoints"),
+            storage_filesystem=run.filesystem,
+            failure_config=FailureConfig(max_failures=max_failures),
+            checkpoint_config=CheckpointConfig(
+                num_to_keep=max(2, preset.recipe.checkpoints.keep), checkpoint_score_attribute="probe_accuracy"
+            ),
+        ),
+    )
+    listener = _Listener(board, recorder)
+    try:
+        with listener:
+            result = trainer.fit()
+    except TrainingFailedError as error:
+        raise listener.user_error or UserError(_why(error, run)) from error
+    finally:
+        ray.kill(board)
+    if listener.user_error is not None:
+        raise listener.user_error
+    if result.checkpoint is None:
+        raise UserError(f"{run.name}: training ended without a checkpoint; run the same command again")
+    with result.checkpoint.as_directory() as folder:
+        return read_state(Path(folder) / STATE)
+
+
+def _why(error: Exception, run: RunDir) -> str:
+    failures = getattr(error, "worker_failures", None) or {}
+    causes = {rank: str(cause).strip().splitlines()[-1] for rank, cause in failures.items() if str(cause).strip()}
+    text = "; ".join(f"worker {rank}: {cause}" for rank, cause in causes.items()) or str(error).splitlines()[-1]
+    return (
+        f"training failed for good ({text}). The checkpoints are kept: run the same command again to go on ({run.name})"
+    )
+
+
+class Board:
+    """A mailbox from rank 0 to the driver (an actor). It remembers an error of the user's: retrying does not mend it."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._error: tuple[str, str] | None = None
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+
+    def fail(self, kind: str, message: str) -> None:
+        self._error = self._error or (kind, message)
+
+    def error(self) -> tuple[str, str] | None:
+        return self._error
+
+    def take(self) -> tuple[list[Event], tuple[str, str] | None]:
+        events, self._events = self._events, []
+        return events, self._error
+
+
+class _Listener:
+    """A thread of the driver that hands the board's events to the recorder while `fit` blocks."""
+
+    def __init__(self, board: Any, recorder: Recorder):
+        self.board, self.recorder = board, recorder
+        self.user_error: UserError | None = None
+        self._failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="raynas-progress", daemon=True)
+
+    def __enter__(self) -> _Listener:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None and kind is None:
+            raise self._failure
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                last = self._stop.is_set()
+                self._take()
+                if last:
+                    return
+                self._stop.wait(POLL_S)
+        except BaseException as error:  # told by __exit__: rows that could not be written are in the checkpoints
+            self._failure = error
+
+    def _take(self) -> None:
+        import ray
+
+        try:
+            events, error = ray.get(self.board.take.remote(), timeout=10)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            events, error = [], None  # progress is lost, nothing else
+        for event in events:
+            self.recorder.event(event)
+        self.recorder.printer.tick()
+        if error is not None:
+            self.user_error = ERRORS.get(error[0], UserError)(error[1])
+
+
+# -- the workers' side ---------------------------------------------------------------------------------------------
+
+
+class _RayContext(GroupContext):
+    """One Ray Train worker: checkpoints through `ray.train.report`, events to the board."""
+
+    def __init__(self, board: Any):
+        import ray.train.torch
+
+        super().__init__(device=ray.train.torch.get_device())
+        self.board = board
+
+    def event(self, event: Event) -> None:
+        self.board.put.remote(event)
+
+    def save(self, state: State, score: float) -> None:
+        import ray.train
+
+        metrics = {"epoch": state["epoch"], "step": state["step"], "probe_accuracy": score}
+        if self.rank:
+            ray.train.report(metrics)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(state, Path(folder) / STATE)
+            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+    def load(self) -> State | None:
+        import ray.train
+
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return None
+        with checkpoint.as_directory() as folder:
+            return read_state(Path(folder) / STATE)
+
+
+def _worker(config: dict[str, Any]) -> None:
+    import ray
+
+    board = config["board"]
+    if ray.get(board.error.remote()) is not None:
+        return  # a mistake of the user's stopped the workers before these
+    context = _RayContext(board)
+    try:
+        if context.device.type == "cpu":
+            assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+            torch.set_num_threads(max(1, int(assigned)))
+        preset = Preset.model_validate(config["preset"])
+        space, data = load_inputs(preset, Space.from_dict(config["space"]))
+        train_loop(space, data, preset.plan, preset.recipe, context)
+    except UserError as error:
+        ray.get(board.fail.remote(type(error).__name__, str(error)))
+        raise

@@ -1,0 +1,341 @@
+"""The training loop: a plain function of one process, that knows nothing of Ray.
+
+Whatever lies outside (ranks, sums over them, checkpoints, progress) comes in through a context.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raynas.data import Data, TrainLoader
+from raynas.errors import ConfigError, TrainingCollapsed
+from raynas.nets import build_supernet
+from raynas.space import Arch, Space
+from raynas.training.context import LocalContext, check_ranks_agree, preflight
+from raynas.training.gradients import GradientPolicy, Gradients, accumulating, average
+from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
+from raynas.training.plan import Plan
+from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule
+from raynas.training.samplers import Pass
+from raynas.training.state import TrainingState
+from raynas.training.streams import derive
+
+PROGRESS_S = 2.0  # seconds between progress events
+ROLLBACKS = 1  # after so many, the next breakdown ends training
+
+
+@dataclass
+class Step:
+    """The fixed parts of one optimiser step."""
+
+    space: Space
+    recipe: Recipe
+    parameters: list[nn.Parameter]
+    sampler: Callable[..., list[Pass]]
+    objective: Callable[..., Tensor]
+    policy: GradientPolicy
+    mixer: Mixer
+    autocast: Callable[[], AbstractContextManager[Any]]
+
+
+def train_loop(
+    space: Space,
+    data: Data,
+    plan: Plan,
+    recipe: Recipe,
+    context: LocalContext | None = None,
+    *,
+    init: Mapping[str, Tensor] | None = None,
+    train_on: str = "train",
+    build: Callable[[Space], nn.Module] = build_supernet,
+) -> TrainingState:
+    """Train the supernet of a space, or the one network of a one-point space, from scratch or from a checkpoint.
+
+    Called again with the same arguments and checkpoints it goes on where it was; a finished training returns at once.
+
+    Args:
+        space: its input size, channels and classes must be those of `data`.
+        data: images to train on, and the search split for probes.
+        context: rank, device, checkpoints and progress; by default one CPU process that keeps nothing.
+        init: weights to start from instead of random ones.
+        train_on: `train` or `train+search`.
+        build: makes the network of a space.
+
+    Returns:
+        The final state; `weights` are what was learnt, `history` one entry an epoch.
+
+    Raises:
+        ConfigError: plan and recipe do not fit the data, the space or the number of workers.
+        UserError: the workers do not reach each other, or have drifted apart.
+        TrainingCollapsed: training broke down again after it had been rolled back.
+    """
+    context = context or LocalContext()
+    preflight(context)
+    images_per_rank = recipe.micro_batch(context.world_size) * recipe.accumulate
+
+    torch.manual_seed(derive(recipe.seed, "weights"))  # the same first weights on every rank
+    model = build(space)
+    if init is not None:
+        model.load_state_dict(dict(init))
+    model.drop_path = recipe.drop_path  # type: ignore[assignment]
+    model = model.to(context.device).train()
+    state = TrainingState(
+        recipe=recipe,
+        model=model,
+        optimizer=build_optimizer(recipe, model),
+        ema=_ema(recipe, model),
+        scaler=torch.amp.GradScaler(context.device.type, enabled=recipe.amp == "fp16"),
+        per_rank=plan.sampler.per_rank,
+    )
+    state.seed_streams(context)
+
+    def load_images() -> TrainLoader:  # again after a rollback, which changes the data's seed
+        return TrainLoader(
+            data,
+            recipe.augment,
+            batch_size=images_per_rank,
+            seed=state.data_seed,
+            rank=context.rank,
+            world_size=context.world_size,
+            train_on=train_on,
+        )
+
+    loader = load_images()
+    if recipe.mixes and loader.batch_size % (2 * recipe.accumulate):
+        raise ConfigError(
+            f"recipe: Mixup and CutMix pair the images of a micro-batch, and the training set fills only "
+            f"{loader.batch_size} images a worker and step: set recipe.batch_size below the number of training images"
+        )
+    schedule = build_schedule(recipe, state.optimizer, len(loader))
+    step = Step(
+        space=space,
+        recipe=recipe,
+        parameters=[p for p in model.parameters() if p.requires_grad],
+        sampler=plan.build_sampler(),
+        objective=plan.build_objective(),
+        policy=plan.build_gradients(),
+        mixer=Mixer(recipe, space.classes),
+        autocast=_autocast(recipe, context.device),
+    )
+    probes = choose_probes(space, recipe.seed)
+    probe_images = ProbeImages(data, recipe.health.probe_images, recipe.seed, context)
+
+    saved = context.load()
+    if saved is not None:
+        state.restore(saved, context)
+        if state.rollbacks:
+            loader = load_images()
+    check_ranks_agree(context, model)
+    good = state.capture(context)
+    progress = _Progress(state, len(loader), context)
+    progress.history()
+
+    while state.epoch < recipe.epochs:
+        try:
+            train_epoch(state, step, loader, schedule, context, progress)
+            entry = end_epoch(state, loader, context)
+            if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
+                rows = score_probes(model, probes, probe_images, context, step.autocast)
+                earlier = [row for old in state.history for row in old.get("probes", ())]
+                entry["probes"] = rows
+                if (broken := verdict(rows, earlier, probe_images.chance)) is not None:
+                    raise Diverged(broken)
+        except Diverged as error:
+            where = f"epoch {state.epoch + bool(state.step_in_epoch)}, step {state.step}: {error}"
+            if state.rollbacks >= ROLLBACKS:
+                raise TrainingCollapsed(
+                    f"training broke down again after a rollback, at {where}. The checkpoints kept are from before it; "
+                    "lower recipe.lr, lengthen recipe.warmup_epochs or set recipe.clip_grad"
+                ) from error
+            state.roll_back(good, context, where)
+            loader = load_images()
+            good = state.capture(context)
+            context.save(good, _score(state))
+            progress.history()
+            continue
+        state.history.append(entry)
+        if state.epoch % recipe.health.checksum_every == 0:
+            check_ranks_agree(context, model)
+        good = state.capture(context)
+        if state.epoch % recipe.checkpoints.every_epochs == 0 or state.epoch == recipe.epochs:
+            context.save(good, _score(state))
+        progress.history()
+    return state
+
+
+def train_epoch(
+    state: TrainingState, step: Step, loader: TrainLoader, schedule: Any, context: LocalContext, progress: _Progress
+) -> None:
+    """The rest of the epoch that is under way.
+
+    Raises:
+        Diverged: the loss is not finite.
+    """
+    every = step.recipe.checkpoints.every_steps
+    began = time.monotonic()
+    before = state.running.get("seconds", 0.0)
+    for images, labels in loader.epoch(state.epoch, skip=state.step_in_epoch):
+        schedule.step_update(state.step)
+        images, labels = images.to(context.device), labels.to(context.device)
+        loss, norm = train_step(state, step, images, labels, context)
+        state.step += 1
+        state.step_in_epoch += 1
+        if not (loss - loss == 0):  # NaN or infinite: the same on every rank, since the loss is the average
+            raise Diverged(f"the loss is {loss}")
+        seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1}
+        if norm - norm == 0:  # fp16's scaler skips a step whose gradient overflowed
+            seen |= {"gradient_norm": norm, "norms": 1}
+        state.running = {name: state.running.get(name, 0.0) + value for name, value in seen.items()}
+        state.running["seconds"] = before + time.monotonic() - began
+        progress.step(loss)
+        if every and state.step_in_epoch % every == 0 and state.step_in_epoch < len(loader):
+            context.save(state.capture(context), _score(state))
+
+
+def train_step(
+    state: TrainingState, step: Step, images: Tensor, labels: Tensor, context: LocalContext
+) -> tuple[float, float]:
+    """One optimiser step on this rank's images: passes, gradient sets, one reduction for each set, one update.
+
+    Returns:
+        The loss, averaged over passes, micro-batches and ranks, and the norm of the gradient before clipping.
+    """
+    accumulate = step.recipe.accumulate
+    batches = [step.mixer(*batch) for batch in zip(images.chunk(accumulate), labels.chunk(accumulate), strict=True)]
+    passes = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
+    if not passes:
+        raise ConfigError("plan: the sampler emitted no pass")
+    names = step.policy.assign(passes)
+    sets: dict[str, Gradients] = {name: [None] * len(step.parameters) for name in names}
+    total = torch.zeros((), device=context.device)
+    for batch, targets in batches:
+        outputs: dict[str, Tensor] = {}
+        for this, name in zip(passes, names, strict=True):
+            with step.autocast():
+                logits = run_pass(state.model, batch, this.archs)
+            logits = logits.float()
+            loss = step.objective(this, logits, targets, outputs)
+            outputs[this.name] = logits.detach()
+            with accumulating(step.parameters, sets[name]):
+                state.scaler.scale(loss / accumulate).backward()
+            total += loss.detach() / (accumulate * len(passes))
+    for name in sets:
+        sets[name], mean = average(step.parameters, sets[name], total, context.all_reduce, context.world_size)
+    for parameter, gradient in zip(step.parameters, step.policy.combine(sets), strict=True):
+        parameter.grad = gradient
+    state.scaler.unscale_(state.optimizer)
+    limit = float("inf") if step.recipe.clip_grad is None else step.recipe.clip_grad
+    norm = nn.utils.clip_grad_norm_(step.parameters, limit)
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
+    if state.ema is not None:
+        state.ema.update(state.model)
+    return mean.item(), norm.item()
+
+
+def run_pass(model: nn.Module, images: Tensor, archs: Sequence[Arch]) -> Tensor:
+    """Logits [batch, classes] of one arch, or of a batch shared by several."""
+    return model(images, archs[0]) if len(archs) == 1 else model(images, list(archs))
+
+
+def _candidate_losses(
+    state: TrainingState, step: Step, batch: tuple[Tensor, Tensor], context: LocalContext
+) -> Callable[[Sequence[Arch]], list[float]]:
+    def losses(archs: Sequence[Arch]) -> list[float]:
+        with torch.no_grad(), step.autocast():
+            values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), batch[1]) for arch in archs]
+        means = torch.stack(values)
+        if not state.per_rank:  # ranks that choose by losses must choose alike
+            context.all_reduce(means)
+            means = means / context.world_size
+        return means.tolist()
+
+    return losses
+
+
+def end_epoch(state: TrainingState, loader: TrainLoader, context: LocalContext) -> dict[str, Any]:
+    """Close the epoch; its entry for the history."""
+    running = state.running
+    state.epoch += 1
+    state.step_in_epoch = 0
+    state.running = {}
+    return {
+        "epoch": state.epoch,
+        "step": state.step,
+        "loss": running["loss"] / running["steps"],
+        "gradient_norm": running.get("gradient_norm", 0.0) / max(running.get("norms", 0.0), 1.0),
+        "learning_rate": state.optimizer.param_groups[0]["lr"],
+        "images": int(running["images"]),
+        "seconds": running["seconds"],
+        "workers": context.world_size,
+    }
+
+
+class _Progress:
+    """Progress events from rank 0, at most one every `PROGRESS_S` seconds, and the history after each epoch."""
+
+    def __init__(self, state: TrainingState, steps_per_epoch: int, context: LocalContext):
+        self.state, self.context = state, context
+        self.steps_per_epoch = steps_per_epoch
+        self.began = self.told = time.monotonic()
+        self.first = state.step
+        self.images = 0.0
+
+    def step(self, loss: float) -> None:
+        now = time.monotonic()
+        if self.context.rank or now - self.told < PROGRESS_S:
+            return
+        self.told = now
+        state = self.state
+        done = max(1, state.step - self.first)
+        per_step = (now - self.began) / done
+        total = self.steps_per_epoch * state.recipe.epochs
+        self.context.event(
+            {
+                "kind": "step",
+                "epoch": state.epoch + 1,
+                "epochs": state.recipe.epochs,
+                "step": state.step,
+                "steps": total,
+                "loss": loss,
+                "images_per_second": state.recipe.batch_size / per_step,
+                "eta": (total - state.step) * per_step,
+            }
+        )
+
+    def history(self) -> None:
+        if self.context.rank == 0:
+            self.context.event({"kind": "history", "history": list(self.state.history)})
+
+
+def _score(state: TrainingState) -> float:
+    """How good the newest probes are: their mean accuracy."""
+    for entry in reversed(state.history):
+        if "probes" in entry:
+            return sum(row["accuracy"] for row in entry["probes"]) / len(entry["probes"])
+    return 0.0
+
+
+def _ema(recipe: Recipe, model: nn.Module) -> Any:
+    if recipe.ema is None:
+        return None
+    from timm.utils import ModelEmaV3
+
+    return ModelEmaV3(model, decay=recipe.ema)
+
+
+def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    if recipe.amp == "none":
+        return nullcontext
+    if recipe.amp == "fp16" and device.type == "cpu":
+        raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
+    dtype = torch.bfloat16 if recipe.amp == "bf16" else torch.float16
+    return lambda: torch.autocast(device.type, dtype)

@@ -1,0 +1,49 @@
+"""Objectives: the loss of one pass.
+
+An objective is a function `(this, logits, targets, outputs, **options) -> scalar loss` with
+
+    this: the `Pass`.
+    logits: [batch, classes], of this pass.
+    targets: [batch, classes], each row a distribution (mixing and smoothing are in it).
+    outputs: the detached logits [batch, classes] of this step's earlier passes on the same batch, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from raynas.errors import ConfigError
+from raynas.training.samplers import Pass
+
+
+def labels(this: Pass, logits: Tensor, targets: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
+    """Cross-entropy with the targets, for every pass."""
+    return F.cross_entropy(logits, targets)
+
+
+def inplace_distillation(
+    this: Pass, logits: Tensor, targets: Tensor, outputs: Mapping[str, Tensor], *, temperature: float = 1.0
+) -> Tensor:
+    """The largest subnet learns from the targets, every other pass from the largest's logits (US-Nets; BigNAS).
+
+    The loss of the others is soft cross-entropy, whose gradient is that of the KL divergence, times temperature squared
+    (Hinton's scaling).
+
+    Raises:
+        ConfigError: no pass named `largest` came before.
+    """
+    if this.role == "largest":
+        return F.cross_entropy(logits, targets)
+    if "largest" not in outputs:
+        raise ConfigError(
+            "plan: the objective inplace_distillation needs a sampler whose first pass is the largest subnet, "
+            "such as sandwich"
+        )
+    teacher = F.softmax(outputs["largest"] / temperature, dim=1)
+    return F.cross_entropy(logits / temperature, teacher) * temperature**2
+
+
+OBJECTIVES = {"labels": labels, "inplace_distillation": inplace_distillation}

@@ -1,0 +1,95 @@
+"""The plan: what one training step does, as three parts that combine freely."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pydantic
+
+from raynas.config import Config, load_object, nearest
+from raynas.errors import ConfigError
+from raynas.training.gradients import POLICIES, GradientPolicy
+from raynas.training.objectives import OBJECTIVES
+from raynas.training.samplers import SAMPLERS
+
+
+class Part(pydantic.BaseModel):
+    """A part by name (ours, or the user's own as `module:object`), with its options beside the name."""
+
+    model_config = pydantic.ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class SamplerPart(Part):
+    """A sampler.
+
+    Attributes:
+        per_rank: whether every rank draws archs of its own; by default all ranks run the same.
+    """
+
+    per_rank: bool = False
+
+
+class Plan(Config):
+    """What one training step does.
+
+    Attributes:
+        sampler: emits the step's passes.
+        objective: gives each pass its loss.
+        gradients: combines the gradients of the passes.
+    """
+
+    sampler: SamplerPart = SamplerPart(name="single_path")
+    objective: Part = Part(name="labels")
+    gradients: Part = Part(name="sum")
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Plan:
+        self.build_sampler()
+        self.build_objective()
+        self.build_gradients()
+        return self
+
+    def build_sampler(self) -> Callable[..., Any]:
+        """The sampler with its options: `(space, rng, losses) -> list of Pass`."""
+        return _with_options(self.sampler, SAMPLERS, "sampler", given=3)
+
+    def build_objective(self) -> Callable[..., Any]:
+        """The objective with its options: `(this, logits, targets, outputs) -> loss`."""
+        return _with_options(self.objective, OBJECTIVES, "objective", given=4)
+
+    def build_gradients(self) -> GradientPolicy:
+        """The gradient policy, made with its options."""
+        return _with_options(self.gradients, POLICIES, "gradient policy", given=0)()
+
+
+def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> Callable[..., Any]:
+    """The named callable with the part's options bound; the loop passes the first `given` arguments."""
+    function = load_object(part.name, known, what)
+    if not callable(function):
+        raise ConfigError(f"{what} {part.name!r} is not callable")
+    parameters = list(inspect.signature(function).parameters.values())
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    options = [p.name for p in named[given:]]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in part.options:
+            if name not in options:
+                hint = nearest(name, options) if options else " (it has none)"
+                raise ConfigError(f"{what} {part.name!r} has no option {name!r}{hint}")
+    for parameter in named[given:]:
+        if parameter.default is parameter.empty and parameter.name not in part.options:
+            raise ConfigError(f"{what} {part.name!r} needs the option {parameter.name!r}")
+    return partial(function, **part.options)

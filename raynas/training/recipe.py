@@ -1,0 +1,208 @@
+"""The recipe: optimiser, schedule, regularisation and precision, under timm's names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from raynas.config import Config
+from raynas.data.augment import AugmentConfig
+from raynas.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from timm.scheduler.scheduler import Scheduler
+
+
+class CheckpointConfig(Config):
+    """When the whole state of training is written.
+
+    Attributes:
+        every_epochs: after every so many epochs (and always after the last).
+        every_steps: also after every so many optimiser steps within an epoch.
+        keep: how many are kept: those with the best probes, and always the newest.
+    """
+
+    every_epochs: int = Field(default=1, ge=1)
+    every_steps: int | None = Field(default=None, ge=1)
+    keep: int = Field(default=3, ge=1)
+
+
+class HealthConfig(Config):
+    """The watch over training.
+
+    Attributes:
+        probe_every: epochs between two scorings of the probe subnets (the last epoch is always scored).
+        probe_images: images of the search split that probes are scored on, fixed over the run.
+        checksum_every: epochs between two comparisons of the parameters over ranks.
+    """
+
+    probe_every: int = Field(default=1, ge=1)
+    probe_images: int = Field(default=1000, ge=1)
+    checksum_every: int = Field(default=1, ge=1)
+
+
+class Recipe(Config):
+    """How networks are trained.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch_size: images of one optimiser step, over all workers and accumulated micro-batches.
+        accumulate: micro-batches that one worker's share of a step is cut into.
+        opt: a timm optimiser name; `opt_args` are passed on to it.
+        lr: learning rate for `lr_base_batch` images; scaled linearly with `batch_size`, see `effective_lr`.
+        lr_base_batch: None leaves `lr` as it is, whatever the batch.
+        weight_decay: not applied to 1-D tensors, nor to what the model's `no_weight_decay()` names.
+        sched: a timm schedule, stepped at every update; `warmup_lr` and `min_lr` are not scaled.
+        smoothing: label smoothing.
+        mixup, cutmix: alphas; 0 is off. `mixup_prob`, `mixup_switch_prob`, `mixup_mode` as in timm.
+        augment: what happens to single images.
+        drop_path: the rate of the deepest block.
+        clip_grad: largest global norm of the gradient; None does not clip.
+        ema: decay of an exponential moving average of the weights; None for none. With it, the averaged weights are
+            what training hands over; probes score the raw ones.
+        amp: autocast precision on GPU.
+        seed: of everything random in training.
+    """
+
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    opt: str = "adamw"
+    opt_args: dict[str, Any] = Field(default_factory=dict)
+    lr: float = Field(gt=0)
+    lr_base_batch: int | None = Field(default=512, ge=1)
+    weight_decay: float = Field(default=0.05, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    sched: Literal["cosine", "tanh", "step", "multistep", "poly", "constant"] = "cosine"
+    decay_epochs: float = Field(default=90, gt=0)
+    decay_milestones: tuple[int, ...] = (90, 180, 270)
+    decay_rate: float = Field(default=0.1, gt=0)
+    warmup_epochs: int = Field(default=5, ge=0)
+    warmup_lr: float = Field(default=1e-6, ge=0)
+    min_lr: float = Field(default=1e-5, ge=0)
+    smoothing: float = Field(default=0.1, ge=0, lt=1)
+    mixup: float = Field(default=0.0, ge=0)
+    cutmix: float = Field(default=0.0, ge=0)
+    mixup_prob: float = Field(default=1.0, ge=0, le=1)
+    mixup_switch_prob: float = Field(default=0.5, ge=0, le=1)
+    mixup_mode: Literal["batch", "pair", "elem"] = "batch"
+    augment: AugmentConfig = AugmentConfig()
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    clip_grad: float | None = Field(default=None, gt=0)
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    amp: Literal["none", "bf16", "fp16"] = "none"
+    seed: int = Field(default=0, ge=0)
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    health: HealthConfig = HealthConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs ({self.warmup_epochs}) is longer than the training ({self.epochs} epochs)")
+        return self
+
+    @property
+    def effective_lr(self) -> float:
+        """The learning rate that the optimiser starts from (after warm-up)."""
+        return self.lr * self.batch_size / self.lr_base_batch if self.lr_base_batch else self.lr
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images of a batch are mixed."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    def micro_batch(self, workers: int) -> int:
+        """Images of one forward pass on one worker.
+
+        Raises:
+            ConfigError: the batch cannot be dealt out evenly, or a micro-batch that is to be mixed is odd.
+        """
+        parts = workers * self.accumulate
+        size, rest = divmod(self.batch_size, parts)
+        if rest or not size:
+            raise ConfigError(
+                f"recipe.batch_size {self.batch_size} cannot be dealt to {workers} worker(s) x {self.accumulate} "
+                f"micro-batch(es): use a multiple of {parts}"
+            )
+        if self.mixes and size % 2:
+            raise ConfigError(
+                f"recipe: Mixup and CutMix pair the images of a micro-batch, and {size} is odd (batch_size "
+                f"{self.batch_size} / {workers} worker(s) / accumulate {self.accumulate}): "
+                f"use a batch_size that is a multiple of {2 * parts}"
+            )
+        return size
+
+
+def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """timm's optimiser, without weight decay on 1-D tensors and what `model.no_weight_decay()` names.
+
+    Raises:
+        ConfigError: timm knows no such optimiser, or it does not take these arguments.
+    """
+    from timm.optim import create_optimizer_v2
+
+    try:
+        return create_optimizer_v2(
+            model,
+            opt=recipe.opt,
+            lr=recipe.effective_lr,
+            weight_decay=recipe.weight_decay,
+            momentum=recipe.momentum,
+            **recipe.opt_args,
+        )
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ConfigError(f"recipe.opt {recipe.opt!r} {recipe.opt_args or ''}: {error}") from error
+
+
+def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Scheduler:
+    """timm's schedule over updates: `schedule.step_update(n)` sets the rates of update n, a function of n alone."""
+    from timm.scheduler import create_scheduler_v2
+
+    schedule, _ = create_scheduler_v2(
+        optimizer,
+        sched=recipe.sched,
+        num_epochs=recipe.epochs,
+        decay_epochs=recipe.decay_epochs,
+        decay_milestones=list(recipe.decay_milestones),
+        decay_rate=recipe.decay_rate,
+        min_lr=recipe.min_lr,
+        warmup_lr=recipe.warmup_lr,
+        warmup_epochs=recipe.warmup_epochs,
+        step_on_epochs=False,
+        updates_per_epoch=steps_per_epoch,
+    )
+    return schedule
+
+
+class Mixer:
+    """Integer labels to target distributions, mixing the images on the way (timm's Mixup) if the recipe says so.
+
+    timm draws from numpy's global stream, which training seeds and checkpoints.
+    """
+
+    def __init__(self, recipe: Recipe, classes: int):
+        self.classes = classes
+        self.smoothing = recipe.smoothing
+        self._mixup = None
+        if recipe.mixes:
+            from timm.data import Mixup
+
+            self._mixup = Mixup(
+                mixup_alpha=recipe.mixup,
+                cutmix_alpha=recipe.cutmix,
+                prob=recipe.mixup_prob,
+                switch_prob=recipe.mixup_switch_prob,
+                mode=recipe.mixup_mode,
+                label_smoothing=recipe.smoothing,
+                num_classes=classes,
+            )
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images [batch, channels, height, width] and labels [batch] to images and targets [batch, classes]."""
+        if self._mixup is not None:
+            return self._mixup(images, labels)
+        from timm.data.mixup import mixup_target
+
+        return images, mixup_target(labels, self.classes, lam=1.0, smoothing=self.smoothing)

@@ -1,0 +1,125 @@
+"""Everything that changes while training, and its written form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raynas.training.context import LocalContext, State
+from raynas.training.recipe import Recipe
+from raynas.training.streams import capture_global_streams, derive, restore_global_streams, seed_global_streams
+
+FORMAT = 1
+
+
+@dataclass
+class TrainingState:
+    """What a step reads and writes.
+
+    Attributes:
+        sampler: the subnet sampler's generator.
+        per_rank: whether it differs between ranks.
+        epoch: finished epochs.
+        step_in_epoch: finished optimiser steps of the epoch that is under way.
+        step: finished optimiser steps in all.
+        rollbacks: how often training went back to a good state; it changes the order of data and archs.
+        running: sums over the steps of the epoch under way, for its row.
+        history: one entry for each finished epoch and each rollback, never taken back.
+    """
+
+    recipe: Recipe
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    ema: Any
+    scaler: torch.amp.GradScaler
+    per_rank: bool
+    sampler: np.random.Generator = field(default_factory=np.random.default_rng)
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    rollbacks: int = 0
+    running: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def seed_streams(self, context: LocalContext) -> None:
+        """Fresh random streams for this rank and attempt."""
+        rank = context.rank
+        seed_global_streams(derive(self.recipe.seed, "global", rank, self.rollbacks))
+        sampler_seed = derive(self.recipe.seed, "sampler", rank if self.per_rank else 0, self.rollbacks)
+        self.sampler = np.random.default_rng(sampler_seed)
+
+    @property
+    def data_seed(self) -> int:
+        """Seed of the order and augmentation of the training images."""
+        return derive(self.recipe.seed, "data", self.rollbacks)
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What training hands over: the averaged weights if there is an average, else the raw ones."""
+        model = self.model if self.ema is None else self.ema.module
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+
+    def capture(self, context: LocalContext) -> State:
+        """A copy of everything on the CPU, fit for `torch.load(weights_only=True)`; every rank must call it."""
+        mine = {
+            "sampler": self.sampler.bit_generator.state,
+            "global": capture_global_streams(context.device),
+        }
+        return {
+            "format": FORMAT,
+            "model": _copy(self.model.state_dict()),
+            "optimizer": _copy(self.optimizer.state_dict()),
+            "ema": None if self.ema is None else _copy(self.ema.module.state_dict()),
+            "scaler": self.scaler.state_dict(),
+            "streams": context.gather(mine),
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "step": self.step,
+            "rollbacks": self.rollbacks,
+            "running": dict(self.running),
+            "history": _copy(self.history),
+        }
+
+    def restore(self, saved: State, context: LocalContext) -> None:
+        """Take everything back. Ranks beyond those that saved start streams of their own."""
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(_copy(saved["optimizer"]))  # it keeps the tensors that it is given
+        if self.ema is not None:
+            self.ema.module.load_state_dict(saved["ema"] if saved["ema"] is not None else saved["model"])
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
+        self.epoch, self.step_in_epoch, self.step = saved["epoch"], saved["step_in_epoch"], saved["step"]
+        self.rollbacks, self.running, self.history = saved["rollbacks"], dict(saved["running"]), _copy(saved["history"])
+        self.seed_streams(context)
+        streams = saved["streams"]
+        if context.rank < len(streams):
+            restore_global_streams(streams[context.rank]["global"], context.device)
+            self.sampler.bit_generator.state = streams[context.rank]["sampler"]
+        elif not self.per_rank:
+            self.sampler.bit_generator.state = streams[0]["sampler"]
+
+    def roll_back(self, good: State, context: LocalContext, verdict: str) -> None:
+        """Return to a good state, and go on from it with another order of data and archs."""
+        history, rollbacks = self.history, self.rollbacks
+        self.restore(good, context)
+        self.rollbacks = rollbacks + 1
+        self.seed_streams(context)
+        # Steps of a half-done epoch were taken in the old order: the epoch starts anew.
+        self.step -= self.step_in_epoch
+        self.step_in_epoch, self.running = 0, {}
+        self.history = [*history, {"epoch": self.epoch, "step": self.step, "event": f"rollback: {verdict}"}]
+
+
+def _copy(value: Any) -> Any:
+    """A deep copy with every tensor on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copy(item) for item in value)
+    return value

@@ -1,0 +1,52 @@
+"""Random streams: where each comes from, and how they are written to a checkpoint and taken back.
+
+timm's Mixup draws from numpy's global stream, its drop path from torch's. The training loop owns these streams: it
+seeds them here and nothing else in raynas touches them. Everything else has a named generator of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+_PURPOSES = ("weights", "global", "sampler", "data", "probes")
+Purpose = Literal["weights", "global", "sampler", "data", "probes"]
+
+
+def derive(seed: int, purpose: Purpose, *rest: int) -> int:
+    """An independent 63-bit seed for one purpose (and, say, one rank and one attempt)."""
+    sequence = np.random.SeedSequence([seed, _PURPOSES.index(purpose), *rest])
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def seed_global_streams(seed: int) -> None:
+    """Seed the global streams of python, numpy and torch (CPU and GPU)."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def capture_global_streams(device: torch.device) -> dict[str, Any]:
+    """The states of the global streams, as values that `torch.load(weights_only=True)` takes."""
+    numpy_state: dict[str, Any] = np.random.get_state(legacy=False)  # type: ignore[assignment]
+    inner = numpy_state["state"]
+    return {
+        "python": random.getstate(),
+        "numpy": {**numpy_state, "state": {"key": inner["key"].tolist(), "pos": int(inner["pos"])}},
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def restore_global_streams(states: dict[str, Any], device: torch.device) -> None:
+    """The inverse of `capture_global_streams`."""
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    inner = states["numpy"]["state"]
+    np.random.set_state({**states["numpy"], "state": {"key": np.array(inner["key"], np.uint32), "pos": inner["pos"]}})
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"], device)
