@@ -1,0 +1,141 @@
+"""Handing a script to a running cluster through Ray's jobs API, with the usual mistakes caught before the upload."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raynas.errors import UserError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+    from ray.job_submission import JobSubmissionClient
+
+ADDRESS = "http://127.0.0.1:8265"
+"""Where `ray dashboard cluster.yaml` puts the head's dashboard, and where a local head has it."""
+
+LIMIT_MIB = 100
+"""A working directory is for code. Ray itself gives up at 512 MiB, after it has packed everything."""
+
+_EXTRA = ("aiohttp", "pathspec")  # what the extra brings and nothing else that we need does
+
+
+def submit(
+    command: Sequence[str],
+    working_dir: str | Path,
+    address: str | None = None,
+    wait: bool = True,
+    show: Callable[[str], None] = print,
+) -> str:
+    """Run a command on a cluster, in a copy of a local folder.
+
+    Args:
+        command: what to run, such as `["python", "pipeline.py", "--run-dir", "s3://bucket/runs/first"]`; `python` is
+            the one on the PATH that the cluster's `ray start` had.
+        working_dir: a local folder with the script and code of your own; never data.
+        address: of the cluster's dashboard; None for `RAY_API_SERVER_ADDRESS`, else `http://127.0.0.1:8265`.
+        wait: for the end, showing the job's output.
+        show: called with lines of text.
+
+    Returns:
+        The job's id; with `wait`, only once it has succeeded.
+
+    Raises:
+        UserError: Ray's jobs API is not installed, the folder is too large, the cluster does not answer or refuses, or
+            the job failed.
+    """
+    missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"submitting jobs needs {', '.join(missing)}: pip install 'raynas[jobs]'")
+    check_working_dir(working_dir)
+    folder = str(Path(working_dir).resolve())
+    client = _connect(address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS)
+    job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})
+    show(f"submitted {job}: {shlex.join(command)}")
+    if not wait:
+        return job
+    asyncio.run(_follow(client, job, show))
+    status = client.get_job_status(job)
+    if status != "SUCCEEDED":
+        raise UserError(f"job {job} {str(status).lower()}: {client.get_job_info(job).message}")
+    return job
+
+
+def check_working_dir(folder: str | Path, limit_mib: float = LIMIT_MIB) -> int:
+    """The size in bytes of what would be uploaded from a folder.
+
+    Raises:
+        UserError: there is no such folder, or it holds more than `limit_mib`; the message names the largest entries.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"working directory {folder} is not a folder")
+    sizes: Counter[str] = Counter()
+    for file in uploaded_files(folder):
+        sizes[file.relative_to(folder).parts[0]] += file.lstat().st_size
+    total = sum(sizes.values())
+    if total > limit_mib * 2**20:
+        largest = ", ".join(f"{name} ({size / 2**20:.0f} MiB)" for name, size in sizes.most_common(3))
+        raise UserError(
+            f"working directory {folder} holds {total / 2**20:.0f} MiB, more than {limit_mib:g} MiB; the largest are "
+            f"{largest}. It is for code: name data by a path that every node sees or by a URI, and list what the job "
+            "does not need in .rayignore"
+        )
+    return total
+
+
+def uploaded_files(folder: Path) -> Iterator[Path]:
+    """The files of a folder that Ray uploads: all but those that a `.gitignore` or `.rayignore` on the way excludes."""
+    names = [".gitignore", ".rayignore"]
+    if os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE") == "1":
+        names.remove(".gitignore")
+    yield from _walk(folder, [], names)
+
+
+def _walk(folder: Path, ignored: list[tuple[Path, GitIgnoreSpec]], names: Sequence[str]) -> Iterator[Path]:
+    from pathspec import GitIgnoreSpec
+
+    files = [folder / name for name in names if (folder / name).is_file()]
+    ignored = ignored + [(folder, GitIgnoreSpec.from_lines(file.read_text().splitlines())) for file in files]
+    for path in sorted(folder.iterdir()):
+        is_folder = path.is_dir()
+        if any(spec.match_file(path.relative_to(base).as_posix() + "/" * is_folder) for base, spec in ignored):
+            continue
+        if is_folder:
+            yield from _walk(path, ignored, names)
+        elif path.is_file():
+            yield path
+
+
+def _connect(address: str) -> JobSubmissionClient:
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except ConnectionError as error:
+        raise UserError(
+            f"no Ray dashboard answers at {address}; for a cluster of `ray up`, leave `ray dashboard cluster.yaml` "
+            "running in another terminal"
+        ) from error
+    except AuthenticationError as error:
+        raise UserError(
+            f"the cluster at {address} wants its token: export RAY_AUTH_MODE=token, with the token in "
+            "~/.ray/auth_token or in the file that RAY_AUTH_TOKEN_PATH names"
+        ) from error
+
+
+async def _follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -> None:
+    rest = ""
+    async for text in client.tail_job_logs(job):
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            show(line)
+    if rest:
+        show(rest)
