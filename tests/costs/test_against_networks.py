@@ -1,0 +1,92 @@
+"""What `cost` computes against what real networks hold and execute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from raynas.costs import cost
+from raynas.costs.counted import count_macs
+from raynas.nets import build_supernet
+from raynas.space import Space, load_arch, load_space
+
+torch.set_num_threads(1)
+
+
+def small(size: Any = 16, patches: tuple[int, ...] = (4,), channels: int = 1, **constants: Any) -> Space:
+    """A vit space of 1 to 3 blocks."""
+    return Space.from_dict(
+        {
+            "family": "vit",
+            "input": {"size": size, "channels": channels},
+            "classes": 7,
+            "constants": {"head_dim": 8, "pool": "mean", **constants},
+            "dimensions": {
+                "patch_size": list(patches),
+                "width": [13, 24, 40],  # no multiple of anything that matters
+                "depth": [1, 2, 3],
+                "blocks": {"heads": [1, 2, 4], "mlp_ratio": [0.9, 2, 3.7]},
+            },
+        }
+    )
+
+
+SPACES = {
+    "square": small(),
+    "relative": small(relative_position=14),
+    "relative_clipped": small(size=32, relative_position=2),
+    "relative_without_token": small(relative_position=3, class_token=False),
+    "relative_patch_sizes": small(patches=(8, 4), relative_position=3),
+    "rectangle": small(size=[12, 20], relative_position=4, channels=3),
+    "rectangle_without_token": small(size=[24, 8], class_token=False),
+    "padded": small(size=[18, 15], relative_position=4),
+    "no_bias": small(qkv_bias="none"),
+    "thirds": small(qkv_bias="thirds", relative_position=5),
+    "token": small(pool="token", channels=2),
+    "patch_sizes": small(patches=(16, 5, 2)),
+    "deep": small(size=8, patches=(2,), relative_position=1, head_dim=5, drop_path_depth=9),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_params_and_macs_equal_those_of_extracted_subnets(name: str) -> None:
+    """17 random archs of each of 13 spaces: 221 in all."""
+    space = SPACES[name]
+    codes = space.sample_codes(np.random.default_rng(len(name)), 17)
+    archs = space.decode(codes)
+    supernet = build_supernet(space).eval()
+    image = torch.zeros(1, space.channels, *space.input_size)
+    computed = cost(space, codes)
+    for index, arch in enumerate(archs):
+        subnet = supernet.extract(arch).eval()
+        assert computed["params"][index] == sum(parameter.numel() for parameter in subnet.parameters()), arch
+        assert computed["macs"][index] == count_macs(subnet, image), arch
+
+
+def test_params_and_macs_of_autoformer_tiny_at_full_size() -> None:
+    space = load_space("autoformer/tiny")
+    archs = [space.smallest(), space.sample(np.random.default_rng(0)), load_arch("autoformer/published/tiny")]
+    for arch in archs:
+        subnet = build_supernet(arch.space.fix(arch)).eval()
+        computed = cost(arch.space, [arch])
+        assert computed["params"][0] == sum(parameter.numel() for parameter in subnet.parameters())
+        assert computed["macs"][0] == count_macs(subnet, torch.zeros(1, 3, 224, 224))
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+def test_deit_costs_what_timms_deit_costs(size: str) -> None:
+    reference = timm.create_model(f"deit_{size}_patch16_224").eval()
+    arch = load_arch(f"autoformer/published/deit_{size}")
+    computed = cost(arch.space, [arch])
+    assert computed["params"][0] == sum(parameter.numel() for parameter in reference.parameters())
+    assert computed["macs"][0] == computed["paper_macs"][0] == count_macs(reference, torch.zeros(1, 3, 224, 224))
+
+
+def test_counting_leaves_the_module_as_it_was() -> None:
+    module = torch.nn.Linear(5, 3).train()
+    assert count_macs(module, torch.zeros(2, 5)) == 2 * 5 * 3
+    assert module.training and module.weight.grad is None
