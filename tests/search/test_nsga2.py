@@ -1,0 +1,113 @@
+"""NSGA-II against the true front of counted spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from search_parts import accuracy, drive, vit
+
+from raynas.costs import cost
+from raynas.errors import UserError
+from raynas.search import NSGA2, RandomSearch
+from raynas.search.config import Direction
+from raynas.search.objectives import non_dominated
+from raynas.space import Arch, Space
+
+BOTH: dict[str, Direction] = {"accuracy": "max", "macs": "min"}
+COSTS_ONLY: dict[str, Direction] = {"macs": "min", "params": "max"}
+
+
+def front_by_brute_force(space: Space, high: float = np.inf) -> set[Arch]:
+    archs = list(space.enumerate())
+    macs = cost(space, space.encode(archs))["macs"]
+    points = [(accuracy(a), m, a) for a, m in zip(archs, macs, strict=True) if m <= high]
+    return {
+        arch
+        for value, size, arch in points
+        if not any((v >= value and m <= size) and (v > value or m < size) for v, m, _ in points)
+    }
+
+
+def hypervolume(archs: Sequence[Arch], high: float) -> float:
+    """Area under the staircase of accuracy against MACs, between 0 accuracy and `high` MACs."""
+    macs = cost(archs[0].space, archs[0].space.encode(archs))["macs"]
+    area, best, points = 0.0, 0.0, sorted(zip(macs, map(accuracy, archs), strict=True))
+    for (size, value), following in zip(points, [*(m for m, _ in points[1:]), high], strict=True):
+        best = max(best, value)
+        area += best * (following - size)
+    return area
+
+
+def test_finds_the_true_front(small: Space) -> None:
+    search = NSGA2(small, objectives=BOTH, population=24, evaluations=110)  # of 126
+    drive(search)
+    assert set(search.best()) == front_by_brute_force(small)  # type: ignore[arg-type]
+
+
+def test_nearly_finds_the_front_of_a_larger_space_in_a_tenth_of_it(medium: Space) -> None:
+    high = float(np.quantile(cost(medium, medium.encode(medium.enumerate()))["macs"], 0.5))
+    true = hypervolume(list(front_by_brute_force(medium, high)), high)
+    shares = {}
+    for kind in (NSGA2, RandomSearch):
+        found = []
+        for seed in range(3):
+            search = kind(medium, objectives=BOTH, constraints={"macs": (None, high)}, seed=seed, evaluations=450)
+            drive(search)
+            found.append(hypervolume([row.arch for row in search.front()], high) / true)
+        shares[kind] = np.mean(found)
+    assert shares[NSGA2] > 0.99
+    assert shares[RandomSearch] < shares[NSGA2] <= 1
+
+
+def test_one_objective_finds_the_optimum(medium: Space) -> None:
+    search = NSGA2(medium, evaluations=600)
+    drive(search)
+    ranked = sorted((accuracy(arch) for arch in medium.enumerate()), reverse=True)
+    assert accuracy(search.best()) >= ranked[2]  # type: ignore[arg-type]
+
+
+def test_three_objectives_and_two_constraints(medium: Space) -> None:
+    codes = medium.encode(medium.enumerate())
+    costs = cost(medium, codes)
+    most, least = float(np.quantile(costs["macs"], 0.6)), float(np.quantile(costs["params"], 0.2))
+    three: dict[str, Direction] = {"accuracy": "max", "macs": "min", "params": "max"}
+    search = NSGA2(medium, three, {"macs": (None, most), "params": (least, None)}, evaluations=200, population=20)
+    drive(search)
+    front = search.front()
+    assert [row.arch for row in front] == search.best()
+    for row in front:
+        assert row.objectives is not None
+        assert row.objectives["accuracy"] == accuracy(row.arch)
+        assert row.objectives["macs"] == cost(medium, [row.arch])["macs"][0]
+        assert row.objectives["macs"] <= most
+        assert row.objectives["params"] >= least
+
+
+def test_generations(medium: Space) -> None:
+    search = NSGA2(medium, objectives=BOTH, generations=4, population=15)
+    drive(search)
+    assert [row.generation for row in search.history] == [g for g in range(5) for _ in range(15)]
+    assert NSGA2(medium).budget == 1050
+
+
+def test_costs_alone_can_be_the_objectives(medium: Space) -> None:
+    search = NSGA2(medium, objectives=COSTS_ONLY, generations=4, population=15)
+    drive(search, lambda arch: 0.0)
+    assert set(search.history[0].objectives or {}) == {"macs", "params"}
+
+
+def test_non_dominated_equals_its_definition() -> None:
+    rng = np.random.default_rng(0)
+    for objectives in (1, 2, 3):
+        points = rng.integers(0, 6, size=(80, objectives)).astype(float)  # with many ties and repeats
+        expected = [not any(np.all(other <= point) and np.any(other < point) for other in points) for point in points]
+        assert non_dominated(points).tolist() == expected
+
+
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(UserError, match=r"crossover_probability must be in \[0, 1\], not 2"):
+        NSGA2(vit(), crossover_probability=2)
+    with pytest.raises(UserError, match="population"):
+        NSGA2(vit(), population=0)

@@ -1,0 +1,40 @@
+"""Random search: uniform, and a first part of any larger one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from search_parts import drive, vit
+
+from raynas.errors import UserError
+from raynas.search import RandomSearch
+from raynas.space import Space
+
+
+def test_a_smaller_budget_is_a_first_part(medium: Space) -> None:
+    assert drive(RandomSearch(medium, evaluations=100)) == drive(RandomSearch(medium, evaluations=333))[:100]
+
+
+def test_scores_change_nothing(medium: Space) -> None:
+    first = drive(RandomSearch(medium, evaluations=200))
+    assert drive(RandomSearch(medium, evaluations=200), lambda arch: None) == first
+
+
+@pytest.mark.parametrize(("uniform_over", "deep"), [("dimensions", 1 / 4), ("archs", 1296 / 1554)])
+def test_uniform_over_dimensions_or_archs(medium: Space, uniform_over: str, deep: float) -> None:
+    """Depth 4 has a quarter of the draws, or the share of its archs (repeats being rare among the first 40)."""
+    depths = Counter(
+        arch["depth"]
+        for seed in range(40)
+        for arch in drive(RandomSearch(medium, seed=seed, evaluations=40, uniform_over=uniform_over))  # type: ignore[arg-type]
+    )
+    # Depth 1 has only 18 archs, so rejecting repeats moves some of its draws elsewhere.
+    slack = 0.06 if uniform_over == "dimensions" else 4 * np.sqrt(deep * (1 - deep) / 1600)
+    assert depths[4] / 1600 == pytest.approx(deep, abs=slack)
+
+
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(UserError, match="'dimensions' or 'archs', not 'arch'"):
+        RandomSearch(vit(), uniform_over="arch")  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""The search section of a preset, and the search that it makes."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from search_parts import TwoMethods, drive
+
+from raynas.config import parse_yaml, validate
+from raynas.errors import ConfigError, InfeasibleError, UserError
+from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search
+from raynas.search.build import SEARCHES
+from raynas.search.config import OPTIONS
+from raynas.space import Space
+
+
+def read(text: str) -> SearchConfig:
+    return validate(SearchConfig, parse_yaml(text, "preset.yaml"))
+
+
+def test_everything_set(medium: Space) -> None:
+    config = read(
+        """
+        name: evolution
+        objectives: {accuracy: max}
+        constraints: {macs: [null, 1.8e9], params: [5000, null]}
+        generations: 3
+        options: {population: 20, mutations: 10, crossovers: 10, crossover: block, mutation: {depth: 0.2, "*": 0.4}}
+        seed: 5
+        batch: 10
+        """
+    )
+    assert config.constraints == {"macs": (None, 1.8e9), "params": (5000.0, None)}
+    search = build_search(config, medium)
+    direct = Evolution(
+        medium,
+        {"accuracy": "max"},
+        {"macs": (None, 1.8e9), "params": (5000.0, None)},
+        5,
+        generations=3,
+        population=20,
+        mutations=10,
+        crossovers=10,
+        crossover="block",
+        mutation={"depth": 0.2, "*": 0.4},
+    )
+    assert drive(search) == drive(direct)
+    assert search.evaluations == 80
+
+
+def test_the_default_is_the_released_evolution(medium: Space) -> None:
+    search = build_search(read("{}"), medium)
+    assert isinstance(search, Evolution)
+    assert search.budget == 1050
+    assert search.objectives.directions == {"accuracy": "max"}
+
+
+def test_the_seed_can_be_given(medium: Space) -> None:
+    config = read("name: random\nevaluations: 10")
+    assert drive(build_search(config, medium, seed=7)) == drive(RandomSearch(medium, seed=7, evaluations=10))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_options_are_the_arguments_of_the_class(name: str) -> None:
+    """The configuration's list of options cannot drift from the class."""
+    fixed = {"space", "objectives", "constraints", "seed", "evaluations", "generations"}
+    assert set(OPTIONS[name]) == set(inspect.signature(SEARCHES[name]).parameters) - fixed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: evolutoin", "unknown search 'evolutoin'.*did you mean 'evolution'.*module:object"),
+        ("evaluation: 3", "preset.yaml:1.*did you mean 'evaluations'"),
+        ("options: {populaton: 3}", "did you mean 'population'"),
+        ("name: random\noptions: {population: 3}", "'random' has no 'population'"),
+        ("name: random\ngenerations: 3", "random search has none"),
+        ("constraints: {mac: [1, 2]}", "did you mean 'macs'"),
+        ("constraints: {macs: 3}", "constraints.macs"),
+        ("constraints: {macs: [3, 2]}", "lower bound 3 is above the upper bound 2"),
+        ("constraints: {macs: [.nan, 2]}", "finite"),
+        ("constraints: {macs: [a, 2]}", "number"),
+        ("objectives: {}", "objectives"),
+        ("objectives: {accuracy: up}", "'max' or 'min'"),
+        ("objectives: {accuracy: max, macs: min}", "use nsga2"),
+        ("evaluations: 0", "evaluations"),
+        ("batch: 0", "batch"),
+    ],
+)
+def test_mistakes_are_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(text)
+
+
+def test_mistakes_that_need_the_space(medium: Space) -> None:
+    with pytest.raises(UserError, match="population must be an integer"):
+        build_search(read("options: {population: many}"), medium)
+    with pytest.raises(UserError, match="did you mean 'width'"):
+        build_search(read("options: {mutation: {widht: 0.1, '*': 0.1}}"), medium)
+    with pytest.raises(InfeasibleError, match="spans"):
+        build_search(read("constraints: {macs: [null, 10]}"), medium)
+
+
+def test_several_objectives(medium: Space) -> None:
+    search = build_search(read("name: nsga2\nobjectives: {accuracy: max, macs: min}"), medium)
+    assert isinstance(search, NSGA2)
+    assert search.objectives.names == ["accuracy", "macs"]
+
+
+def test_a_search_of_the_users_own(medium: Space) -> None:
+    search = build_search(read("name: search_parts:TwoMethods\noptions: {steps: 2}\nseed: 4"), medium)
+    assert isinstance(search, TwoMethods)
+    assert len(drive(search)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: search_parts:Missing", "cannot be imported"),
+        ("name: no_such_module:Search", "cannot be imported"),
+        ("name: search_parts:not_a_search", "ask.*tell"),
+        ("name: search_parts:TwoMethods\noptions: {step: 2}", "takes no 'step'.*did you mean 'steps'"),
+        ("name: search_parts:TwoMethods\nevaluations: 2", "takes no 'evaluations'"),
+        ("name: search_parts:__doc__", "neither a class nor a function"),
+    ],
+)
+def test_mistakes_in_a_search_of_the_users_own(medium: Space, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_search(read(text), medium)
