@@ -94,12 +94,13 @@ class ElasticQkv(nn.Module):
         width: input channels held.
         heads: heads held.
         head_dim: channels of a head.
-        bias: see `VitConstants.qkv_bias`. `thirds` holds the raw vector, whose first 3 Q entries are dealt to query, key
-            and value in contiguous thirds of Q = heads * head_dim: which entry serves what depends on the heads.
+        bias: see `VitConstants.qkv_bias`. `thirds` holds the raw vector, whose first 3 Q entries are dealt to query,
+            key and value in contiguous thirds of Q = heads * head_dim: which entry serves what depends on the heads.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int, bias: str):
         super().__init__()
+        self.heads = heads
         self.unit = 3 * head_dim
         self.weight = new_parameter(heads * self.unit, width)
         self.bias = None if bias == "none" else nn.Parameter(torch.zeros(heads * self.unit))
@@ -198,5 +199,5 @@ class PatchStem(nn.Module):
         x = F.conv2d(images, selected["proj.weight"], selected["proj.bias"], stride=self.patch)
         x = x.flatten(2).transpose(1, 2)
         if self.class_token is not None:
-            x = torch.cat([selected["class_token"].expand(len(x), -1, -1).to(x.dtype), x], dim=1)
+            x = torch.cat([selected["class_token"].expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
         return width.mask(x + selected["position"])

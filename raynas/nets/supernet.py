@@ -110,7 +110,7 @@ class Supernet(nn.Module):
         return torch.cat(logits)[torch.argsort(order)]
 
     def extract(self: SupernetT, arch: Mapping[str, Any]) -> SupernetT:
-        """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` needs no arch.
+        """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` is enough.
 
         An arch whose values are not choices of the space is taken too, as long as the parameters hold it.
         """

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.nets.layers import new_parameter
+from raynas.nets.vit.cost import relative_groups
 
 
 class RelativeIndex(nn.Module):
@@ -22,12 +23,13 @@ class RelativeIndex(nn.Module):
         grid: rows and columns of patches.
         distance: largest distance R; tables have 2 R + 2 entries, the first for pairs with the class token.
         class_token: whether token 0 is a class token.
+        head_dim: channels of a head, for the number of empty groups (see `relative_groups`).
     """
 
     entry: Tensor
     member: Tensor
 
-    def __init__(self, grid: tuple[int, int], distance: int, class_token: bool):
+    def __init__(self, grid: tuple[int, int], distance: int, class_token: bool, head_dim: int):
         super().__init__()
         cpu = torch.device("cpu")  # even where the parameters are built on the meta device
         size = 2 * distance + 2
@@ -43,6 +45,8 @@ class RelativeIndex(nn.Module):
             entry = torch.cat([entry, torch.full((len(entry), 1), 2 * size, device=cpu)], dim=1)
             member = F.pad(member, (0, 1, 1, 0))
             member[0, -1] = True
+        empty = relative_groups(*grid, class_token, head_dim) - member.shape[1]
+        entry, member = F.pad(entry, (0, empty)), F.pad(member, (0, empty))
         self.register_buffer("entry", entry, persistent=False)
         self.register_buffer("member", member.float(), persistent=False)
 
@@ -62,16 +66,22 @@ class RelativePosition(nn.Module):
         return dict(self.named_parameters())
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float, index: RelativeIndex) -> Tensor:
-        """Queries, keys and values [batch, heads, tokens, head_dim] to attention outputs of that shape."""
-        batch, heads, _, head_dim = q.shape
+        """Attention of queries, keys and values [batch, tokens, heads, head_dim], in that shape.
+
+        The scores are [q, q's products with its entry for each group] . [k, the groups that the key is in], one product
+        that a fused kernel can do. With v extended by the key's groups too, its weighted sum ends in the weight that
+        each group got, which is spread over the entries and multiplied with the value tables.
+        """
+        batch, tokens, heads, head_dim = q.shape
         keys = torch.cat([self.key_rows, self.key_columns, self.key_rows[:1] + self.key_columns[:1]])
         values = torch.cat([self.value_rows, self.value_columns, self.value_rows[:1] + self.value_columns[:1]])
-        entry = index.entry.expand(batch, heads, -1, -1)
-        member = index.member.to(q.dtype).expand(batch, heads, -1, -1)
-        by_group = F.linear(q, keys).gather(-1, entry).to(q.dtype)
-        out = F.scaled_dot_product_attention(
-            torch.cat([q, by_group], -1), torch.cat([k, member], -1), torch.cat([v, member], -1), scale=scale
-        )
+        entry = index.entry[:, None].expand(batch, tokens, heads, -1)
+        member = index.member[:, None].to(k.dtype).expand(batch, tokens, heads, -1)
+        by_entry = q.reshape(-1, head_dim) @ keys.T
+        by_group = by_entry.view(batch, tokens, heads, -1).gather(-1, entry)
+        q, k, v = (torch.cat(pair, -1).transpose(1, 2) for pair in ((q, by_group), (k, member), (v, member)))
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
         out, weights = out.split([head_dim, entry.shape[-1]], dim=-1)
-        spread = weights.new_zeros(*weights.shape[:-1], len(values)).scatter_add(-1, entry, weights)
-        return out + F.linear(spread, values.T).to(out.dtype)
+        spread = weights.new_zeros(batch, tokens, heads, len(values)).scatter_add(-1, entry, weights)
+        out = torch.addmm(out.reshape(-1, head_dim), spread.view(-1, len(values)), values)
+        return out.view(batch, tokens, heads, head_dim)

@@ -27,12 +27,14 @@ def patch_grid(size: tuple[int, int], patch_size: Any) -> tuple[Any, Any]:
     return -(-size[0] // patch_size), -(-size[1] // patch_size)
 
 
-def relative_groups(rows: Any, columns: Any, class_token: bool) -> Any:
+def relative_groups(rows: Any, columns: Any, class_token: bool, head_dim: int) -> Any:
     """Groups of keys that relative position tells apart: grid rows, grid columns and the class token.
 
-    Queries, keys and values are that many channels wider inside the attention product.
+    Queries, keys and values are that many channels wider inside the attention product. Empty groups fill the head up to
+    a multiple of 16 channels, with which the product runs faster than without them.
     """
-    return rows + columns + int(class_token)
+    groups = rows + columns + int(class_token)
+    return groups + -(head_dim + groups) % 16
 
 
 def relative_entries(distance: int) -> int:
@@ -83,7 +85,8 @@ def _attention(space: Space, patch_size: np.ndarray, width: np.ndarray, heads: n
     params = 4 * width * channels + biases + acts * 2 * width
     if constants.relative_position is not None:
         entries = relative_entries(constants.relative_position)
-        groups = relative_groups(*patch_grid(space.input_size, patch_size), constants.class_token)
+        grid = patch_grid(space.input_size, patch_size)
+        groups = relative_groups(*grid, constants.class_token, constants.head_dim)
         # The paper's way: each pair's embedding times the query, and weighted and summed, so twice N^2 Q again. Ours:
         # query times every entry, a wider attention product, and the summed weights times every entry.
         paper_macs = macs + 2 * tokens**2 * channels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -100,12 +100,13 @@ class Block(nn.Module):
 
     def attend(self, x: Tensor, axes: dict[str, tuple[Channels, ...]], index: RelativeIndex | None) -> Tensor:
         """Multi-head self-attention [batch, tokens, width]."""
-        q, k, v = self.qkv(x, *axes["qkv"]).permute(3, 0, 2, 1, 4).unbind(0)
+        q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)
         if self.relative is None or index is None:
-            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2)
         else:
             out = self.relative(q, k, v, self.scale, index)
-        out = axes["proj"][0].mask(out.transpose(1, 2).flatten(2), self.head_dim)
+        out = axes["proj"][0].mask(out.flatten(2), self.head_dim)
         return self.proj(out, *axes["proj"])
 
 
@@ -123,8 +124,8 @@ class VitSupernet(Supernet):
     def __init__(self, space: Space):
         super().__init__(space)
         constants = space.constants
-        width = max(space["width"].choices)
-        depth = max(space["depth"].choices)
+        width = int(max(space["width"].choices))
+        depth = int(max(space["depth"].choices))
         self.sharing = PATTERNS[constants.sharing]
         self.stem = Bank(
             space["patch_size"].choices,
@@ -134,7 +135,7 @@ class VitSupernet(Supernet):
             Block(
                 space,
                 width,
-                heads=max(space[f"blocks.{i}.heads"].choices),
+                heads=int(max(space[f"blocks.{i}.heads"].choices)),
                 hidden=hidden_width(width, max(space[f"blocks.{i}.mlp_ratio"].choices)),
             )
             for i in range(depth)
@@ -146,7 +147,7 @@ class VitSupernet(Supernet):
             self.relative = Bank(
                 space["patch_size"].choices,
                 lambda patch: RelativeIndex(
-                    self.stem.of(patch).grid, constants.relative_position, constants.class_token
+                    self.stem.of(patch).grid, constants.relative_position, constants.class_token, constants.head_dim
                 ),
             )
 
@@ -158,17 +159,18 @@ class VitSupernet(Supernet):
         Raises:
             UserError: the supernet does not hold the arch.
         """
-        self._check_depth(arch)
-        width = self.sharing(arch["width"], self.head.weight.shape[1])
+        width = self.sharing(int(arch["width"]), self.head.weight.shape[1])
         blocks = [
             BlockShape(
                 width,
-                self.sharing(arch[f"blocks.{i}.heads"], block.qkv.weight.shape[0] // block.qkv.unit),
-                self.sharing(hidden_width(arch["width"], arch[f"blocks.{i}.mlp_ratio"]), block.fc1.weight.shape[0]),
+                self.sharing(int(arch[f"blocks.{i}.heads"]), self.block(i).qkv.heads),
+                self.sharing(
+                    hidden_width(arch["width"], arch[f"blocks.{i}.mlp_ratio"]), self.block(i).fc1.weight.shape[0]
+                ),
             )
-            for i, block in enumerate(self.blocks[: arch["depth"]])
+            for i in range(int(arch["depth"]))
         ]
-        return Shape(arch["patch_size"], width, blocks)
+        return Shape(int(arch["patch_size"]), width, blocks)
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Shape:
         """What acts in each row of a mixed batch.
@@ -177,14 +179,12 @@ class VitSupernet(Supernet):
             archs: archs that differ in what masks can express (see `unmaskable`).
             rows: [batch] int64, each row's arch.
         """
-        for arch in archs:
-            self._check_depth(arch)
-        width = Channels.first_of_each([arch["width"] for arch in archs], rows)
+        width = Channels.first_of_each([int(arch["width"]) for arch in archs], rows)
         blocks = []
-        for i in range(max(arch["depth"] for arch in archs)):
+        for i in range(max(int(arch["depth"]) for arch in archs)):
             # A row that is too shallow for the block runs it with the widest shape and is then masked as a whole.
             deep = [i < arch["depth"] for arch in archs]
-            heads = [arch.get(f"blocks.{i}.heads", 0) for arch in archs]
+            heads = [int(arch.get(f"blocks.{i}.heads", 0)) for arch in archs]
             hidden = [hidden_width(arch["width"], arch.get(f"blocks.{i}.mlp_ratio", 0)) for arch in archs]
             blocks.append(
                 BlockShape(
@@ -194,11 +194,17 @@ class VitSupernet(Supernet):
                     None if all(deep) else torch.tensor(deep, device=rows.device)[rows][:, None, None],
                 )
             )
-        return Shape(archs[0]["patch_size"], width, blocks)
+        return Shape(int(archs[0]["patch_size"]), width, blocks)
 
-    def _check_depth(self, arch: Arch) -> None:
-        if arch["depth"] > len(self.blocks):
-            raise UserError(f"the arch has {arch['depth']} blocks, but the supernet has {len(self.blocks)}")
+    def block(self, index: int) -> Block:
+        """One block.
+
+        Raises:
+            UserError: the supernet is not that deep.
+        """
+        if index >= len(self.blocks):
+            raise UserError(f"the arch has more than the supernet's {len(self.blocks)} blocks")
+        return cast(Block, self.blocks[index])
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -206,8 +212,8 @@ class VitSupernet(Supernet):
         """Images to logits [batch, classes]; the one forward pass behind every execution."""
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         x = self.stem.of(shape.patch_size)(x, shape.width)
-        for i, block_shape in enumerate(shape.blocks):
-            x = self.blocks[i](x, block_shape, None if paths is None else paths[i], index)
+        for i, block in enumerate(shape.blocks):
+            x = self.block(i)(x, block, None if paths is None else paths[i], index)
         x = self.norm(x, shape.width)
         constants = self.space.constants
         pooled = x[:, 0] if constants.pool == "token" else x[:, int(constants.class_token) :].mean(1)
@@ -244,7 +250,7 @@ class VitSupernet(Supernet):
         shape = self.shape(self._arch(arch))
         parts = {
             "stem": self.stem.select(shape.patch_size, shape.width),
-            **{f"blocks.{i}": self.blocks[i].select(block) for i, block in enumerate(shape.blocks)},
+            **{f"blocks.{i}": self.block(i).select(block) for i, block in enumerate(shape.blocks)},
             "norm": self.norm.select(shape.width),
             "head": self.head.select(shape.width, Channels.first(self.space.classes)),
         }
