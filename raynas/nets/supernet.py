@@ -15,6 +15,13 @@ Execution = Literal["auto", "groups", "masks"]
 SupernetT = TypeVar("SupernetT", bound="Supernet")
 
 
+def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
+    """Give a supernet built on the meta device its parameters, without a copy."""
+    supernet.load_state_dict(state, assign=True)
+    like = next(iter(state.values()))
+    return supernet.to(device=like.device, dtype=like.dtype)  # the buffers, which are never on the meta device
+
+
 class Supernet(nn.Module):
     """A weight-sharing network over a space; a subnet is the same class over a one-point space.
 
@@ -122,9 +129,7 @@ class Supernet(nn.Module):
         state = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in selected.items()
         }
-        subnet.load_state_dict(state, assign=True)
-        like = next(iter(state.values()))
-        subnet.to(device=like.device, dtype=like.dtype)  # buffers, which are never on the meta device
+        adopt(subnet, state)
         for name, parameter in subnet.named_parameters():
             parameter.requires_grad_(self.get_parameter(name).requires_grad)
         subnet.drop_path = self.drop_path

@@ -1,0 +1,178 @@
+"""Reading AutoFormer's released supernet checkpoints.
+
+The released layout differs from ours in three ways. The query-key-value matrix deals its first 3 Q rows round-robin to
+query, key and value (Q = heads x head_dim), so a head's rows lie 3 apart: they are permuted to [heads, 3, head_dim], in
+which fewer heads are still a prefix. Its bias is cut in contiguous thirds instead: the raw vector is kept (`qkv_bias:
+thirds`). And the allocated width may exceed the widest choice (256 against 240 for T): the prefix is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raynas.errors import UserError
+from raynas.nets.vit.model import VitSupernet
+from raynas.space import Space, load_space
+
+RELEASED = ("autoformer/tiny", "autoformer/small", "autoformer/base")
+"""The spaces whose checkpoints were released."""
+
+# Ours: the released name, and the axes of which a space may hold a prefix; the others must have the same length.
+_NETWORK = {
+    "stem.{patch}.class_token": ("cls_token", (2,)),
+    "stem.{patch}.position": ("pos_embed", (2,)),
+    "stem.{patch}.proj.weight": ("patch_embed_super.proj.weight", (0,)),
+    "stem.{patch}.proj.bias": ("patch_embed_super.proj.bias", (0,)),
+    "norm.weight": ("norm.weight", (0,)),
+    "norm.bias": ("norm.bias", (0,)),
+    "head.weight": ("head.weight", (1,)),
+    "head.bias": ("head.bias", ()),
+}
+_BLOCK = {
+    "norm1.weight": ("attn_layer_norm.weight", (0,)),
+    "norm1.bias": ("attn_layer_norm.bias", (0,)),
+    "qkv.weight": ("attn.qkv.weight", (0, 1)),
+    "qkv.bias": ("attn.qkv.bias", (0,)),
+    "relative.key_rows": ("attn.rel_pos_embed_k.embeddings_table_v", ()),
+    "relative.key_columns": ("attn.rel_pos_embed_k.embeddings_table_h", ()),
+    "relative.value_rows": ("attn.rel_pos_embed_v.embeddings_table_v", ()),
+    "relative.value_columns": ("attn.rel_pos_embed_v.embeddings_table_h", ()),
+    "proj.weight": ("attn.proj.weight", (0, 1)),
+    "proj.bias": ("attn.proj.bias", (0,)),
+    "norm2.weight": ("ffn_layer_norm.weight", (0,)),
+    "norm2.bias": ("ffn_layer_norm.bias", (0,)),
+    "fc1.weight": ("fc1.weight", (0, 1)),
+    "fc1.bias": ("fc1.bias", (0,)),
+    "fc2.weight": ("fc2.weight", (0, 1)),
+    "fc2.bias": ("fc2.bias", (0,)),
+}
+
+
+def read_autoformer(
+    checkpoint: str | Path | Mapping[str, Any], space: Space | None = None
+) -> tuple[Space, dict[str, Tensor]]:
+    """Read a supernet checkpoint in the layout of AutoFormer's release.
+
+    Every subnet of the space then computes what the released code computes for it.
+
+    Args:
+        checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model`.
+        space: the space to read it for. By default the released space (tiny, small or base) of the checkpoint's size,
+            with the image size, channels and classes of the checkpoint.
+
+    Returns:
+        The space, and the parameters of its supernet by our names, in float32.
+
+    Raises:
+        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+    """
+    state = _parameters(checkpoint)
+    space = space or _recognise(state)
+    if space.family != "vit" or len(space["patch_size"].choices) != 1:
+        raise UserError(f"space {space.name}: an AutoFormer checkpoint needs a vit space with one patch size")
+    if space.constants.qkv_bias == "head":
+        raise UserError(
+            f"space {space.name}: the released layout has no bias for each head; "
+            "say `qkv_bias: thirds` (which entry serves what depends on the heads), or `none`"
+        )
+    with torch.device("meta"):
+        ours = VitSupernet(space).state_dict()
+    sources = {name: _source(name) for name in ours}
+    wanted = {released for released, _ in sources.values()}
+    depth = max(space["depth"].choices)
+    for key in state:
+        block = re.match(r"blocks\.(\d+)\.", key)
+        if key not in wanted and not (block and int(block[1]) >= depth):
+            raise UserError(f"the checkpoint has {key!r}, for which space {space.name} has no use")
+    read = {}
+    for name, tensor in ours.items():
+        released, prefix = sources[name]
+        if released not in state:
+            raise UserError(f"the checkpoint lacks {released!r}, which space {space.name} needs")
+        _check_shape(released, tuple(state[released].shape), tuple(tensor.shape), prefix, space)
+        value = state[released][tuple(slice(0, size) for size in tensor.shape)].float()
+        if released.endswith("qkv.weight"):
+            value = _undeal(value, space.constants.head_dim)
+        read[name] = value.clone(memory_format=torch.contiguous_format)
+    return space, read
+
+
+def _parameters(checkpoint: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
+    what: Any = checkpoint
+    if not isinstance(checkpoint, Mapping):
+        try:
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                what = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        except FileNotFoundError as error:
+            raise UserError(f"{checkpoint}: there is no such file") from error
+        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+            first = str(error).strip().splitlines()[:1]
+            raise UserError(f"{checkpoint}: not a checkpoint of tensors alone: {' '.join(first)}") from error
+    state = what.get("model", what) if isinstance(what, Mapping) else None
+    if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(
+            "not an AutoFormer checkpoint: expected a mapping of parameter names to tensors, or one as 'model'"
+        )
+    return state
+
+
+def _source(name: str) -> tuple[str, tuple[int, ...]]:
+    """The released name of one of our parameters, and the axes of which we may take a prefix."""
+    block = re.match(r"(blocks\.\d+\.)(.*)", name)
+    if block:
+        released, prefix = _BLOCK[block[2]]
+        return block[1] + released, prefix
+    return _NETWORK[re.sub(r"^stem\.\d+\.", "stem.{patch}.", name)]
+
+
+def _check_shape(
+    name: str, found: tuple[int, ...], needed: tuple[int, ...], prefix: tuple[int, ...], space: Space
+) -> None:
+    fits = len(found) == len(needed) and all(
+        have >= need if axis in prefix else have == need
+        for axis, (have, need) in enumerate(zip(found, needed, strict=False))
+    )
+    if not fits:
+        at_least = ", ".join(f"{size} or more" if axis in prefix else str(size) for axis, size in enumerate(needed))
+        raise UserError(f"the checkpoint's {name} is {list(found)}; space {space.name} needs [{at_least}]")
+
+
+def _undeal(weight: Tensor, head_dim: int) -> Tensor:
+    """Rows dealt round-robin, [heads, head_dim, 3], to ours, [heads, 3, head_dim]."""
+    return weight.unflatten(0, (-1, head_dim, 3)).transpose(1, 2).reshape(weight.shape)
+
+
+def _recognise(state: Mapping[str, Tensor]) -> Space:
+    """The released space that has a checkpoint's depth, heads and hidden channels, for its images and classes."""
+    try:
+        projection, position = state["patch_embed_super.proj.weight"], state["pos_embed"]
+        depth = sum(key.endswith("attn.qkv.weight") for key in state)
+        heads = state["blocks.0.attn.qkv.weight"].shape[0] / 3
+        hidden = state["blocks.0.fc1.weight"].shape[0] / state["blocks.0.fc1.weight"].shape[1]
+        classes = state["head.weight"].shape[0]
+        channels, patch = projection.shape[1], projection.shape[2]
+        side = round((position.shape[1] - 1) ** 0.5)
+    except (KeyError, IndexError) as error:
+        raise UserError(f"not an AutoFormer supernet checkpoint: it lacks {error}") from error
+    for name in RELEASED:
+        space = load_space(name)
+        held = (
+            max(space["depth"].choices),
+            max(space["blocks.0.heads"].choices) * space.constants.head_dim,
+            max(space["blocks.0.mlp_ratio"].choices),
+            space["patch_size"].choices[0],
+        )
+        if held == (depth, heads, hidden, patch):
+            return space.with_input(side * patch, channels, classes)
+    raise UserError(
+        f"the checkpoint has {depth} blocks of query width {heads:g} and MLP ratio {hidden:g}, patch size {patch}: "
+        f"none of {', '.join(RELEASED)}; say which space it is of"
+    )

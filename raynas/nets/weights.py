@@ -1,0 +1,87 @@
+"""Weights as safetensors files, and their fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from raynas.errors import UserError
+from raynas.nets import build_supernet
+from raynas.nets.layers import new_parameter
+from raynas.nets.supernet import Supernet, adopt
+from raynas.space import Space
+
+
+def save_weights(model: torch.nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
+    """Write a model's parameters (or a state dict) as one safetensors file."""
+    state = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    safetensors.torch.save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, path)
+
+
+def load_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        UserError: it is missing, or not such a file.
+    """
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file") from error
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path}: not a safetensors file: {error}") from error
+
+
+def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> Supernet:
+    """The supernet of a space with given weights.
+
+    A head for another number of classes is left as initialised, and said so: the rest is what transfers.
+
+    Args:
+        weights: a safetensors file, or a state dict (whose tensors the supernet then uses, without a copy).
+
+    Raises:
+        UserError: the file cannot be read, or its tensors are not those of the space's supernet.
+    """
+    state = dict(weights) if isinstance(weights, Mapping) else load_weights(weights)
+    with torch.device("meta"):
+        supernet = build_supernet(space)
+    ours = supernet.state_dict()
+    state = _with_own_head(state, space)
+    problems = [f"{name} is missing" for name in ours if name not in state]
+    problems += [f"{name} is unknown" for name in state if name not in ours]
+    problems += [
+        f"{name} is {list(state[name].shape)} instead of {list(tensor.shape)}"
+        for name, tensor in ours.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UserError(f"the weights are not of space {space.name}: {problems[0]}{more}")
+    return adopt(supernet, state)
+
+
+def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:
+    """The state with a fresh head where its head is for another number of classes."""
+    head = state.get("head.weight")
+    if head is None or head.ndim != 2 or len(head) == space.classes:
+        return state
+    print(f"the weights are for {len(head)} classes: a new head for {space.classes} classes is initialised")
+    weight = new_parameter(space.classes, head.shape[1]).detach().to(head)
+    return {**state, "head.weight": weight, "head.bias": torch.zeros(space.classes).to(head)}
+
+
+def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
+    """Twelve hex digits hashed from names, types, shapes and bytes, whatever the order and the device."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(memoryview(tensor.view(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()[:12]
