@@ -192,11 +192,27 @@ def _check_choices(choices: Any, rule: Rule, document: Document, place: Location
 
 
 def _check_complete(dimensions: list[Dimension], rules: dict[str, Rule], document: Document, place: Location) -> None:
-    found = {dimension.template for dimension in dimensions}
-    found |= {_stage_template(template) for template in found}
+    found = {dimension.name: dimension for dimension in dimensions}
     for template in rules:
-        if template not in found:
-            raise document.error(place, f"dimension {template!r} is missing")
+        for name in _required(template, found):
+            if name not in found:
+                anywhere = any(_stage_template(dimension.template) == template for dimension in dimensions)
+                raise document.error(place, f"dimension {name if anywhere else template!r} is missing")
+
+
+def _required(template: str, found: dict[str, Dimension]) -> Iterator[str]:
+    """The names that a rule's template stands for, given the stages and blocks that there are."""
+    before, star, after = template.partition(".*.")
+    if not star:
+        yield template
+        return
+    depth = found.get(f"{before.removesuffix('blocks')}depth")
+    indices = {int(name[len(before) + 1 :].split(".")[0]) for name in found if name.startswith(f"{before}.")}
+    count = max(depth.choices) if before.endswith("blocks") and depth else max(indices, default=0) + 1
+    for index in range(count):
+        kept = found.get(f"{before}.{index}.kept")
+        if after == "kept" or kept is None or True in kept.choices:  # a block that is always dropped has no more genes
+            yield from _required(f"{before}.{index}.{after}", found)
 
 
 def _stage_template(template: str) -> str:

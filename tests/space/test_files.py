@@ -54,7 +54,7 @@ def test_an_arch_with_its_space_in_place(tmp_path: Path) -> None:
     arch = load_arch(write(tmp_path / "arch.yaml", {"space": SPACE, "arch": ARCH}))
     assert arch.space.cardinality() == 12
     broken = {"space": {**SPACE, "clases": 3}, "arch": ARCH}
-    with pytest.raises(ConfigError, match=r"arch.yaml:\d+: clases: unknown key"):
+    with pytest.raises(ConfigError, match=r"arch.yaml:\d+: space.clases: unknown key"):
         load_arch(write(tmp_path / "arch.yaml", broken))
 
 
