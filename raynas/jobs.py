@@ -36,8 +36,8 @@ def submit(
     """Run a command on a cluster, in a copy of a local folder.
 
     Args:
-        command: what to run, such as `["python", "pipeline.py", "--run-dir", "s3://bucket/runs/first"]`; `python` is
-            the one on the PATH that the cluster's `ray start` had.
+        command: what to run, such as `["python", "pipeline.py", "digits", "--run", "s3://bucket/run"]`; `python` is the
+            one on the PATH that the cluster's `ray start` had.
         working_dir: a local folder with the script and code of your own; never data.
         address: of the cluster's dashboard; None for `RAY_API_SERVER_ADDRESS`, else `http://127.0.0.1:8265`.
         wait: for the end, showing the job's output.
@@ -61,9 +61,10 @@ def submit(
     if not wait:
         return job
     asyncio.run(_follow(client, job, show))
-    status = client.get_job_status(job)
-    if status != "SUCCEEDED":
-        raise UserError(f"job {job} {str(status).lower()}: {client.get_job_info(job).message}")
+    info = client.get_job_info(job)
+    if info.status != "SUCCEEDED":
+        why = (info.message or "no reason given").partition(", last available logs")[0]  # they have been shown
+        raise UserError(f"job {job} {str(info.status).lower()}: {' '.join(why.split())}")
     return job
 
 

@@ -102,8 +102,10 @@ def test_what_is_mounted_is_small_and_is_the_whole_project(tmp_path: Path) -> No
         if local.startswith("~"):
             continue
         target = tmp_path / Path(remote).relative_to("~/raynas")
-        copy_of = shutil.copytree if (ROOT / local).is_dir() else shutil.copy
-        copy_of(ROOT / local, target)
+        if (ROOT / local).is_dir():
+            shutil.copytree(ROOT / local, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / local, target)
     assert check_working_dir(tmp_path, limit_mib=10) > 0
     # Enough to install from: the build backend reads the metadata, the licence, the package and the spaces.
     built = subprocess.run(

@@ -1,0 +1,8 @@
+"""Train found networks on their own, as a job: the same options as `raynas retrain`."""
+
+import sys
+
+from raynas.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["retrain", *sys.argv[1:]]))

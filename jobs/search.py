@@ -1,0 +1,8 @@
+"""Search a trained supernet, as a job: the same options as `raynas search`."""
+
+import sys
+
+from raynas.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["search", *sys.argv[1:]]))

@@ -1,0 +1,8 @@
+"""Train a supernet, as a job: the same options as `raynas train`."""
+
+import sys
+
+from raynas.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -1,0 +1,160 @@
+"""Job scripts against a real local head with token authentication, and what is checked before an upload."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raynas.errors import UserError
+from raynas.jobs import check_working_dir, submit, uploaded_files
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(path.name for path in (ROOT / "jobs").glob("*.py"))
+
+
+@dataclass(frozen=True)
+class Head:
+    """A running head: its dashboard's address, and the environment of a client that may use it."""
+
+    address: str
+    env: dict[str, str]
+    home: Path
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    pytest.importorskip("aiohttp", reason="the jobs API is in raynas[jobs]")
+    temp = tempfile.mkdtemp(prefix="ray")  # not pytest's: Ray's socket paths must stay below 108 bytes
+    home = tmp_path_factory.mktemp("home")
+    (home / "token").write_text("0123456789abcdef0123456789abcdef")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env = {
+        **inherited,
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # a job's `python` is looked up in it
+        "PYTHONPATH": str(ROOT),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(home / "token"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--num-cpus=3", f"--temp-dir={temp}"]
+    command += ["--object-store-memory=150000000", "--dashboard-host=127.0.0.1"]
+    command += [f"--{name}={port}" for name, port in ports.items()]
+    try:
+        started = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", env, home)
+    finally:
+        # By process, never by `ray stop`: that would end every other Ray of this machine too.
+        ours = [each for each in psutil.process_iter(["cmdline"]) if any(temp in a for a in each.info["cmdline"] or [])]
+        for process in ours:
+            process.kill()
+        psutil.wait_procs(ours, timeout=10)
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+def submitted(head: Head, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "jobs" / "submit.py", "--address", head.address, "--", *arguments]
+    return subprocess.run(
+        [str(part) for part in command], env={**head.env, **env}, capture_output=True, text=True, timeout=280
+    )
+
+
+def test_a_pipeline_runs_as_a_job(head: Head, tmp_path: Path) -> None:
+    changes = {
+        "recipe.epochs": "1",
+        "search.evaluations": "12",
+        "search.options.population": "6",
+        "retrain.recipe.epochs": "1",
+        "retrain.seeds": "[0]",
+    }
+    run = tmp_path / "run"
+    options = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    done = submitted(head, "pipeline.py", "digits", "--run", run, "--workers", "2", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Report: {run}" in done.stdout
+    assert (run / "report.html").stat().st_size > 10_000
+    assert sorted(path.name for path in head.home.iterdir()) == ["token"]  # no token file of Ray's beside it
+
+
+def test_a_failed_job_is_an_error_with_its_own_message(head: Head, tmp_path: Path) -> None:
+    done = submitted(head, "train.py", "digit", "--run", tmp_path)
+    assert done.returncode == 2
+    assert "no preset 'digit'" in done.stdout
+    assert "failed" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_cluster_with_a_token_refuses_who_has_none(head: Head) -> None:
+    done = submitted(head, "train.py", "--help", RAY_AUTH_MODE="disabled")
+    assert done.returncode == 2
+    assert "wants its token" in done.stderr
+
+
+def test_no_cluster_is_told() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(UserError, match=r"no Ray dashboard answers at .*`ray dashboard cluster\.yaml`"):
+        submit(["python", "train.py"], ROOT / "jobs", f"http://127.0.0.1:{port}")
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)  # as if it were not there
+    with pytest.raises(UserError, match=r"aiohttp: pip install 'raynas\[jobs\]'"):
+        submit(["python", "train.py"], ROOT / "jobs")
+
+
+def test_uploaded_files_are_those_that_ray_packs(tmp_path: Path) -> None:
+    from ray._private.runtime_env.packaging import _dir_travel
+
+    for name in ("a.py", "data/x.bin", "data/keep.txt", "sub/.venv/lib.so", "sub/b.py", "sub/deep/c.log", "runs/r"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("# comment\n\nruns\n*.bin\n")
+    (tmp_path / ".rayignore").write_text("sub/.venv\n")
+    (tmp_path / "sub" / ".gitignore").write_text("*.log\n")
+    packed: list[Path] = []
+    _dir_travel(tmp_path, [], packed.append, include_gitignore=True)
+    assert set(uploaded_files(tmp_path)) == {path for path in packed if path.is_file()}
+    assert {path.name for path in uploaded_files(tmp_path) if path.suffix} == {"a.py", "b.py", "keep.txt"}
+
+
+def test_a_large_working_directory_is_refused_with_its_largest_entries(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name, size in {"images/0": 3, "images/1": 4, "weights": 2, "train.py": 1}.items():
+        (tmp_path / name).write_bytes(bytes(size * 2**20))
+    assert check_working_dir(tmp_path) == 10 * 2**20
+    with pytest.raises(UserError, match=r"holds 10 MiB, more than 5 MiB; .* images \(7 MiB\), weights \(2 MiB\)"):
+        check_working_dir(tmp_path, limit_mib=5)
+    (tmp_path / ".rayignore").write_text("images\n")
+    assert check_working_dir(tmp_path, limit_mib=5) < 4 * 2**20
+    with pytest.raises(UserError, match="not a folder"):
+        check_working_dir(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_explains_itself(script: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "jobs" / script), "--help"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "usage:" in done.stdout
