@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "reports": {"results", "space", "statistics"},
     "search": {"costs", "space"},
     "scoring": {"cluster", "costs", "data", "nets", "results", "space"},
-    # A preset holds the configurations of all parts; the training job, which reads one, is above the loop and its parts.
+    # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "search", "space", "training"},
     "training": {"cluster", "costs", "data", "nets", "preset", "results", "space"},
 }
