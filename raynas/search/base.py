@@ -68,6 +68,7 @@ class Search(ABC):
         objectives: what is made large or small.
         constraints: inclusive bounds on costs that every arch handed out meets.
         budget: the most archs that it will hand out; None if only the space bounds it.
+        generations: the most generations after the first; None for any number.
         history: what was told, in order.
         ended: why the search ended before its budget; None if it did not.
     """
@@ -82,12 +83,14 @@ class Search(ABC):
         constraints: Mapping[str, Bounds] | None,
         seed: int,
         budget: int | None,
+        generations: int | None = None,
         uniform_over: Uniform = "dimensions",
     ):
         self.space = space
         self.objectives = Objectives({"accuracy": "max"} if objectives is None else objectives)
         self.constraints = Constraints(space, constraints or {})
         self.budget = budget
+        self.generations = generations
         self.history: list[Evaluated] = []
         self.ended: str | None = None
         sampling, variation = np.random.SeedSequence(seed).spawn(2)
@@ -97,6 +100,7 @@ class Search(ABC):
         self._outstanding: deque[_Asked] = deque()
         self._codes: list[np.ndarray] = []
         self._generation = -1
+        self._short = False
         self.candidates.check()
 
     @abstractmethod
@@ -132,7 +136,7 @@ class Search(ABC):
 
     def _refill(self) -> None:
         left = None if self.budget is None else self.budget - len(self.history) - len(self._outstanding)
-        if self.ended or left == 0:
+        if self.ended or left == 0 or self._generation == self.generations:
             return
         if self.learns and self._outstanding:
             raise UserError(f"{len(self._outstanding)} archs of this generation have no score yet: tell them first")
@@ -144,8 +148,9 @@ class Search(ABC):
             return
         self._generation += 1
         codes = codes[:left]
-        if wanted is not None and len(codes) < min(wanted, wanted if left is None else left):
-            logger.warning("generation %d has %d archs, not %d: no more new ones", self._generation, len(codes), wanted)
+        if wanted is not None and len(codes) < (wanted if left is None else min(wanted, left)) and not self._short:
+            self._short = True
+            logger.warning("from generation %d on there are fewer new archs than wanted (%d)", self._generation, wanted)
         costs = cost(self.space, codes)
         for index, arch in enumerate(self.space.decode(codes)):
             values = {name: float(costs[name][index]) for name in costs}

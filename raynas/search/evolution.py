@@ -104,7 +104,8 @@ class Evolution(Search):
         self.mutation = released_mutation(space) if mutation is None else mutation
         check_mutation(space, self.mutation)
         children = max(population, mutations + crossovers)
-        super().__init__(space, objectives, constraints, seed, budget(evaluations, generations, population, children))
+        archs, generations = budgets(evaluations, generations, population, children)
+        super().__init__(space, objectives, constraints, seed, archs, generations)
         if len(self.objectives.names) != 1:
             raise UserError("Evolution ranks by one objective: use NSGA2, or make the others constraints")
         self.population, self.parents = population, parents
@@ -141,9 +142,11 @@ class Evolution(Search):
         return self.candidates.take(crosses, self.crossovers, self.tally["crossover"])
 
 
-def budget(evaluations: int | None, generations: int | None, population: int, children: int) -> int:
-    """Archs that a generational search may hand out: the smaller of its two budgets; 20 generations without any."""
+def budgets(
+    evaluations: int | None, generations: int | None, population: int, children: int
+) -> tuple[int | None, int | None]:
+    """The most archs and the most generations of a generational search; 20 generations if neither is given."""
     if evaluations is None and generations is None:
         generations = 20
     spent = [evaluations, None if generations is None else population + generations * children]
-    return min(number for number in spent if number is not None)
+    return min(number for number in spent if number is not None), generations

@@ -11,7 +11,7 @@ from raynas.costs import Bounds
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
-from raynas.search.evolution import budget, check_crossover, check_mutation
+from raynas.search.evolution import budgets, check_crossover, check_mutation
 from raynas.space import Codes, Space
 
 
@@ -63,7 +63,8 @@ class NSGA2(Search):
             raise UserError(f"crossover_probability must be in [0, 1], not {crossover_probability!r}")
         self.mutation = 1 / len(space.dimensions) if mutation is None else mutation
         check_mutation(space, self.mutation)
-        super().__init__(space, objectives, constraints, seed, budget(evaluations, generations, population, population))
+        archs, generations = budgets(evaluations, generations, population, population)
+        super().__init__(space, objectives, constraints, seed, archs, generations)
         self.population = population
         self.crossover_probability = crossover_probability
         self.crossover: Literal["gene", "block"] = crossover

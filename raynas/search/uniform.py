@@ -47,7 +47,7 @@ class RandomSearch(Search):
         at_least(1, evaluations=evaluations)
         if uniform_over not in ("dimensions", "archs"):
             raise UserError(f"uniform_over is 'dimensions' or 'archs', not {uniform_over!r}")
-        super().__init__(space, objectives, constraints, seed, evaluations, uniform_over)
+        super().__init__(space, objectives, constraints, seed, evaluations, uniform_over=uniform_over)
 
     def _next_generation(self) -> Codes:
         return self.candidates.random(_CHUNK)

@@ -119,10 +119,23 @@ def test_every_arch_handed_out_meets_every_constraint(make: Make, medium: Space)
     assert ((low <= costs["params"]) & (costs["params"] <= top)).all()
 
 
-def test_bounds_are_inclusive(make: Make, small: Space) -> None:
-    arch = small.largest()
-    exact = int(cost(small, small.encode([arch]))["macs"][0])
-    assert drive(make(small, constraints={"macs": (exact, exact)})) == [arch]
+def test_bounds_are_inclusive_and_a_single_rare_arch_is_found(make: Make, medium: Space) -> None:
+    arch = medium.largest()  # once in 15,000 random archs
+    exact = int(all_macs(medium).max())
+    assert drive(make(medium, constraints={"macs": (exact, exact)})) == [arch]
+
+
+def test_ends_where_a_space_too_large_to_count_has_no_more(
+    make: Make, medium: Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("raynas.search.candidates.ENUMERABLE", 0)
+    low, high = np.quantile(all_macs(medium), (0.02, 0.022))
+    feasible = int(((low <= all_macs(medium)) & (all_macs(medium) <= high)).sum())
+    search = make(medium, constraints={"macs": (float(low), float(high))})
+    asked = drive(search)
+    assert 0.9 * feasible <= len(asked) <= feasible < 60
+    assert f"is not among the {len(asked)} handed out" in search.ended
+    assert search.ended in caplog.text
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -84,6 +84,13 @@ def test_budgets_the_first_spent_ends(medium: Space) -> None:
     assert len(drive(wide)) == 10 + 21
 
 
+def test_generations_are_counted_where_they_are_short(small: Space, caplog: pytest.LogCaptureFixture) -> None:
+    search = Evolution(small, population=60, mutations=30, crossovers=30, generations=1, constraints={"macs": (0, 2e5)})
+    drive(search)
+    assert {row.generation for row in search.history} == {0, 1}
+    assert caplog.messages == ["from generation 1 on there are fewer new archs than wanted (60)"]
+
+
 def test_parents_are_the_best_of_the_whole_history_in_stable_order(medium: Space) -> None:
     search = Evolution(medium, parents=3, population=10, mutations=5, crossovers=5, generations=5)
     first = search.ask(10)

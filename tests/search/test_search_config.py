@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
-from search_parts import TwoMethods, drive
+from search_parts import Scorer, TwoMethods, drive
 
 from raynas.config import parse_yaml, validate
 from raynas.errors import ConfigError, InfeasibleError, UserError
-from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search
+from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search, run_search
 from raynas.search.build import SEARCHES
 from raynas.search.config import OPTIONS
-from raynas.space import Space
+from raynas.space import Space, load_space
 
 
 def read(text: str) -> SearchConfig:
@@ -128,3 +130,16 @@ def test_a_search_of_the_users_own(medium: Space) -> None:
 def test_mistakes_in_a_search_of_the_users_own(medium: Space, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_search(read(text), medium)
+
+
+def test_the_search_in_the_documentation_works(medium: Space) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
+    code = page.split("```python\n")[-1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    climb = names["Climb"](medium, {"accuracy": "max"}, {"macs": (None, 1e9)}, seed=0, steps=3)
+    run = run_search(climb, Scorer(), progress=None)
+    assert run.steps == 0
+    preset = page.split("```yaml\n")[1].split("```")[0]
+    config = validate(SearchConfig, parse_yaml(preset, "docs"), ("search",))
+    assert build_search(config, load_space("autoformer/tiny")).budget == 1050
