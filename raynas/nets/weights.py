@@ -83,5 +83,5 @@ def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(memoryview(tensor.view(-1).view(torch.uint8).numpy()))
+        digest.update(bytes(tensor.view(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()[:12]
