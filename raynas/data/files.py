@@ -56,7 +56,7 @@ def _open_in_process(location: str, process: int) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(location)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{hide_secrets(location)}: cannot be opened: {_first_line(error)}") from error
+        raise UserError(f"{hide_secrets(location)}: cannot be opened: {first_line(error)}") from error
     return filesystem, path
 
 
@@ -86,7 +86,7 @@ def list_files(location: str) -> Listing:
     except FileNotFoundError:
         raise UserError(f"{hide_secrets(location)}: no such file or folder") from None
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{hide_secrets(location)}: cannot be listed: {_first_line(error)}") from error
+        raise UserError(f"{hide_secrets(location)}: cannot be listed: {first_line(error)}") from error
     entries = sorted((entry.path[len(root) :].lstrip("/"), entry) for entry in found)
     entries = [(path, entry) for path, entry in entries if not _hidden(path)]
     files = [(path, entry.size) for path, entry in entries if entry.type == fs.FileType.File]
@@ -109,7 +109,7 @@ def open_file(location: str, path: str) -> pa.NativeFile:
     try:
         return filesystem.open_input_file(f"{root.rstrip('/')}/{path}" if path else root)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{shown(location, path)}: cannot be read: {_first_line(error)}") from error
+        raise UserError(f"{shown(location, path)}: cannot be read: {first_line(error)}") from error
 
 
 def open_image(encoded: bytes, where: str) -> Image.Image:
@@ -123,7 +123,7 @@ def open_image(encoded: bytes, where: str) -> Image.Image:
         image.load()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = "not an image, or a damaged one" if isinstance(error, Image.UnidentifiedImageError) else error
-        raise UserError(f"{where}: cannot be read as an image: {_first_line(reason)}") from error
+        raise UserError(f"{where}: cannot be read as an image: {first_line(reason)}") from error
     if image.mode == "F":
         raise UserError(f"{where}: floating-point images have no fixed range; convert it to 8 bits a channel")
     return image
@@ -133,5 +133,6 @@ def _hidden(path: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
 
 
-def _first_line(error: object) -> str:
+def first_line(error: object) -> str:
+    """The first line of somebody else's message, for a message of one line."""
     return str(error).strip().partition("\n")[0]

@@ -119,7 +119,7 @@ class TrainLoader:
             np.arange(first + self.rank, first + step, self.world_size)
             for first in range(skip * step, self.steps * step, step)
         ]
-        return self._decode(epoch, order, steps) if self._loader else self._gather(epoch, order, steps)
+        return self._gather(epoch, order, steps) if self._loader is None else self._decode(epoch, order, steps)
 
     def _gather(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
         augmentation = BatchAugmentation(self.augment, len(order), self.seed, epoch)
@@ -184,6 +184,8 @@ def _image_loader(owner: TrainLoader, sampler: _Steps, workers: int, pin_memory:
     transform = image_transform(owner.augment, owner.images.geometry, data.mean, data.std)
     # A client of an object store does not survive a fork: those workers start afresh.
     context = multiprocessing.get_context("forkserver" if is_uri(data.name) else "fork") if workers else None
+    if context is not None and context.get_start_method() == "forkserver":
+        context.set_forkserver_preload([__name__])  # torch is then imported once for all workers
     return DataLoader(
         _AugmentedImages(owner.images, transform, owner.seed),
         batch_sampler=sampler,

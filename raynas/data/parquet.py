@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from raynas.data.config import DataConfig
-from raynas.data.files import TEST, TRAIN, Listing, hide_secrets, open_file, open_image, shown
+from raynas.data.files import TEST, TRAIN, Listing, first_line, hide_secrets, open_file, open_image, shown
 from raynas.data.pool import Pool
 from raynas.errors import UserError
 
@@ -200,7 +200,7 @@ def _open(listing: Listing, file: int) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(open_file(listing.location, path))
     except pa.ArrowException as error:
-        raise UserError(f"{shown(listing.location, path)}: not a Parquet file: {error}") from error
+        raise UserError(f"{shown(listing.location, path)}: not a Parquet file: {first_line(error)}") from error
 
 
 def _read(listing: Listing, files: list[int], columns: Columns) -> tuple[ParquetSource, list[Any]]:

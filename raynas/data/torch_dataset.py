@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from raynas.config import load_object
+from raynas.data.files import first_line
 from raynas.data.pool import Pool, spread
 from raynas.errors import UserError
 
@@ -57,7 +58,7 @@ def read_torch_dataset(name: str) -> tuple[Pool, Pool | None, tuple[str, ...]]:
     try:
         returned = function()
     except Exception as error:  # whatever somebody's own code raises
-        raise UserError(f"data {name!r}: the function failed: {type(error).__name__}: {error}") from error
+        raise UserError(f"data {name!r}: the function failed: {type(error).__name__}: {first_line(error)}") from error
     datasets = returned if isinstance(returned, tuple) else (returned,)
     if len(datasets) not in (1, 2) or not all(_map_style(dataset) for dataset in datasets):
         raise UserError(
@@ -88,7 +89,7 @@ def _item(source: TorchSource, index: int) -> tuple[Any, Any]:
     try:
         image, label = source.dataset[index]
     except Exception as error:  # whatever somebody's own code raises
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{source.where(index)}: no (image, label) could be read: {reason}") from error
     return image, label
 

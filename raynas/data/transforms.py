@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import create_transform
+from timm.data import auto_augment, create_transform
 from timm.data.random_erasing import RandomErasing
 from timm.data.transforms import MaybePILToTensor
 from torch import Tensor
@@ -54,6 +54,9 @@ def image_transform(
         except (AssertionError, ValueError, KeyError) as error:
             raise UserError(f"auto_augment: {augment.auto_augment!r} is not a policy that timm knows") from error
         placed = [_to_pil, crop] if augment.scale is not None else [*_placed(augment, geometry), F.to_pil_image]
+        for op in _operations(change):
+            if op.aug_fn is auto_augment.posterize:
+                op.aug_fn = _posterize
         steps += [*placed, change, MaybePILToTensor()]
     else:
         steps += _placed(augment, geometry)
@@ -61,6 +64,18 @@ def image_transform(
     if augment.reprob:
         steps.append(_erasing(augment))
     return transforms.Compose(steps)
+
+
+def _operations(change: transforms.Compose) -> Iterator[auto_augment.AugmentOp]:
+    """All operations of timm's policies (RandAugment and AugMix have a list, AutoAugment a list of lists)."""
+    for policy in change.transforms:
+        for entry in getattr(policy, "ops", None) or getattr(policy, "policy", []):
+            yield from entry if isinstance(entry, list) else [entry]
+
+
+def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
+    """timm's, which asks for no bits at its highest strength: black once, an error in recent versions of Pillow."""
+    return auto_augment.posterize(image, bits, **options) if bits else Image.new(image.mode, image.size)
 
 
 def _placed(augment: AugmentConfig, geometry: Geometry) -> list[Callable[[Any], Any]]:
