@@ -106,6 +106,12 @@ def test_a_failed_job_is_an_error_with_its_own_message(head: Head, tmp_path: Pat
     assert "failed" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_a_job_does_not_write_where_ray_deletes(head: Head) -> None:
+    done = submitted(head, "train.py", "digits", "--run", "runs/lost")
+    assert done.returncode == 2
+    assert "runs/lost lies in the working directory of a Ray job" in done.stdout
+
+
 def test_a_cluster_with_a_token_refuses_who_has_none(head: Head) -> None:
     done = submitted(head, "train.py", "--help", RAY_AUTH_MODE="disabled")
     assert done.returncode == 2

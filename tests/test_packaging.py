@@ -10,7 +10,11 @@ import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+
+import raynas
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,6 +90,25 @@ def test_the_command_is_installed(installed: Path, tmp_path: Path) -> None:
     assert "search" in run(installed.parent / "raynas", "--help", cwd=tmp_path)
 
 
+SHIPPED = sorted(str(path.relative_to(ROOT / "spaces").with_suffix("")) for path in (ROOT / "spaces").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_file_loads(name: str) -> None:
+    content = yaml.safe_load((ROOT / "spaces" / f"{name}.yaml").read_text())
+    if "arch" in content:
+        arch = raynas.load_arch(name)
+        assert arch in arch.space
+    elif "recipe" in content:
+        space = raynas.load_space(raynas.load_preset(name).space)
+        assert space.cardinality() > 0
+    else:
+        space = raynas.load_space(name)
+        archs = [space.smallest(), space.largest(), space.sample(np.random.default_rng(0))]
+        assert space.decode(space.encode(archs)) == archs
+        assert space.name == name
+
+
 def test_nothing_names_a_machine() -> None:
     home = r"(?:/root/|/home/(?!ubuntu\b)\w+|/Users/\w+|[A-Z]:\\\\Users)"
     found = []
@@ -106,6 +129,17 @@ def test_documentation_points_at_files_that_exist() -> None:
                 if "://" not in target and not (path.parent / target).exists():
                     missing.append(f"{path.relative_to(ROOT)}: {target}")
     assert missing == []
+
+
+def test_the_readme_shows_what_works() -> None:
+    (example,) = re.findall(r"```python\n(import numpy.*?)```", (ROOT / "README.md").read_text(), re.S)
+    example = example.replace("autoformer/tiny", "digits/vit")  # seconds instead of minutes
+    compile(example, "README.md", "exec")
+    without_training, _, training = example.partition("run = ")
+    names = set(re.findall(r"raynas\.(\w+)", training))
+    assert {"train", "ScorePool", "Evolution"} <= names
+    assert all(callable(getattr(raynas, name)) for name in names)
+    subprocess.run([sys.executable, "-c", without_training], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def test_targets_of_the_readme_exist() -> None:

@@ -52,6 +52,11 @@ class RunDir:
         self.path = Path(self.root) if isinstance(self.filesystem, fs.LocalFileSystem) else None
         self.uri: str = given if self.path is None else str(self.path)
         self.name = without_secrets(self.uri)
+        if self.path is not None and "working_dir_files" in self.path.parts:
+            raise RunDirError(
+                f"{given} lies in the working directory of a Ray job, which is deleted with the job: give a path that "
+                "every node sees, or a URI"
+            )
         if not self.exists(MARKER):
             if not create:
                 raise RunDirError(f"{self.name} is not a run directory: it has no {MARKER}")
