@@ -219,7 +219,7 @@ def _why(error: Exception, run: RunDir) -> str:
 
 
 class Board:
-    """A mailbox from rank 0 to the driver (an actor). It remembers an error of the user's: retrying does not mend it."""
+    """A mailbox from rank 0 to the driver, an actor. It remembers a user's error, which no retrying mends."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -105,6 +105,7 @@ def train_loop(
             rank=context.rank,
             world_size=context.world_size,
             train_on=train_on,
+            pin_memory=context.device.type == "cuda",
         )
 
     loader = load_images()
@@ -183,7 +184,8 @@ def train_epoch(
     before = state.running.get("seconds", 0.0)
     for images, labels in loader.epoch(state.epoch, skip=state.step_in_epoch):
         schedule.step_update(state.step)
-        images, labels = images.to(context.device), labels.to(context.device)
+        images = images.to(context.device, non_blocking=True)
+        labels = labels.to(context.device, non_blocking=True)
         loss, norm = train_step(state, step, images, labels, context)
         state.step += 1
         state.step_in_epoch += 1

@@ -56,12 +56,23 @@ class Plan(Config):
     objective: Part = Part(name="labels")
     gradients: Part = Part(name="sum")
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> Plan:
-        self.build_sampler()
-        self.build_objective()
-        self.build_gradients()
-        return self
+    @pydantic.field_validator("sampler")
+    @classmethod
+    def _sampler(cls, part: SamplerPart) -> SamplerPart:
+        _with_options(part, SAMPLERS, "sampler", given=3)
+        return part
+
+    @pydantic.field_validator("objective")
+    @classmethod
+    def _objective(cls, part: Part) -> Part:
+        _with_options(part, OBJECTIVES, "objective", given=4)
+        return part
+
+    @pydantic.field_validator("gradients")
+    @classmethod
+    def _gradients(cls, part: Part) -> Part:
+        _with_options(part, POLICIES, "gradient policy", given=0)
+        return part
 
     def build_sampler(self) -> Callable[..., Any]:
         """The sampler with its options: `(space, rng, losses) -> list of Pass`."""

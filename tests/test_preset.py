@@ -1,0 +1,94 @@
+"""Presets: the shipped ones, overrides, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raynas.errors import ConfigError, UserError
+from raynas.preset import load_preset, override, parse_overrides
+
+WRONG = """\
+space: digits/vit
+data: digits
+recipe:
+  epochs: 3
+  batch_size: 32
+  lr: 0.001
+  warm_epochs: 1
+"""
+
+
+def test_autoformer_preset_is_the_released_procedure() -> None:
+    preset = load_preset("autoformer")
+    recipe = preset.recipe
+    assert preset.space == "autoformer/small"
+    assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (500, 1024, "adamw", 0.05)
+    assert recipe.effective_lr == pytest.approx(1e-3)  # 5e-4 per 512 images
+    assert (recipe.sched, recipe.min_lr, recipe.warmup_epochs, recipe.warmup_lr) == ("cosine", 1e-5, 20, 1e-6)
+    assert (recipe.drop_path, recipe.smoothing, recipe.mixup, recipe.cutmix) == (0.1, 0.1, 0.8, 1.0)
+    assert (recipe.clip_grad, recipe.ema) == (None, None)
+    augment = recipe.augment
+    assert (augment.auto_augment, augment.reprob, augment.remode, augment.repeats) == (
+        "rand-m9-mstd0.5-inc1",
+        0.25,
+        "pixel",
+        3,
+    )
+    assert preset.plan.sampler.name == "single_path" and preset.plan.objective.name == "labels"
+
+
+def test_digits_preset_loads_and_dumps_to_itself() -> None:
+    preset = load_preset("digits/preset")
+    assert preset.data is not None and preset.data.name == "digits"
+    assert type(preset).model_validate(preset.model_dump(mode="json")) == preset
+
+
+def test_wrong_key_names_line_and_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(WRONG)
+    with pytest.raises(ConfigError) as caught:
+        load_preset(path)
+    assert "mine.yaml:7: recipe.warm_epochs: unknown key 'warm_epochs' (did you mean 'warmup_epochs'?)" in str(
+        caught.value
+    )
+
+
+def test_space_beside_the_preset_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(WRONG.replace("digits/vit", "own.yaml").replace("  warm_epochs: 1\n", ""))
+    (tmp_path / "own.yaml").write_text("family: vit")
+    assert load_preset(tmp_path / "mine.yaml").space == str(tmp_path / "own.yaml")
+
+
+def test_overrides_by_dotted_key() -> None:
+    preset = load_preset("digits", {"recipe.epochs": 7, "recipe.augment": {"hflip": 0.5}, "data": "digits"})
+    assert preset.recipe.epochs == 7
+    assert preset.recipe.augment.hflip == 0.5
+    assert preset.recipe.augment.shift == load_preset("digits").recipe.augment.shift
+    sandwich = override(preset, {"plan.sampler": {"name": "sandwich", "random": 1}, "plan.sampler.per_rank": True})
+    assert sandwich.plan.sampler.options == {"random": 1} and sandwich.plan.sampler.per_rank
+    back = override(sandwich, {"plan.sampler": {"name": "single_path"}})
+    assert back.plan.sampler.options == {}  # the old sampler's options went with it
+    with pytest.raises(ConfigError, match=r"override: recipe.epoch: unknown key 'epoch' \(did you mean 'epochs'\?\)"):
+        override(preset, {"recipe.epoch": 3})
+    with pytest.raises(ConfigError, match="recipe.epochs"):
+        override(preset, {"recipe.epochs": "many"})
+
+
+def test_overrides_of_a_command_line() -> None:
+    assert parse_overrides(["recipe.epochs=3", "data=digits", "recipe.ema=null"]) == {
+        "recipe.epochs": 3,
+        "data": "digits",
+        "recipe.ema": None,
+    }
+    with pytest.raises(UserError, match="KEY=VALUE"):
+        parse_overrides(["recipe.epochs"])
+
+
+def test_retraining_changes_the_recipe() -> None:
+    preset = load_preset("digits", {"retrain.recipe": {"epochs": 11, "augment": {"hflip": 0.5}}})
+    assert preset.retrain_recipe.epochs == 11 and preset.retrain_recipe.augment.hflip == 0.5
+    assert preset.retrain_recipe.batch_size == preset.recipe.batch_size or preset.retrain.recipe.get("batch_size")
+    with pytest.raises(ConfigError, match=r"epoch: unknown key 'epoch' \(did you mean 'epochs'\?\)"):
+        load_preset("digits", {"retrain.recipe": {"epoch": 11}})

@@ -1,0 +1,98 @@
+"""Two processes do what one does with both batches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+from training_parts import SPACE, few, plan, recipe, same
+
+from raynas.errors import UserError
+from raynas.nets import build_supernet
+from raynas.space import Space
+from raynas.training.context import GroupContext, LocalContext
+from raynas.training.loop import train_loop
+from raynas.training.samplers import Losses, Pass
+from raynas.training.streams import derive
+
+SETTINGS = {"opt": "momentum", "lr": 0.1, "weight_decay": 0.05}
+PER_RANK = {"name": "single_path", "per_rank": True}
+
+
+def unlike(space: Space) -> torch.nn.Module:
+    """A network that starts differently on every rank."""
+    model = build_supernet(space)
+    with torch.no_grad():
+        model.get_parameter("head.weight").add_(dist.get_rank())
+    return model
+
+
+def process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    found: dict[str, Any] = {}
+    for name, sampler in (("same", "sandwich"), ("per_rank", PER_RANK)):
+        context = GroupContext(Path(folder) / name)
+        found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
+    try:
+        train_loop(SPACE, few(), plan(), recipe(), GroupContext(), build=unlike)
+    except UserError as error:
+        found["drift"] = str(error)
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    multiprocessing.spawn(process, args=(str(folder),), nprocs=2)
+    return folder
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], atol=2e-5, rtol=1e-4)
+
+
+def test_two_processes_equal_one_on_the_joined_batch(two: Path) -> None:
+    first, second = (found["same"] for found in load(two))
+    assert same(first, second)
+    one = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS)).model.state_dict()
+    assert_close(first, one)
+
+
+def both_ranks(space: Space, rng: np.random.Generator, losses: Losses) -> list[Pass]:
+    """What two ranks draw for themselves, as one batch of which rank r has the rows r, r + 2, ..."""
+    return [Pass("mixed", "mixed", tuple(space.sample(generator) for generator in GENERATORS))]
+
+
+GENERATORS = [np.random.default_rng(derive(0, "sampler", rank, 0)) for rank in range(2)]
+
+
+def test_ranks_with_archs_of_their_own_equal_one_mixed_batch(two: Path) -> None:
+    """A block that only one rank used gets half of that rank's mean gradient; one that none used does not move."""
+    first, second = (found["per_rank"] for found in load(two))
+    assert same(first, second)
+    one = train_loop(SPACE, few(), plan(f"{__name__}:both_ranks"), recipe(**SETTINGS)).model.state_dict()
+    assert_close(first, one)
+
+
+def test_drifted_ranks_are_found(two: Path) -> None:
+    for found in load(two):
+        assert "drifted apart" in found["drift"] and "head.weight" in found["drift"]
+
+
+def test_another_number_of_workers_takes_the_checkpoint(two: Path) -> None:
+    resumed = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS), LocalContext(two / "same"))
+    assert same(resumed.model.state_dict(), load(two)[0]["same"])

@@ -1,0 +1,99 @@
+"""Samplers, objectives, and how a plan names them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from training_parts import SPACE, plan
+
+from raynas.config import parse_yaml, validate
+from raynas.errors import ConfigError
+from raynas.training.objectives import inplace_distillation, labels
+from raynas.training.plan import Plan
+from raynas.training.samplers import Pass, sandwich, single_path
+
+
+def no_losses(archs: object) -> list[float]:
+    raise AssertionError("these samplers ask for no losses")
+
+
+def test_sandwich_is_largest_smallest_then_random() -> None:
+    passes = sandwich(SPACE, np.random.default_rng(0), no_losses, random=2)
+    assert [this.role for this in passes] == ["largest", "smallest", "random", "random"]
+    assert passes[0].archs == (SPACE.largest(),) and passes[1].archs == (SPACE.smallest(),)
+    assert len({this.name for this in passes}) == 4
+
+
+def test_single_path_draws_every_choice_equally_often() -> None:
+    """Uniform over dimensions, as AutoFormer draws: each depth half of the time, though depth 2 has more archs."""
+    rng = np.random.default_rng(0)
+    depths = [single_path(SPACE, rng, no_losses)[0].archs[0]["depth"] for _ in range(1000)]
+    assert depths.count(1) == pytest.approx(500, abs=4 * math.sqrt(250))
+
+
+def test_the_same_seed_gives_the_same_archs() -> None:
+    drawn = [
+        [sandwich(SPACE, rng, no_losses)[3].archs for _ in range(20)] for rng in map(np.random.default_rng, (5, 5, 6))
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_label_loss_by_hand() -> None:
+    """Logits (0, ln 3): probabilities 1/4, 3/4."""
+    logits = torch.tensor([[0.0, math.log(3)]])
+    this = Pass("random", "random", ())
+    hard = labels(this, logits, torch.tensor([[0.0, 1.0]]), {})
+    mixed = labels(this, logits, torch.tensor([[0.4, 0.6]]), {})
+    assert hard.item() == pytest.approx(-math.log(3 / 4))
+    assert mixed.item() == pytest.approx(-0.4 * math.log(1 / 4) - 0.6 * math.log(3 / 4))
+
+
+def test_distillation_loss_by_hand() -> None:
+    """The teacher says 1/4, 3/4; the student 1/2, 1/2. At temperature 2 the teacher says 1/(1+sqrt 3), the rest."""
+    teacher = torch.tensor([[0.0, math.log(3)]])
+    student = torch.tensor([[0.0, 0.0]], requires_grad=True)
+    targets = torch.tensor([[1.0, 0.0]])
+    this = Pass("smallest", "smallest", ())
+    loss = inplace_distillation(this, student, targets, {"largest": teacher})
+    assert loss.item() == pytest.approx(math.log(2))
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert gradient[0].tolist() == pytest.approx([1 / 2 - 1 / 4, 1 / 2 - 3 / 4])  # softmax minus teacher: that of KL
+    warm = inplace_distillation(this, student, targets, {"largest": teacher}, temperature=2.0)
+    (gradient,) = torch.autograd.grad(warm, student)
+    share = 1 / (1 + math.sqrt(3))
+    assert gradient[0].tolist() == pytest.approx([2 * (1 / 2 - share), 2 * (share - 1 / 2)])
+    largest = inplace_distillation(Pass("largest", "largest", ()), teacher, targets, {})
+    assert largest.item() == pytest.approx(-math.log(1 / 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sampler: sandwhich", "p.yaml:1: sampler: unknown sampler 'sandwhich' (did you mean 'sandwich'?)"),
+        (
+            "sampler:\n  name: sandwich\n  randoms: 3",
+            "sampler 'sandwich' has no option 'randoms' (did you mean 'random'?)",
+        ),
+        ("objective: {name: labels, temperature: 2}", "objective 'labels' has no option 'temperature' (it has none)"),
+        ("gradients: {name: sum, weight: 1}", "gradient policy 'sum' has no option 'weight' (it has none)"),
+        ("sampler: nowhere:thing", "sampler 'nowhere:thing' cannot be imported"),
+        ("samplr: sandwich", "unknown key 'samplr' (did you mean 'sampler'?)"),
+    ],
+)
+def test_wrong_names_are_told_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(Plan, parse_yaml(text, "p.yaml"))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_own_part_needs_its_required_option() -> None:
+    with pytest.raises(ConfigError, match="needs the option 'share'"):
+        validate(Plan, parse_yaml(f"sampler: {__name__}:needy", "p.yaml"))
+    assert plan({"name": f"{__name__}:needy", "share": 0.5}).build_sampler()(SPACE, None, no_losses) == [0.5]
+
+
+def needy(space: object, rng: object, losses: object, *, share: float) -> list[float]:
+    return [share]

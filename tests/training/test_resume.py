@@ -1,0 +1,92 @@
+"""Resumed training is uninterrupted training, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_parts import SPACE, few, plan, recipe, same
+
+from raynas.errors import RunDirError
+from raynas.training.context import LocalContext, State
+from raynas.training.local import train_network
+from raynas.training.loop import train_loop
+
+EVERYTHING = {
+    "augment": {"shift": 1, "hflip": 0.5, "reprob": 0.5},
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "smoothing": 0.1,
+    "drop_path": 0.3,
+    "ema": 0.9,
+    "clip_grad": 1.0,
+    "accumulate": 2,
+    "checkpoints": {"every_steps": 2, "keep": 100},
+}
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing after it runs."""
+
+
+class Dying(LocalContext):
+    """Dies after so many checkpoints."""
+
+    def __init__(self, folder: Path, lives: int):
+        super().__init__(folder, keep=100)
+        self.lives = lives
+
+    def save(self, state: State, score: float) -> None:
+        super().save(state, score)
+        self.lives -= 1
+        if not self.lives:
+            raise Killed
+
+
+# Of six checkpoints the odd ones lie within an epoch of three steps, the even ones end it.
+@pytest.mark.parametrize(
+    ("sampler", "saved"), [("single_path", 1), ("single_path", 4), ("sandwich", 2), ("sandwich", 5)]
+)
+def test_resumed_equals_uninterrupted(tmp_path: Path, sampler: str, saved: int) -> None:
+    settings = recipe(**EVERYTHING)
+    whole = train_loop(SPACE, few(), plan(sampler), settings)
+    with pytest.raises(Killed):
+        train_loop(SPACE, few(), plan(sampler), settings, Dying(tmp_path, saved))
+    torch.manual_seed(99)  # another process would have other streams
+    resumed = train_loop(SPACE, few(), plan(sampler), settings, LocalContext(tmp_path))
+    assert same(resumed.model.state_dict(), whole.model.state_dict())
+    assert same(resumed.weights, whole.weights)
+    assert not same(resumed.weights, resumed.model.state_dict())  # the average is another one
+    untimed = [{k: v for k, v in entry.items() if k != "seconds"} for entry in resumed.history]
+    assert untimed == [{k: v for k, v in entry.items() if k != "seconds"} for entry in whole.history]
+
+
+def test_another_seed_gives_other_weights() -> None:
+    first, second = (train_loop(SPACE, few(), plan(), recipe(seed=seed)).weights for seed in (0, 1))
+    assert not same(first, second)
+
+
+def test_finished_training_returns_at_once(tmp_path: Path) -> None:
+    first = train_network(SPACE, few(), recipe(), out_dir=tmp_path)
+    events: list[dict[str, Any]] = []
+    again = train_network(SPACE, few(), recipe(), out_dir=tmp_path, on_event=events.append)
+    assert same(first.weights, again.weights)
+    assert [event["kind"] for event in events] == ["history"]
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:
+    train_network(SPACE, few(), recipe(epochs=1), out_dir=tmp_path)
+    with pytest.raises(RunDirError, match=r"recipe\.epochs was 1, is 2"):
+        train_network(SPACE, few(), recipe(epochs=2), out_dir=tmp_path)
+
+
+def test_best_and_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    context = LocalContext(tmp_path, keep=3)
+    for step, score in enumerate([0.1, 0.9, 0.3, 0.8, 0.2]):
+        context.save({"step": step, "rollbacks": 0, "tensor": torch.zeros(1)}, score)
+    kept = [torch.load(path, weights_only=True)["step"] for path in context.checkpoints()]
+    assert kept == [1, 3, 4]
+    newest = context.load()
+    assert newest is not None and newest["step"] == 4

@@ -1,0 +1,50 @@
+"""What the training tests share: a tiny space and few images, so that a training takes a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from raynas.data import Data, load_data
+from raynas.space import Space
+from raynas.training.plan import Plan
+from raynas.training.recipe import Recipe
+
+SPACE = Space.from_dict(
+    {
+        "family": "vit",
+        "input": {"size": 8, "channels": 1},
+        "classes": 10,
+        "constants": {"head_dim": 4},
+        "dimensions": {
+            "patch_size": [4],
+            "width": [8, 16],
+            "depth": [1, 2],
+            "blocks": {"heads": [1, 2], "mlp_ratio": [1.0, 2.0]},
+        },
+    },
+    "tiny",
+)
+
+
+def few(train: int = 96, search: int = 50) -> Data:
+    """Digits, cut down."""
+    full = load_data("digits")
+    return Data(full.config, full.class_names, full.train.take(np.arange(train)), full.search.take(np.arange(search)))
+
+
+def recipe(**changes: Any) -> Recipe:
+    """Three epochs of three steps of 32 images; nothing is random but first weights, order and archs."""
+    plain = {"epochs": 3, "batch_size": 32, "lr": 3e-3, "lr_base_batch": None, "warmup_epochs": 1, "smoothing": 0.0}
+    return Recipe.model_validate({**plain, **changes})
+
+
+def plan(sampler: Any = "single_path", **parts: Any) -> Plan:
+    return Plan.model_validate({"sampler": sampler, **parts})
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    """Whether two state dicts are equal bit for bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
