@@ -6,9 +6,7 @@ A network's folder holds `arch.yaml` (with its whole space) and `model.safetenso
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from raynas.nets.supernet import Supernet
-
-log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -133,14 +129,15 @@ def inherited(run: RunDir, arch: Arch) -> Supernet:
         RunDirError: the supernet is not trained yet.
         UserError: the supernet cannot hold the arch.
     """
-    from raynas.nets.weights import read_supernet
+    from raynas.nets.weights import load_supernet
 
     space = read_space(run)
     if not run.exists("supernet.safetensors"):
         raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
     if arch not in space:
         raise UserError(f"arch {arch.id} is not in space {space.name}: it has no inherited weights in this run")
-    return read_supernet(space, run.read_bytes("supernet.safetensors")).extract(space.arch(arch)).eval()
+    weights = _read(run.read_bytes("supernet.safetensors"), f"{run.name}/supernet.safetensors")
+    return load_supernet(space, weights).extract(space.arch(arch)).eval()
 
 
 def load_weights(run: RunDir, network: Network) -> Supernet:
@@ -200,30 +197,19 @@ def build(arch: Arch, weights: bytes | None, name: str, classes: int | None = No
         UserError: the weights do not fit the arch.
     """
     from raynas.nets import build_supernet
+    from raynas.nets.weights import load_supernet
 
     space = arch.space.fix(arch)
-    new_head = classes is not None and classes != space.classes
-    model = build_supernet(space.with_input(classes=classes) if new_head else space).eval()
+    space = space if classes is None else space.with_input(classes=classes)
     if weights is None:
-        return model
-    state = _read(weights, name)
-    if new_head:
-        log.warning(
-            "new head: %s was trained for %d classes and gets a fresh classifier for %d; train it before use",
-            arch.id,
-            space.classes,
-            classes,
-        )
-        head = {key: value for key, value in model.state_dict().items() if key.startswith("head.")}
-        state = {**state, **head}
+        return build_supernet(space).eval()
     try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(f"{name} does not fit arch {arch.id}: {' '.join(str(error).split())[:300]}") from error
-    return model
+        return load_supernet(space, _read(weights, name)).eval()
+    except UserError as error:
+        raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error
 
 
-def _read(weights: bytes, name: str) -> Mapping[str, Tensor]:
+def _read(weights: bytes, name: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 

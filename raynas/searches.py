@@ -80,6 +80,33 @@ def search(
     return finished
 
 
+def score_and_search(
+    run: RunDir,
+    settings: Settings,
+    name: str = MAIN,
+    replicas: int = 2,
+    gpus: float = 0,
+    progress: Callable[[str], None] | None = print,
+) -> int:
+    """`search` with a pool of replicas of its own; returns the number of archs that it spent.
+
+    Args:
+        replicas: Ray actors; 0 scores in this process, without Ray.
+        gpus: of one replica.
+
+    Raises:
+        UserError: as `search` and the scorer.
+    """
+    from raynas.scoring import LocalScorer, ScorePool
+
+    build_search(settings.search, read_space(run))  # an impossible budget is told before anything starts
+    scoring = settings.scoring
+    on: dict[str, Any] = {"images": scoring.images, "precision": scoring.precision}
+    scorer = ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
+    with scorer as entered:
+        return search(run, settings, entered, name, progress).evaluations
+
+
 def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:
     """Random search for the same objectives and constraints, at the budget that another search spent."""
     changes: dict[str, Any] = {"name": "random", "evaluations": evaluations, "generations": None, "options": {}}

@@ -45,7 +45,7 @@ def raynas_vit(
         UserError: no arch is given, it cannot be read, or it has no weights beside it.
     """
     from raynas.errors import UserError
-    from raynas.export import load_network
+    from raynas.networks import load_network
 
     if pretrained_cfg or pretrained_cfg_overlay:
         raise UserError("raynas_vit reads its weights and preprocessing from `arch`; it takes no pretrained_cfg")

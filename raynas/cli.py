@@ -1,0 +1,367 @@
+"""The `raynas` command: one thin function for each verb."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from raynas.config import nearest
+from raynas.errors import UserError
+
+if TYPE_CHECKING:
+    from raynas.preset import Preset
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+_EPILOG = """\
+the usual way:
+  raynas demo                                   see all of it on a small dataset, in a few minutes
+  raynas train autoformer/preset --run runs/a --data /data/imagenet
+  raynas search runs/a                          score subnets, find the best under the preset's budget
+  raynas retrain runs/a                         train the winner on its own
+  raynas evaluate runs/a                        measure it on the test split
+  raynas export runs/a --to my_network          plain files: weights, ONNX, torch.export
+  raynas report runs/a                          one HTML page about all of it
+
+Every command can be stopped at any time; the same command goes on where it was.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = _parser().parse_args(argv)
+        return options.verb(options) or 0
+    except UserError as error:
+        cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
+        message = str(cause if isinstance(cause, UserError) else error)
+        print(f"raynas: {' '.join(message.split())}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print(f"\nraynas: stopped. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
+        return INTERRUPTED
+
+
+# -- verbs ---------------------------------------------------------------------------------------------------------
+
+
+def demo(options: argparse.Namespace) -> None:
+    """The whole way on the digits."""
+    from raynas.demo import run_demo
+
+    run_demo(options.run)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train a supernet."""
+    from raynas.heartbeat import heartbeat
+    from raynas.training import train as train_supernet
+
+    preset = _preset(options.preset, options)
+    with heartbeat("training the supernet"):
+        run = train_supernet(preset, run_dir=options.run, workers=options.workers, use_gpu=options.gpu)
+    print(f"Next: raynas search {shlex.quote(run.name)}")
+
+
+def search(options: argparse.Namespace) -> None:
+    """Search a trained supernet."""
+    from raynas.console import describe_cost
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import find_arch
+    from raynas.results import RunDir
+    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, score_and_search
+
+    run = RunDir(options.run)
+    preset = _preset(run, options)
+    scoring = Scoring(images=options.images, precision=options.precision)
+    settings = Settings(search=preset.search, scoring=scoring)
+    gpus = 1 if options.gpu else 0
+    with run.lock(), heartbeat("searching"):
+        spent = score_and_search(run, settings, options.name, options.replicas, gpus)
+        if options.random:
+            random = Settings(search=baseline(preset.search, spent), scoring=scoring)
+            name = BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}"
+            score_and_search(run, random, name, options.replicas, gpus)
+    path = "best/arch.yaml" if options.name == MAIN else f"searches/{options.name}/arch.yaml"
+    winner = find_arch(run, "best") if options.name == MAIN else None
+    print(f"Winner: {run.local_or_uri(path)}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Measure finished networks on the test split."""
+    from raynas.evaluate import evaluate as evaluate_networks
+    from raynas.evaluate import networks_to_evaluate
+    from raynas.heartbeat import heartbeat
+    from raynas.results import RunDir
+
+    run = RunDir(options.run)
+    with heartbeat("evaluating"):
+        rows = evaluate_networks(run, networks_to_evaluate(run, options.arch), options.again)
+    print(f"{'arch':<14}{'weights':<12}{'seed':>5}{'MACs':>16}{'top-1':>9}{'images':>9}{'reading':>9}")
+    for row in rows:
+        seed = "" if row["seed"] is None else row["seed"]
+        print(
+            f"{row['arch']:<14}{row['how']:<12}{seed:>5}{row['macs']:>16,}{row['accuracy']:>9.2%}{row['images']:>9,}"
+            f"{row['reading']:>9}"
+        )
+    count = max(row["reading"] for row in run.store.read("evaluations", ["reading"]).to_pylist())
+    print(f"The test split has been read {count} time(s) in this run.")
+
+
+def retrain(options: argparse.Namespace) -> None:
+    """Train found networks on their own."""
+    from raynas.console import retrained_lines
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import find_arch
+    from raynas.results import RunDir
+    from raynas.retrain import retrain as retrain_networks
+
+    run = RunDir(options.run)
+    preset = _preset(run, options)
+    start = options.start or preset.retrain.start
+    how: Any = "finetuned" if start == "inherited" else "scratch"
+    seeds = range(options.seeds) if options.seeds else preset.retrain.seeds
+    train_on = options.on or preset.retrain.train_on
+    archs = [find_arch(run, name) for name in options.arch or ["best"]]
+    with heartbeat("retraining"):
+        rows = retrain_networks(run, archs, preset.retrain_recipe, how, list(seeds), train_on, options.parallel)
+    for line in retrained_lines(rows):
+        print(line)
+    print(f"Next: raynas evaluate {shlex.quote(options.run)}")
+
+
+def import_(options: argparse.Namespace) -> None:
+    """Read a released supernet."""
+    from raynas.importing import import_supernet
+
+    preset = _preset(options.preset, options) if options.preset else None
+    run = import_supernet(options.system, options.checkpoint, options.run, options.data, options.space, preset)
+    print(f"Imported into {run.name}. Next: raynas search {shlex.quote(run.name)}")
+
+
+def export(options: argparse.Namespace) -> None:
+    """Write a network as plain files."""
+    from raynas.export import choose, export_into_run
+    from raynas.export import export as export_network
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import Network, find_arch, trained_networks
+    from raynas.results import RunDir
+
+    run = RunDir(options.run)
+    arch = find_arch(run, options.arch)
+    network = Network(arch, "inherited") if options.inherited else choose(trained_networks(run), arch)
+    print(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
+    with heartbeat("exporting"):
+        if options.to is None:
+            export_into_run(run, network, options.onnx)
+        else:
+            export_network(run, network, options.to, options.onnx)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the HTML page."""
+    from raynas.reports import write_report
+    from raynas.results import RunDir
+    from raynas.searches import traces
+
+    run = RunDir(options.run)
+    print(write_report(run, traces(run)))
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Time forward passes."""
+    from raynas.bench import bench as time_networks
+    from raynas.results import RunDir
+
+    run = None if options.run is None else RunDir(options.run)
+    timings = time_networks(options.names, options.batch_size, options.rounds, options.threads, run)
+    print(f"{'network':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}")
+    for timing in timings:
+        low, high = (f"{1000 * value:.2f}" for value in timing.quartiles)
+        rate = timing.batch_size / timing.median
+        print(f"{timing.name:<40}{timing.macs:>16,}{1000 * timing.median:>12.2f}{f'{low} to {high}':>20}{rate:>12,.1f}")
+
+
+def cost(options: argparse.Namespace) -> None:
+    """Print MACs and parameters."""
+    from raynas.console import cost_table
+
+    print(cost_table(options.name))
+
+
+# -- the parser ----------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other mistake is told."""
+
+    def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            known = re.findall(r"[\w+-]+", wrong[2])
+            message = f"no such choice: {wrong[1]!r}{nearest(wrong[1], known)}"
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="raynas",
+        description="Find the best vision transformer for a budget: train one supernet, score its subnets, search.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    this = _verb(verbs, "demo", demo, "everything once on a small dataset, in a few minutes on two CPUs")
+    this.add_argument("--run", default="runs/demo", metavar="DIR", help="run directory (default: %(default)s)")
+
+    this = _verb(verbs, "train", train, "train a supernet", "raynas train digits --run runs/a --set recipe.epochs=3")
+    this.add_argument("preset", help="a shipped preset (digits, autoformer) or a YAML file")
+    this.add_argument("--run", required=True, metavar="DIR", help="run directory: a path, or a URI such as s3://...")
+    _data(this)
+    this.add_argument("--workers", type=_positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
+    this.add_argument("--gpu", action="store_true", help="one GPU for each worker")
+    _set(this)
+
+    this = _verb(
+        verbs,
+        "search",
+        search,
+        "score subnets and find the best under a budget",
+        "raynas search runs/a --set 'search.constraints.macs=[null, 1.3e9]' --replicas 4",
+    )
+    _run(this)
+    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
+    this.add_argument("--name", default="search", type=_name, help="of this search, where a run has several")
+    this.add_argument("--random", action="store_true", help="random search at the same budget beside it")
+    this.add_argument("--images", type=_positive, metavar="N", help="score on N images of the search split")
+    this.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp16"])
+    _set(this)
+
+    this = _verb(verbs, "evaluate", evaluate, "measure finished networks on the test split", "raynas evaluate runs/a")
+    _run(this)
+    _arch(this, default=None, more=" (default: the winner and every retrained network)")
+    this.add_argument("--again", action="store_true", help="measure even what has been measured")
+
+    this = _verb(
+        verbs, "retrain", retrain, "train found networks on their own", "raynas retrain runs/a --seeds 3 --arch best"
+    )
+    _run(this)
+    this.add_argument("--arch", action="append", metavar="ARCH", help="best, reference, an id or a file; repeatable")
+    this.add_argument("--from", dest="start", choices=["scratch", "inherited"], help="default: as the preset says")
+    this.add_argument("--on", choices=["train", "train+search"], help="images to train on; default: as the preset says")
+    this.add_argument("--seeds", type=_positive, metavar="N", help="train N times, with seeds 0 to N - 1")
+    this.add_argument("--parallel", type=_positive, metavar="N", help="at a time; 1: without Ray (default: all CPUs)")
+    _set(this)
+
+    this = _verb(
+        verbs,
+        "import",
+        import_,
+        "read a released supernet into a run directory",
+        "raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet",
+    )
+    this.add_argument("system", help="whose checkpoint it is: autoformer")
+    this.add_argument("checkpoint", help="the file as released")
+    this.add_argument("--run", required=True, metavar="DIR", help="run directory to make")
+    this.add_argument("--space", help="the space that the checkpoint is of (default: told from the checkpoint)")
+    this.add_argument("--preset", help="search and retraining for the run (default: the system's own)")
+    _data(this, required=True)
+    _set(this)
+
+    this = _verb(verbs, "export", export, "write a network as plain files", "raynas export runs/a --to my_network")
+    _run(this)
+    _arch(this, default="best")
+    this.add_argument("--inherited", action="store_true", help="with inherited weights, even if it was retrained")
+    this.add_argument("--to", metavar="DIR", help="folder to write (default: export in the run directory)")
+    this.add_argument(
+        "--onnx", action=argparse.BooleanOptionalAction, help="ONNX too (default: where raynas[onnx] is installed)"
+    )
+
+    this = _verb(verbs, "report", report, "write one HTML page about a run", "raynas report runs/a")
+    _run(this)
+
+    this = _verb(
+        verbs,
+        "bench",
+        bench,
+        "time forward passes of networks on this machine",
+        "raynas bench autoformer/published/tiny my_network --batch-size 32",
+    )
+    this.add_argument("names", nargs="+", metavar="NETWORK", help="export folder, arch file or a shipped arch's name")
+    this.add_argument("--batch-size", type=_positive, default=1, metavar="N", help="images of one pass (default: 1)")
+    this.add_argument("--rounds", type=_positive, default=30, metavar="N", help="timed passes of each (default: 30)")
+    this.add_argument("--threads", type=_positive, metavar="N", help="of torch (default: torch's own choice)")
+    this.add_argument("--run", metavar="DIR", help="run directory that keeps the timings")
+
+    this = _verb(verbs, "cost", cost, "print MACs and parameters of a space or an arch", "raynas cost autoformer/tiny")
+    this.add_argument("name", help="a shipped space or arch, or a YAML file")
+    return parser
+
+
+def _verb(verbs: Any, name: str, function: Any, summary: str, example: str = "") -> argparse.ArgumentParser:
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"example:\n  {example}" if example else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(verb=function)
+    return parser
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory: a path, or a URI such as s3://bucket/run")
+
+
+def _data(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    text = "digits, mnist5k, a folder of class folders, Parquet files, a URI, or module:function"
+    parser.add_argument("--data", required=required, help=text)
+
+
+def _arch(parser: argparse.ArgumentParser, default: str | None, more: str = "") -> None:
+    text = f"best, reference, the id of a scored subnet, or an arch file{more}"
+    parser.add_argument("--arch", default=default, help=text)
+
+
+def _set(parser: argparse.ArgumentParser) -> None:
+    text = "change a value of the preset, such as recipe.epochs=3; repeatable"
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _name(text: str) -> str:
+    if not text.replace("-", "").replace("_", "").isalnum():
+        raise argparse.ArgumentTypeError(f"must be of letters, digits, - and _, not {text!r}")
+    return text
+
+
+def _preset(source: Any, options: argparse.Namespace) -> Preset:
+    """A preset by name or file, or a run's own, with what the command line changes."""
+    from raynas.config import Document, validate
+    from raynas.preset import Preset, load_preset, override, parse_overrides
+    from raynas.results import RunDir
+
+    changes = parse_overrides(options.changes)
+    if getattr(options, "data", None):
+        changes = {"data": {"name": options.data}, **changes}
+    if not isinstance(source, RunDir):
+        return load_preset(source, changes)
+    if not source.exists("preset.yaml"):
+        raise UserError(f"{source.name} has no preset.yaml: train a supernet first (raynas train, or raynas import)")
+    return override(validate(Preset, Document(source.read_yaml("preset.yaml"), f"{source.name}/preset.yaml")), changes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

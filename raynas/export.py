@@ -1,0 +1,243 @@
+"""A found network as plain files that others can use: arch, weights, a torch.export archive and ONNX.
+
+What is written is read back and compared with the network before it is called an export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from raynas.data import DataConfig, load_data
+from raynas.errors import UserError
+from raynas.nets.supernet import Supernet
+from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, arch_text, build, describe, load_weights
+from raynas.results import RunDir
+from raynas.space import Arch
+
+ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE = "model.pt2", "model.onnx", "preprocessing.json"
+TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
+"""The largest difference of logits, relative to the largest logit, that an export may have."""
+
+
+def export(
+    run: RunDir, network: Network, to: str | Path, onnx: bool | None = None, progress: Callable[[str], None] = print
+) -> list[Path]:
+    """Write a network of a run as a folder that needs neither the run nor, but for two files, raynas.
+
+    Args:
+        run: the run directory.
+        network: one of its networks.
+        to: the folder; it is made, and files of an earlier export in it are replaced.
+        onnx: whether to write ONNX; None where its packages are installed.
+        progress: called with a line for each file.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: `onnx` is asked for and its packages are missing, or the folder cannot be written.
+    """
+    if onnx or onnx is None:
+        missing = _missing_for_onnx()
+        if missing and onnx:
+            raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'raynas[onnx]'")
+        onnx = not missing
+        if missing:
+            progress(f"no {ONNX_FILE}: {', '.join(missing)} not installed (pip install 'raynas[onnx]')")
+    model = load_weights(run, network)
+    folder = Path(to)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [
+            *_write_network(model, network, folder),
+            _write_preprocessing(run, folder),
+            _write_archive(model, folder / ARCHIVE_FILE),
+            *([_write_onnx(model, folder / ONNX_FILE)] if onnx else []),
+            _write_readme(model, network, folder, onnx),
+        ]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    for file in files:
+        progress(f"  {file}")
+    return files
+
+
+def example(model: Supernet, images: int = 2) -> Tensor:
+    """Standard normal images [images, channels, height, width], always the same."""
+    generator = torch.Generator().manual_seed(0)
+    space = model.space
+    return torch.randn(images, space.channels, *space.input_size, generator=generator)
+
+
+def _write_network(model: Supernet, network: Network, folder: Path) -> list[Path]:
+    arch, weights = folder / ARCH_FILE, folder / WEIGHTS_FILE
+    arch.write_text(arch_text(network.arch))
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, weights)
+    again = build(network.arch, weights.read_bytes(), str(weights))
+    _check(weights, model, lambda x: again(x))
+    return [arch, weights]
+
+
+def _write_preprocessing(run: RunDir, folder: Path) -> Path:
+    """How images become the network's input: everything that a user without raynas needs to know."""
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml")["data"]))
+    path = folder / PREPROCESSING_FILE
+    content = {
+        "input": "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std",
+        "channels": data.channels,
+        "size": data.size,
+        "mean": data.mean,
+        "std": data.std,
+        "crop_pct": data.train.geometry.crop_pct,
+        "interpolation": data.train.geometry.interpolation,
+        "class_names": data.class_names,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def _write_archive(model: Supernet, path: Path) -> Path:
+    with _quiet():
+        dynamic = {"x": {0: torch.export.Dim("batch", min=1)}}
+        program = torch.export.export(_ImagesOnly(model).eval(), (example(model),), dynamic_shapes=dynamic)
+        torch.export.save(program, path)
+        again = torch.export.load(path).module()
+    _check(path, model, again)
+    return path
+
+
+def _write_onnx(model: Supernet, path: Path) -> Path:
+    with _quiet():
+        torch.onnx.export(
+            _ImagesOnly(model).eval(),
+            (example(model),),
+            str(path),
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    _check(path, model, lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0]))
+    return path
+
+
+def _write_readme(model: Supernet, network: Network, folder: Path, onnx: bool) -> Path:
+    about = describe(network.arch)
+    space = model.space
+    height, width = space.input_size
+    text = f"""# {network.name}
+
+Found with raynas. {about["macs"]:,} multiply-accumulates and {about["params"]:,} parameters for an image of {height} x
+{width} pixels, {space.channels} channel(s); {space.classes} classes. `{PREPROCESSING_FILE}` says how images become input.
+
+With timm (fine-tune it on other classes: `num_classes=...` makes a new head):
+
+```python
+import raynas, timm
+
+model = timm.create_model("raynas_vit", pretrained=True, arch="{folder.name}")
+```
+
+Without raynas:
+
+```python
+import torch
+
+model = torch.export.load("{folder.name}/{ARCHIVE_FILE}").module()
+logits = model(torch.randn(8, {space.channels}, {height}, {width}))
+```
+"""
+    if onnx:
+        text += f"""
+```python
+import numpy, onnxruntime
+
+session = onnxruntime.InferenceSession("{folder.name}/{ONNX_FILE}")
+images = numpy.zeros((8, {space.channels}, {height}, {width}), numpy.float32)
+logits = session.run(["logits"], {{"images": images}})[0]
+```
+"""
+    path = folder / "README.md"
+    path.write_text(text)
+    return path
+
+
+class _ImagesOnly(nn.Module):
+    """The network with images as its only argument, for exporters that trace every argument."""
+
+    def __init__(self, model: Supernet):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+@torch.no_grad()
+def _check(path: Path, model: Supernet, again: Callable[[Tensor], Tensor]) -> None:
+    x = example(model, images=3)  # another batch size than the one that was traced
+    expected, found = model(x), again(x)
+    difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1))
+    if not difference <= TOLERANCE[path.name]:
+        raise RuntimeError(f"{path} computes something else: logits differ by {difference:.3g} of the largest")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' chatter, which says nothing of the result; that is checked."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _missing_for_onnx() -> list[str]:
+    return [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+
+
+def export_into_run(run: RunDir, network: Network, progress: Callable[[str], None] = print) -> str:
+    """Export into the folder `export` of the run directory, wherever that is; returns its path or URI."""
+    if run.path is not None:
+        export(run, network, run.path / "export", progress=progress)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            for file in export(run, network, Path(folder) / "export", progress=lambda line: None):
+                run.write_bytes(f"export/{file.name}", file.read_bytes())
+                progress(f"  {run.local_or_uri(f'export/{file.name}')}")
+    return run.local_or_uri("export")
+
+
+def choose(networks: Sequence[Network], winner: Arch) -> Network:
+    """The network that stands for a run: the winner, retrained if it was (the first seed), else as it inherits.
+
+    Args:
+        networks: the retrained networks of the run.
+        winner: its best arch.
+    """
+    retrained = [network for network in networks if network.arch == winner]
+    order = {"scratch": 0, "finetuned": 1}
+    best = min(retrained, key=lambda network: (order[network.how], network.seed or 0), default=None)
+    return best or Network(winner, "inherited")

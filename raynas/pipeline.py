@@ -1,0 +1,164 @@
+"""Everything in one resumable function: train, search, retrain, evaluate, export, report.
+
+Each stage knows from the run directory what it has done. Killed at any moment and called again with the same arguments,
+the pipeline goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raynas.cluster import ray_cluster
+from raynas.console import describe_cost, finished_lines
+from raynas.costs import cost
+from raynas.heartbeat import Heartbeat, heartbeat
+from raynas.networks import Network, find_arch, read_space, trained_networks, write_arch
+from raynas.preset import Preset
+from raynas.reports import write_report
+from raynas.results import RunDir
+from raynas.searches import BASELINE, MAIN, Settings, baseline, score_and_search, traces
+from raynas.space import Arch, Space, load_arch
+from raynas.timm_models import ARCH_FILE
+
+STAGES = 6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pipeline leaves.
+
+    Attributes:
+        run: its run directory.
+        winner: the best arch.
+        evaluations: rows of the finished networks on the test split.
+        exported: the folder of the exported winner.
+        report: path or URI of the page.
+    """
+
+    run: RunDir
+    winner: Arch
+    evaluations: list[dict[str, Any]]
+    exported: str
+    report: str
+
+
+def pipeline(
+    preset: Preset,
+    run_dir: str | Path,
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    say: Callable[[str], None] = print,
+) -> Outcome:
+    """Carry out a whole procedure, or go on with it.
+
+    Args:
+        preset: the procedure; its data must be named.
+        run_dir: a path or a pyarrow filesystem URI.
+        workers: Ray Train workers of the supernet's training.
+        replicas: Ray actors that score.
+        gpus: GPUs of one worker and of one replica: 0 or 1.
+        say: called with the lines of the story.
+
+    Raises:
+        UserError: what the user can mend: settings, data, an impossible budget, a busy or foreign run directory.
+    """
+    run = RunDir(run_dir, create=True)
+    with run.lock(), heartbeat("starting Ray") as beat, ray_cluster(cpus=max(workers, replicas)):
+        from raynas.evaluate import evaluate  # torch takes its time: the heartbeat tells of it
+        from raynas.export import choose, export_into_run
+
+        story = _Story(run, beat, say)
+        with story.stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
+            _train(preset, run, workers, gpus, say)
+        space, limits = read_space(run), preset.search.constraints
+        budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
+        story.tell(f"The space holds {_count(space.cardinality())} networks. Budget: {budget}.")
+        with story.stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
+            spent = score_and_search(run, Settings(search=preset.search), MAIN, replicas, gpus, story.tell)
+        with story.stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
+            random = Settings(search=baseline(preset.search, spent))
+            score_and_search(run, random, BASELINE, replicas, gpus, story.tell)
+        winner = find_arch(run, "best")
+        story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
+        with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):
+            reference = make_reference(run, preset, winner, space)
+            _retrain(run, preset, winner, reference, say)
+        with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
+            networks = [Network(winner, "inherited"), *trained_networks(run)]
+            evaluations = evaluate(run, networks, progress=lambda line: None)
+            for line in finished_lines(run):
+                story.tell(line)
+        with story.stage(6, "Exporting and writing the report"):
+            exported = export_into_run(run, choose(trained_networks(run), winner), progress=say)
+        report = write_report(run, traces(run))  # now that the last stage's duration is a row
+        return Outcome(run, winner, evaluations, exported, report)
+
+
+def make_reference(run: RunDir, preset: Preset, winner: Arch, space: Space) -> Arch | None:
+    """The preset's hand-designed arch with its widths scaled to the winner's MACs; None where it names none.
+
+    It is written to `reference/arch.yaml`.
+    """
+    if preset.reference is None:
+        return None
+    shape = load_arch(preset.reference)
+    own = shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
+    reference = own.scaled(shape, macs=int(cost(winner.space, [winner])["macs"][0]))
+    write_arch(run, f"reference/{ARCH_FILE}", reference)
+    return reference
+
+
+def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[str], None]) -> None:
+    from raynas.training import train
+
+    train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=lambda line: say(f"  {line.strip()}"))
+
+
+def _retrain(run: RunDir, preset: Preset, winner: Arch, reference: Arch | None, say: Callable[[str], None]) -> None:
+    from raynas.retrain import retrain
+
+    how: Any = {"scratch": "scratch", "inherited": "finetuned"}[preset.retrain.start]
+    recipe, seeds, train_on = preset.retrain_recipe, preset.retrain.seeds, preset.retrain.train_on
+    together = [winner] if how == "finetuned" or reference is None else [winner, reference]
+    retrain(run, together, recipe, how, seeds, train_on, progress=say)
+    if reference is not None and len(together) == 1:  # it has no weights to inherit
+        retrain(run, [reference], recipe, "scratch", seeds, train_on, progress=say)
+
+
+class _Story:
+    """Headings, durations and results, in words for someone who sees them for the first time."""
+
+    def __init__(self, run: RunDir, beat: Heartbeat, say: Callable[[str], None]):
+        self._run = run
+        self._beat = beat
+        self._say = say
+
+    def tell(self, line: str) -> None:
+        self._say(f"  {line}")
+
+    @contextmanager
+    def stage(self, number: int, heading: str, explanation: str = "") -> Iterator[None]:
+        self._say(f"\n[{number}/{STAGES}] {heading}{f': {explanation}' if explanation else ''}")
+        self._beat.doing = heading[0].lower() + heading[1:]
+        began = time.monotonic()
+        yield
+        seconds = time.monotonic() - began
+        self._beat.doing = ""
+        self._run.store.append("timings", [{"what": heading, "seconds": seconds, "count": 1}])
+        self._say(f"  done in {seconds:.0f} s")
+
+
+def _bounds(bounds: tuple[float | None, float | None]) -> str:
+    low, high = bounds
+    parts = [f"at least {low:,.0f}" if low is not None else "", f"at most {high:,.0f}" if high is not None else ""]
+    return " and ".join(part for part in parts if part) or "unlimited"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 10**12 else f"{number:.2e}"

@@ -1,0 +1,158 @@
+"""The command: what a user gets wrong is one line and exit code 2; help is for newcomers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raynas.cli import main
+from raynas.costs import cost
+from raynas.networks import write_arch
+from raynas.results import RunDir
+from raynas.space import load_space
+
+VERBS = ["demo", "train", "search", "evaluate", "retrain", "import", "export", "report", "bench", "cost"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run directory in which nothing has been trained."""
+    return RunDir(tmp_path / "run", create=True)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Files that are wrong in different ways."""
+    (tmp_path / "typo.yaml").write_text("space: digits/vit\ndata: digits\nrecipe: {epoch: 3, batch_size: 8, lr: 0.1}\n")
+    (tmp_path / "text.yaml").write_text("space: [digits\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("not a checkpoint")
+    return tmp_path
+
+
+MISTAKES = {
+    "no verb": ([], ["required", "COMMAND"]),
+    "wrong verb": (["serach", "x"], ["serach", "search"]),
+    "unknown option": (["report", "{run}", "--fast"], ["--fast", "raynas"]),
+    "missing argument": (["search"], ["run", "raynas search --help"]),
+    "no such run": (["report", "{files}/nowhere"], ["nowhere", "not a run directory"]),
+    "not a run": (["search", "{files}/empty"], ["empty", "not a run directory"]),
+    "nothing trained, search": (["search", "{run}"], ["preset.yaml", "train"]),
+    "nothing trained, retrain": (["retrain", "{run}"], ["preset.yaml", "train"]),
+    "nothing found, evaluate": (["evaluate", "{run}"], ["best/arch.yaml", "search"]),
+    "nothing found, export": (["export", "{run}"], ["best/arch.yaml", "search"]),
+    "no such preset": (["train", "digitz", "--run", "{files}/new"], ["digitz", "digits"]),
+    "key misspelt": (["train", "{files}/typo.yaml", "--run", "{files}/new"], ["typo.yaml:3", "epoch", "epochs"]),
+    "not YAML": (["train", "{files}/text.yaml", "--run", "{files}/new"], ["text.yaml:", "YAML"]),
+    "not an assignment": (["search", "{run}", "--set", "epochs"], ["epochs", "KEY=VALUE"]),
+    "unknown data": (
+        ["train", "{preset}", "--run", "{files}/new", "--data", "{files}/absent"],
+        ["absent"],
+    ),
+    "bad number": (["train", "{preset}", "--run", "{files}/new", "--workers", "0"], ["--workers", "at least 1"]),
+    "unknown override": (
+        ["train", "{preset}", "--run", "{files}/new", "--set", "recipe.epoch=3"],
+        ["recipe.epoch", "epochs"],
+    ),
+    "unknown space": (["cost", "autoformer/tinny"], ["tinny", "autoformer/tiny"]),
+    "unknown system": (
+        ["import", "nasvit", "{files}/notes.txt", "--run", "{files}/new", "--data", "digits"],
+        ["nasvit", "autoformer"],
+    ),
+    "no checkpoint": (
+        ["import", "autoformer", "{files}/absent.pth", "--run", "{files}/new", "--data", "digits"],
+        ["absent.pth"],
+    ),
+    "not a checkpoint": (
+        ["import", "autoformer", "{files}/notes.txt", "--run", "{files}/new", "--data", "digits"],
+        ["notes.txt"],
+    ),
+    "no such network": (["bench", "{files}/empty"], ["empty", "arch.yaml"]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    mistake: str, run: RunDir, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, words = MISTAKES[mistake]
+    preset = files / "good.yaml"
+    preset.write_text("space: digits/vit\ndata: digits\nrecipe: {epochs: 6, batch_size: 8, lr: 0.1}\n")
+    given = [text.format(run=run.uri, files=files, preset=preset) for text in arguments]
+    code = main(given)
+    out, err = capsys.readouterr()
+    assert code == 2, err
+    assert err.startswith("raynas: ") and err.count("\n") == 1, err
+    assert "Traceback" not in out
+    for word in words:
+        assert word in err
+
+
+def test_wrong_arch_in_a_trained_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_yaml("space.yaml", load_space("digits/vit").to_dict())
+    for arch, words in {
+        "0123456789ab": "was not scored",
+        "digits/dei": "digits/deit",
+        "reference": "reference/arch.yaml",
+    }.items():
+        assert main(["evaluate", run.uri, "--arch", arch]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> str:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr("raynas.console.cost_table", broken)
+    with pytest.raises(AssertionError):
+        main(["cost", "digits/vit"])
+
+
+def test_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(name: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raynas.console.cost_table", interrupted)
+    assert main(["cost", "my space"]) == 130
+    assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas cost 'my space'"
+
+
+@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS)])
+def test_help(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*verb, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: raynas")
+    if not verb:
+        assert all(f"  {name} " in text for name in VERBS)
+
+
+def test_cost_of_a_space_and_an_arch(capsys: pytest.CaptureFixture[str], run: RunDir) -> None:
+    space = load_space("digits/vit")
+    assert main(["cost", "digits/vit"]) == 0
+    shown = capsys.readouterr().out
+    extremes = cost(space, [space.smallest(), space.largest()])
+    line = next(line for line in shown.splitlines() if line.startswith("MACs "))
+    assert [int(cell.replace(",", "")) for cell in line.split()[1:]] == extremes["macs"].tolist()
+    write_arch(run, "arch.yaml", space.largest())
+    assert main(["cost", run.local_or_uri("arch.yaml")]) == 0
+    total = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("total"))
+    numbers = [int(cell.replace(",", "")) for cell in total.split()[1:]]
+    assert numbers == [int(extremes[name][1]) for name in ("macs", "paper_macs", "params")]
+
+
+def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", run.uri]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_the_command_starts_without_heavy_imports() -> None:
+    code = "import sys, raynas.cli as cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('torch', 'ray', 'pandas', 'matplotlib', 'timm') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip().endswith("[]")
