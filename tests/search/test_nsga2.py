@@ -111,3 +111,29 @@ def test_wrong_options_are_named() -> None:
         NSGA2(vit(), crossover_probability=2)
     with pytest.raises(UserError, match="population"):
         NSGA2(vit(), population=0)
+
+
+def test_the_population_is_the_best_of_all_that_was_told(medium: Space) -> None:
+    search = NSGA2(medium, objectives=BOTH, population=30)
+    for _ in range(6):
+        archs = search.ask(30)
+        search.tell(archs, [None if index % 7 == 0 else accuracy(arch) for index, arch in enumerate(archs)])
+        codes, rank, crowding = search._survive()
+        population = medium.decode(codes)
+        assert (
+            len(set(population))
+            == len(population)
+            == min(30, sum(row.objectives is not None for row in search.history))
+        )
+        front = {row.arch for row in search.front()}
+        first = {arch for arch, one in zip(population, rank, strict=True) if one == 0}
+        assert first == front or (first < front and len(first) == 30)
+        assert np.isinf(crowding).sum() >= 2  # the ends of the front
+
+
+def test_tournaments_go_by_rank_then_crowding() -> None:
+    search = NSGA2(vit(), population=4)
+    rank, crowding = np.array([1, 0, 0, 2]), np.array([9.0, 1.0, 2.0, 9.0])
+    winners = np.bincount(search._tournaments(rank, crowding, 40_000), minlength=4) / 40_000
+    # The k-th best of four wins against itself and those below it: (2 (4 - k) + 1) / 16.
+    assert winners == pytest.approx(np.array([3, 5, 7, 1]) / 16, abs=0.01)

@@ -38,3 +38,10 @@ def test_uniform_over_dimensions_or_archs(medium: Space, uniform_over: str, deep
 def test_wrong_options_are_named() -> None:
     with pytest.raises(UserError, match="'dimensions' or 'archs', not 'arch'"):
         RandomSearch(vit(), uniform_over="arch")  # type: ignore[arg-type]
+
+
+def test_visits_a_counted_space_to_its_last_arch() -> None:
+    space = vit(depth=[1, 2, 3])
+    search = RandomSearch(space, evaluations=2000)
+    assert len(set(drive(search))) == space.cardinality() == 774
+    assert search.ended == "all 774 archs that meet the constraints have been handed out"
