@@ -171,6 +171,7 @@ def _fit(
     """Run the Ray Train job to its end; the final state."""
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # workers import the user's modules from where they are
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")  # a busy machine imports torch slowly
     import ray
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -178,7 +179,7 @@ def _fit(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
     trainer = TorchTrainer(
         _worker,
         train_loop_config={"preset": preset.model_dump(mode="json"), "space": space.to_dict(), "board": board},
@@ -246,6 +247,7 @@ class _Listener:
         self.board, self.recorder = board, recorder
         self.user_error: UserError | None = None
         self._failure: BaseException | None = None
+        self._asked: Any = None  # an answer that is on its way
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="raynas-progress", daemon=True)
 
@@ -261,25 +263,26 @@ class _Listener:
 
     def _listen(self) -> None:
         try:
-            while True:
-                last = self._stop.is_set()
-                self._take()
-                if last:
-                    return
-                self._stop.wait(POLL_S)
+            while not self._stop.wait(POLL_S):
+                self._take(timeout_s=2)
+            self._take(timeout_s=30)
         except BaseException as error:  # told by __exit__: rows that could not be written are in the checkpoints
             self._failure = error
 
-    def _take(self) -> None:
+    def _take(self, timeout_s: float) -> None:
         import ray
 
+        self.recorder.printer.tick()
+        self._asked = self._asked or self.board.take.remote()
+        if not ray.wait([self._asked], timeout=timeout_s)[0]:
+            return
+        asked, self._asked = self._asked, None
         try:
-            events, error = ray.get(self.board.take.remote(), timeout=10)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            events, error = [], None  # progress is lost, nothing else
+            events, error = ray.get(asked)
+        except ray.exceptions.RayActorError:
+            return  # progress is lost, nothing else
         for event in events:
             self.recorder.event(event)
-        self.recorder.printer.tick()
         if error is not None:
             self.user_error = ERRORS.get(error[0], UserError)(error[1])
 

@@ -84,7 +84,7 @@ def write_supernet(run: RunDir, state: State, space: Space, data: Data, recipe: 
     averaged = state["ema"] is not None
     weights = {name: tensor.contiguous() for name, tensor in state["ema" if averaged else "model"].items()}
     run.write_bytes("supernet.safetensors", save(weights))
-    last: list[dict[str, Any]] = next((entry["probes"] for entry in reversed(state["history"]) if "probes" in entry), [])
+    last: list[dict[str, Any]] = next((e["probes"] for e in reversed(state["history"]) if "probes" in e), [])
     run.write_json(
         "supernet.json",
         {
