@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raynas.data.config import DataConfig
     from raynas.data.images import ImageSet, decode, normalise
     from raynas.data.load import Data, load_data, load_test
-    from raynas.data.loader import TrainLoader, train_batches
+    from raynas.data.loader import TrainLoader
 
 _PUBLIC = {
     "AugmentConfig": "raynas.data.augment",
@@ -26,7 +26,6 @@ _PUBLIC = {
     "load_data": "raynas.data.load",
     "load_test": "raynas.data.load",
     "normalise": "raynas.data.images",
-    "train_batches": "raynas.data.loader",
 }
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "load_data",
     "load_test",
     "normalise",
-    "train_batches",
 ]
 
 

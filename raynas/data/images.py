@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,10 @@ from torch import Tensor
 
 from raynas.data.pool import Source
 from raynas.errors import UserError
+
+log = logging.getLogger(__name__)
+
+ANNOUNCED_FROM = 2**30  # bytes
 
 
 class Standardisation(Protocol):
@@ -136,7 +141,7 @@ def decode(
         Pixels uint8 [n, channels, height, width] (`decoded_bytes` tells their size beforehand) and labels int64 [n].
 
     Raises:
-        UserError: an image cannot be read; the message names it.
+        UserError: an image cannot be read (the message names it), or the machine has less memory than the set takes.
     """
     geometry = replace(
         images.geometry, size=size or images.geometry.size, channels=channels or images.geometry.channels
@@ -144,6 +149,7 @@ def decode(
     labels = torch.from_numpy(images.labels)
     if isinstance(images.source, PixelSource) and images.source.pixels.shape[1:] == (geometry.channels, *geometry.size):
         return images.source.pixels[torch.from_numpy(images.indices)], labels
+    _check_memory(len(images) * geometry.channels * geometry.size[0] * geometry.size[1], len(images))
     pixels = torch.empty((len(images), geometry.channels, *geometry.size), dtype=torch.uint8)
     transform = evaluation_transform(geometry)
 
@@ -155,6 +161,18 @@ def decode(
         for _ in pool.map(fill, range(len(images)), chunksize=16):
             pass
     return pixels, labels
+
+
+def _check_memory(needed: int, count: int) -> None:
+    """Say how much a large set takes; without this a machine that is too small would only be killed later."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise UserError(
+            f"{count:,} decoded images take {needed / 1e9:.1f} GB of memory, and this machine has "
+            f"{memory / 1e9:.1f} GB: use fewer images or a smaller size"
+        )
+    if needed > ANNOUNCED_FROM:
+        log.warning(f"decoding {count:,} images once, into {needed / 1e9:.1f} GB of memory")
 
 
 def decoded_bytes(images: ImageSet) -> int:

