@@ -79,12 +79,12 @@ def masked_norm(x: Tensor, width: Channels, eps: float, weight: Tensor, bias: Te
     """
     assert width.rows is not None
     rows = width.rows
-    mask = rows.mask.to(x.dtype)
-    counts = torch.tensor(rows.counts, device=x.device)[rows.which][:, None, None]
-    mean = x.sum(-1, keepdim=True) / counts.to(x.dtype)
-    stretch = (width.count / counts).sqrt().to(x.dtype)
-    z = F.layer_norm((x - mean) * (mask * stretch), (width.count,), eps=eps)
-    return torch.addcmul((mask * bias).to(z.dtype), z, (mask / stretch * weight).to(z.dtype))
+    exact = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    mask = rows.mask.to(exact.dtype)
+    mean = exact.sum(-1, keepdim=True) / exact.new_tensor(rows.counts)[rows.which, None, None]
+    stretch = exact.new_tensor([math.sqrt(width.count / count) for count in rows.counts])[rows.which, None, None]
+    z = F.layer_norm((exact - mean) * (mask * stretch), (width.count,), eps=eps)
+    return torch.addcmul(mask * bias, z, mask / stretch * weight).to(x.dtype)
 
 
 class ElasticQkv(nn.Module):

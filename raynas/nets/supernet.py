@@ -67,14 +67,15 @@ class Supernet(nn.Module):
         expected = (self.space.channels, *self.space.input_size)
         if x.ndim != 4 or tuple(x.shape[1:]) != expected:
             raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(x.shape)}")
-        paths = self.draw_paths(x)
         if archs is None:
             if self._only is None:
                 raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
-            return self.run_one(x, self._only, paths)
+            archs = self._only
         if isinstance(archs, Mapping):
-            return self.run_one(x, self._arch(archs), paths)
+            arch = self._arch(archs)
+            return self.run_one(x, arch, self.draw_paths(x, [arch]))
         archs, rows = self._assign([self._arch(arch) for arch in archs], rows, x)
+        paths = self.draw_paths(x, archs)
         if len(archs) == 1:
             return self.run_one(x, archs[0], paths)
         if execution == "groups":
@@ -149,7 +150,7 @@ class Supernet(nn.Module):
         """Logits of a mixed batch in one pass."""
         raise NotImplementedError
 
-    def draw_paths(self, x: Tensor) -> Tensor | None:
+    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """What stochastic depth multiplies each row's branches with, drawn for the whole batch before any grouping."""
         raise NotImplementedError
 

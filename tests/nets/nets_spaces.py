@@ -1,0 +1,79 @@
+"""Small spaces that between them have every feature of the vit family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raynas.nets import build_supernet
+from raynas.nets.supernet import Supernet
+from raynas.space import Arch, Space
+
+BLOCKS = {"heads": [1, 2, 3], "mlp_ratio": [1.5, 2.0, 3.1]}
+DIMENSIONS = {"patch_size": [4], "width": [12, 20, 25], "depth": [1, 2, 3], "blocks": BLOCKS}
+
+DEFINITIONS: dict[str, dict[str, Any]] = {
+    "autoformer": {
+        "input": {"size": 16, "channels": 3},
+        "constants": {"head_dim": 8, "pool": "mean", "relative_position": 14, "qkv_bias": "thirds", "norm_eps": 1e-5},
+    },
+    "clipped rectangle": {
+        "input": {"size": [24, 14], "channels": 2},
+        "constants": {
+            "head_dim": 6,
+            "class_token": False,
+            "pool": "mean",
+            "relative_position": 2,
+            "attention_scale": 0.3,
+            "qkv_bias": "head",
+        },
+    },
+    "patch sizes": {
+        "input": {"size": [13, 10], "channels": 1},
+        "constants": {"head_dim": 8, "relative_position": 1, "qkv_bias": "none"},
+        "dimensions": {**DIMENSIONS, "patch_size": [5, 4, 3]},
+    },
+    "deit": {"input": {"size": 16, "channels": 3}, "constants": {"head_dim": 8, "drop_path_depth": 2}},
+    "thirds alone": {"input": {"size": 16, "channels": 3}, "constants": {"head_dim": 4, "qkv_bias": "thirds"}},
+    "blocks differ": {
+        "input": {"size": 8, "channels": 1},
+        "constants": {"head_dim": 8, "qkv_bias": "thirds", "relative_position": 3},
+        "dimensions": {
+            **DIMENSIONS,
+            "blocks": [
+                {"heads": [1, 4], "mlp_ratio": [1.0]},
+                {"heads": [2], "mlp_ratio": [2.0, 3.0]},
+                {"heads": [1, 2], "mlp_ratio": [0.5]},
+            ],
+        },
+    },
+}
+
+
+def make_space(name: str) -> Space:
+    """One of the spaces above."""
+    return Space.from_dict({"family": "vit", "classes": 7, "dimensions": DIMENSIONS, **DEFINITIONS[name]}, name)
+
+
+def make_supernet(space: Space, seed: int = 0) -> Supernet:
+    """A supernet whose every parameter (biases, norms and tables too) is far from its initial value, in eval mode."""
+    torch.manual_seed(seed)
+    supernet = build_supernet(space).eval()
+    with torch.no_grad():
+        for parameter in supernet.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return supernet
+
+
+def make_images(space: Space, batch: int, seed: int = 1) -> Tensor:
+    """Normal noise [batch, channels, height, width]."""
+    return torch.randn(batch, space.channels, *space.input_size, generator=torch.Generator().manual_seed(seed))
+
+
+def some_archs(space: Space, count: int, seed: int = 0) -> list[Arch]:
+    """Smallest, largest and random archs, all of one patch size choice each."""
+    rng = np.random.default_rng(seed)
+    return [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(count - 2))]
