@@ -1,0 +1,149 @@
+"""Scoring by frozen replicas in Ray actors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from torch import Tensor, nn
+
+from raynas.cluster import ray_cluster
+from raynas.errors import UserError
+from raynas.results import RunDir, Store
+from raynas.scoring.core import Statistics
+from raynas.scoring.crew import Crew
+from raynas.scoring.frozen import changed, checksums, take_apart
+from raynas.scoring.ledger import Outcome
+from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
+from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
+from raynas.scoring.subject import Subject, subject_of_parts
+from raynas.space import Arch, Space
+
+VERIFY_S = 300.0  # for checksums of everything at the end
+
+
+class ScorePool(Scorer):
+    """Scores archs in parallel; a context manager that starts its replicas and ends them.
+
+    Weights and decoded images are put once into Ray's object store, which holds them once on each node; replicas map
+    them. A replica that dies or hangs is replaced and its archs are scored again; one that takes replicas down three
+    times is a failed row.
+
+    Args:
+        run: a run directory with a trained supernet.
+        replicas: number of replicas.
+        batch_size: images in one forward pass.
+        threads: torch threads (and Ray CPUs) of one replica; the same score whatever the number of replicas.
+        gpus: Ray GPUs of one replica, or a fraction of one; 0 for CPU.
+        images: so many images of the search split; all where left out.
+        precision: fp32, or bf16 or fp16 by autocast.
+        time_limit_s: a replica that answers nothing for so long is taken as hung. Left out: 60 s and 20 times the
+            slowest arch so far (30 minutes until one is done).
+        start_limit_s: how long to wait while no replica at all can be started.
+
+    Raises:
+        UserError: an argument makes no sense.
+        RunDirError: `run` is not a run directory.
+    """
+
+    def __init__(
+        self,
+        run: RunDir | str | os.PathLike[str] | None,
+        replicas: int = 2,
+        batch_size: int = 256,
+        threads: int = 1,
+        gpus: float = 0.0,
+        images: int | None = None,
+        precision: str = "fp32",
+        time_limit_s: float | None = None,
+        start_limit_s: float = 300.0,
+        *,
+        subject: Subject | None = None,
+        store: Store | None = None,
+    ):
+        super().__init__(run, subject, store, batch_size, images, precision)
+        for name, value in {"replicas": replicas, "threads": threads}.items():
+            if value < 1:
+                raise UserError(f"{name} must be at least 1, not {value}")
+        if gpus < 0 or (time_limit_s is not None and time_limit_s <= 0) or start_limit_s <= 0:
+            raise UserError("gpus must not be negative, time_limit_s and start_limit_s must be above 0")
+        self.replicas = replicas
+        self.threads = threads
+        self.gpus = gpus
+        self.time_limit_s = time_limit_s
+        self.start_limit_s = start_limit_s
+
+    @classmethod
+    def from_parts(
+        cls,
+        space: Space,
+        supernet: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        statistics: Statistics | None = None,
+        store: Store | None = None,
+        **options: Any,
+    ) -> ScorePool:
+        """A pool of a supernet and images at hand (see `subject_of_parts`); rows stay in memory without a store.
+
+        The supernet's class must be importable on the workers. `options` are those of the constructor.
+        """
+        subject = subject_of_parts(space, supernet, images, labels, statistics)
+        return cls(None, subject=subject, store=store, **options)
+
+    def _start(self, subject: Subject) -> None:
+        self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))
+        skeleton, weights = take_apart(subject.supernet)
+        images = as_arrays(subject.images, subject.labels)
+        self._sums = (checksums(weights), checksums(images))
+        self._refs = [ray.put(weights), ray.put(images)]
+        shared = (
+            subject.space,
+            ray.put(skeleton),
+            *self._refs,
+            subject.statistics,
+            *self._sums,
+            Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
+        )
+        needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+
+        def start(name: str) -> Any:
+            # A lost replica is replaced by the crew, which knows what it was at, and not by Ray.
+            options = {"num_cpus": self.threads, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
+            return ray.remote(Replica).options(name=name, **options).remote(name, *shared)
+
+        self._crew = Crew(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
+        self._finished: list[Outcome] = []
+        self._stack.callback(self._crew.end)
+
+    def _finish(self) -> None:
+        names = self._crew.verify(VERIFY_S)
+        for arrays, sums in zip(ray.get(self._refs, timeout=VERIFY_S), self._sums, strict=True):
+            names += changed(arrays, sums)  # the driver maps its node's copy, too
+        if names:
+            raise WeightsChanged(sorted(set(names)))
+
+    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[Outcome]]:
+        # What a call that was given up left in flight: its outcomes are written now and answered to nobody.
+        stray = self._crew.in_flight() | {outcome.arch.id for outcome in self._finished}
+        wanted = (arch for arch in archs if arch.id not in stray)
+        written = time.monotonic()
+        try:
+            while True:
+                self._crew.feed(wanted)
+                if self._crew.idle:
+                    break
+                self._finished += self._crew.poll(COMMIT_S)
+                if len(self._finished) >= COMMIT_ROWS or time.monotonic() - written > COMMIT_S:
+                    yield self._taken()
+                    written = time.monotonic()
+            yield self._taken()
+        finally:
+            self._crew.forget_queue()
+
+    def _taken(self) -> list[Outcome]:
+        taken, self._finished = self._finished, []
+        return taken

@@ -1,0 +1,115 @@
+"""What is scored: a supernet, the images of the search split, and the fingerprints of both."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from raynas.data import DataConfig, decode, load_data
+from raynas.errors import RunDirError, UserError
+from raynas.nets.weights import load_supernet, weights_fingerprint
+from raynas.results import RunDir
+from raynas.scoring.core import Statistics
+from raynas.space import Space
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A supernet and the images that its subnets are scored on.
+
+    Attributes:
+        space: the supernet's space.
+        supernet: in eval mode, on the CPU.
+        images: uint8 [n, channels, height, width]; `labels` int64 [n].
+        statistics: what pixels are normalised with.
+        weights: fingerprint of the weights; `data`: of the images.
+        seed: of the supernet's training, where known.
+    """
+
+    space: Space
+    supernet: nn.Module
+    images: Tensor
+    labels: Tensor
+    statistics: Statistics
+    weights: str
+    data: str
+    seed: int | None = None
+
+
+def load_subject(run: RunDir, images: int | None = None) -> Subject:
+    """The trained supernet of a run directory and its search split, decoded once.
+
+    Args:
+        run: holds `space.yaml`, `preset.yaml`, `supernet.safetensors` and `supernet.json`.
+        images: score on so many images of the search split; all where left out.
+
+    Raises:
+        RunDirError: a file is missing: the supernet is not trained yet.
+        UserError: the data cannot be loaded, or there are not as many images.
+    """
+    if not run.exists("supernet.safetensors"):
+        raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
+    space = Space.from_dict(run.read_yaml("space.yaml"))
+    supernet = load_supernet(space, safetensors.torch.load(run.read_bytes("supernet.safetensors")))
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml")["data"]))
+    pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
+    seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
+    return subject_of_parts(
+        space, supernet, pixels, labels, Statistics(data.mean, data.std), images, data=data.fingerprint, seed=seed
+    )
+
+
+def subject_of_parts(
+    space: Space,
+    supernet: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    statistics: Statistics | None = None,
+    images: int | None = None,
+    data: str | None = None,
+    seed: int | None = None,
+) -> Subject:
+    """A subject made of a supernet and images that are at hand.
+
+    Args:
+        space: the supernet's.
+        supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
+        pixels: uint8 [n, channels, height, width].
+        labels: int64 [n].
+        statistics: to normalise with; mean 0 and deviation 1 where left out.
+        images: so many of them, always the same ones: a larger number includes those of a smaller.
+        data: fingerprint of the pixels and labels; computed where left out.
+        seed: of the supernet's training.
+
+    Raises:
+        UserError: the arrays have the wrong types or lengths, or there are not as many images.
+    """
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4:
+        raise UserError(f"images must be uint8 [n, channels, height, width], found {pixels.dtype} {list(pixels.shape)}")
+    if labels.dtype != torch.int64 or labels.shape != (len(pixels),):
+        raise UserError(f"labels must be int64 [{len(pixels)}], found {labels.dtype} {list(labels.shape)}")
+    if data is None:
+        data = hashlib.sha256(pixels.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()[:16]
+    if images is not None:
+        chosen = torch.from_numpy(choose(len(pixels), images))
+        pixels, labels = pixels[chosen], labels[chosen]
+    if statistics is None:
+        statistics = Statistics((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
+    weights = weights_fingerprint(supernet.state_dict())
+    return Subject(space, supernet.eval(), pixels, labels, statistics, weights, data, seed)
+
+
+def choose(total: int, n: int) -> np.ndarray:
+    """Indices of n of `total` images, ascending; those of a smaller n are among those of a larger.
+
+    Raises:
+        UserError: n is not between 1 and `total`.
+    """
+    if not 1 <= n <= total:
+        raise UserError(f"images: {n} wanted, but the search split has {total}; give 1 to {total}")
+    return np.sort(np.random.default_rng(0).permutation(total)[:n])

@@ -1,0 +1,79 @@
+"""What several tests of scoring use, in a module that replicas can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raynas.nets import build_supernet
+from raynas.nets.weights import save_weights, weights_fingerprint
+from raynas.results import RunDir
+from raynas.space import Arch, Space
+
+
+class Naughty(nn.Module):
+    """A real supernet, except that some archs do something before their forward pass.
+
+    Args:
+        space: of the supernet.
+        deeds: what by arch id: `raise`, `memory`, `nan`, `sleep`, `die`, `write`; `die once` dies only while `marker`
+            does not exist.
+        marker: a file.
+    """
+
+    def __init__(self, space: Space, deeds: dict[str, str] | None = None, marker: Path | None = None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = build_supernet(space)
+        self.deeds = deeds or {}
+        self.marker = marker
+        self.passes = 0
+
+    def forward(self, x: Tensor, arch: Arch) -> Any:
+        self.passes += 1
+        deed = self.deeds.get(arch.id, "")
+        if deed == "raise":
+            raise ValueError("this arch is odd\nsecond line")
+        if deed == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if deed == "sleep":
+            time.sleep(600)
+        if deed == "slow":
+            time.sleep(0.3)
+        if deed == "die" or (deed == "die once" and self.marker is not None and not self.marker.exists()):
+            if self.marker is not None:
+                self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if deed == "write":
+            next(self.net.parameters()).add_(1.0)
+        logits = self.net(x, arch)
+        return logits * float("nan") if deed == "nan" else logits
+
+
+class Linear(nn.Module):
+    """One layer with so many megabytes of weights, all of which every pass reads; the arch does not matter."""
+
+    def __init__(self, megabytes: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(megabytes * 2**18 // 64, 64))
+
+    def forward(self, x: Tensor, arch: Arch) -> Tensor:
+        return (self.weight @ x.flatten(1).T).amax(0)[:, None].expand(-1, 10)
+
+
+def make_run(path: Path, space: Space) -> RunDir:
+    """A run directory as training leaves it, with random weights."""
+    run = RunDir(path, create=True)
+    torch.manual_seed(1)
+    supernet = build_supernet(space)
+    save_weights(supernet, path / "supernet.safetensors")
+    run.write_yaml("space.yaml", space.to_dict())
+    run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
+    run.write_json("supernet.json", {"fingerprint": weights_fingerprint(supernet.state_dict()), "seed": 3})
+    return run

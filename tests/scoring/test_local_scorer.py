@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from scoring_parts import Naughty, make_run
+from torch import Tensor
+
+from raynas.costs import cost
+from raynas.errors import RunDirError, UserError
+from raynas.results import RunDir
+from raynas.scoring import LocalScorer
+from raynas.scoring import scorer as scorer_module
+from raynas.scoring.core import Statistics
+from raynas.scoring.replica import WeightsChanged
+from raynas.space import Arch, Space
+
+Digits = tuple[Tensor, Tensor, Statistics]
+
+
+def test_rows_are_in_order_complete_and_computed_once(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    supernet = Naughty(space)
+    asked = [archs[2], archs[0], archs[2], archs[1]]
+    with LocalScorer.from_parts(space, supernet, *digits, store=run.store) as scorer:
+        rows = scorer.score(asked)
+        assert scorer.score(asked) == rows
+        assert supernet.passes == 3
+        assert list(scorer.score_iter(dict(arch) for arch in asked)) == rows  # plain mappings are archs, too
+    assert [row["arch"] for row in rows] == [arch.id for arch in asked]
+    stored = {row["arch"]: row for row in run.store.read("scores").to_pylist()}
+    assert len(stored) == 3 and [stored[arch.id] for arch in asked] == rows
+    for row, arch in zip(rows, asked, strict=True):
+        assert row["macs"] == cost(space, [arch])["macs"][0]
+        assert space.arch(json.loads(row["values"])) == arch
+    bits = {row["arch"]: row["top1"] for row in run.store.read("correct").to_pylist()}
+    for row in rows:
+        unpacked = np.unpackbits(np.frombuffer(bits[row["arch"]], np.uint8))[: row["images"]]
+        assert unpacked.mean() == row["accuracy"]
+    # Another process, later: all known.
+    with LocalScorer.from_parts(space, supernet, *digits, store=RunDir(tmp_path).store) as scorer:
+        assert scorer.score(asked) == rows and supernet.passes == 3
+    # Other images are another key.
+    pixels, labels, statistics = digits
+    with LocalScorer.from_parts(space, supernet, pixels[:20], labels[:20], statistics, store=run.store) as scorer:
+        assert scorer.score(archs[:1])[0]["images"] == 20 and supernet.passes == 4
+
+
+def test_an_arch_that_fails_is_a_row_and_stays_one(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    deeds = {archs[0].id: "raise", archs[1].id: "memory", archs[2].id: "nan"}
+    supernet = Naughty(space, deeds)
+    for _ in range(2):
+        with LocalScorer.from_parts(space, supernet, *digits, store=run.store) as scorer:
+            rows = scorer.score(archs[:4])
+        assert [row["status"] for row in rows] == ["failed", "failed", "failed", "ok"]
+        assert [row["accuracy"] is None for row in rows] == [True, True, True, False]
+        assert rows[0]["reason"] == "ValueError: this arch is odd"
+        assert rows[1]["reason"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+        assert rows[2]["reason"] == "FloatingPointError: logits are not finite in fp32"
+        assert supernet.passes == 4
+    assert run.store.read("scores").num_rows == 4 and run.store.read("correct").num_rows == 1
+
+
+def test_rows_are_in_the_store_before_they_are_returned(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    monkeypatch.setattr("raynas.scoring.local.COMMIT_ROWS", 3)
+    with LocalScorer.from_parts(space, Naughty(space), *digits, store=run.store) as scorer:
+        for count, row in enumerate(scorer.score_iter(archs), 1):
+            stored = run.store.read("scores", ["arch"])["arch"].to_pylist()
+            assert row["arch"] in stored and len(stored) >= count
+    assert count == len(archs)
+
+
+def test_bits_that_a_killed_driver_left_are_not_doubled(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    with LocalScorer.from_parts(space, Naughty(space), *digits, store=run.store) as scorer:
+        scorer.score(archs[:2])
+    for path in (tmp_path / "tables" / "scores").iterdir():
+        path.unlink()  # as if killed between the two tables
+    with LocalScorer.from_parts(space, Naughty(space), *digits, store=run.store) as scorer:
+        scorer.score(archs[:3])
+    assert sorted(run.store.read("correct")["arch"].to_pylist()) == sorted(arch.id for arch in archs[:3])
+    assert run.store.read("scores").num_rows == 3
+
+
+def test_a_supernet_that_writes_to_its_weights_is_found_out(space: Space, archs: list[Arch], digits: Digits) -> None:
+    supernet = Naughty(space, {archs[0].id: "write"})
+    scorer = LocalScorer.from_parts(space, supernet, *digits)
+    with pytest.raises(WeightsChanged, match=r"wrote to its own weights .*: net\."), scorer:
+        scorer.score(archs[:1])
+
+
+def test_a_run_directory_is_scored_and_locked(tmp_path: Path, space: Space, archs: list[Arch]) -> None:
+    run = make_run(tmp_path / "run", space)
+    with LocalScorer(run, images=50) as scorer:
+        (row,) = scorer.score(archs[:1])
+        assert scorer.space == space
+    assert row["supernet"] == run.read_json("supernet.json")["fingerprint"]
+    assert row["images"] == 50 and row["seed"] == 3 and row["space"] == space.fingerprint
+    assert LocalScorer(str(run), images=50).run is not None
+    with pytest.raises(UserError, match="in a with block"):
+        LocalScorer(run).score(archs[:1])
+    with pytest.raises(UserError, match="9999 wanted"), LocalScorer(run, images=9999):
+        pass
+    with pytest.raises(UserError, match=r"unknown precision 'fp8': fp32, bf16, fp16"):
+        LocalScorer(run, precision="fp8")
+    with pytest.raises(RunDirError, match="not a run directory"):
+        LocalScorer(tmp_path / "nothing")
+    empty = RunDir(tmp_path / "empty", create=True)
+    with pytest.raises(RunDirError, match=r"no supernet\.safetensors: train one first"), LocalScorer(empty):
+        pass
+
+
+def test_threads_are_put_back(space: Space, archs: list[Arch], digits: Digits) -> None:
+    before = torch.get_num_threads()
+    with LocalScorer.from_parts(space, Naughty(space), *digits, threads=before + 1) as scorer:
+        scorer.score(archs[:1])
+    assert torch.get_num_threads() == before
+
+
+def test_memory_is_flat_over_a_thousand_scores(space: Space, digits: Digits) -> None:
+    pixels, labels, statistics = digits
+    process = psutil.Process()
+    drawn = space.decode(space.sample_codes(np.random.default_rng(0), 1300))
+    with LocalScorer.from_parts(space, Naughty(space), pixels[:2], labels[:2], statistics) as scorer:
+        for _ in scorer.score_iter(drawn[:300]):
+            pass
+        before = process.memory_full_info().uss
+        for _ in scorer.score_iter(drawn[300:]):
+            pass
+        grown = process.memory_full_info().uss - before
+    assert grown < 12 * 2**20  # rows and nothing else: about 3 kB each
+    assert scorer_module.COMMIT_ROWS < 300

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+import torch
+from scoring_parts import Linear, Naughty, make_run
+from torch import Tensor
+
+from raynas.errors import UserError
+from raynas.results import RunDir
+from raynas.scoring import LocalScorer, ScorePool
+from raynas.scoring.core import Statistics
+from raynas.scoring.replica import WeightsChanged
+from raynas.space import Arch, Space
+
+Digits = tuple[Tensor, Tensor, Statistics]
+VOLATILE = {"seconds", "time", "replica"}
+
+
+def _stable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key not in VOLATILE} for row in rows]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_any_number_of_replicas_gives_the_rows_of_the_local_scorer(
+    tmp_path: Path, space: Space, archs: list[Arch]
+) -> None:
+    with LocalScorer(make_run(tmp_path / "local", space), images=60) as local:
+        expected = local.score(archs)
+    for replicas in (1, 3):
+        run = make_run(tmp_path / str(replicas), space)
+        with ScorePool(run, replicas=replicas, images=60) as pool:
+            names = {name for name in ray.util.list_named_actors() if name.startswith("raynas-replica")}
+            assert names == {f"raynas-replica-{slot}" for slot in range(replicas)}
+            first = pool.score(archs[:7])
+            rows = first + pool.score(archs)[7:]
+            assert pool.score(archs) == rows
+        assert _stable(rows) == _stable(expected)
+        stored = run.store.read("scores")
+        assert sorted(stored["arch"].to_pylist()) == sorted(arch.id for arch in archs)
+        assert run.store.read("correct").num_rows == len(archs)
+    with LocalScorer(run, images=60) as again:  # answered from the pool's rows
+        assert again.score(archs) == rows
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    deeds = {
+        archs[1].id: "raise",
+        archs[3].id: "memory",
+        archs[5].id: "die",
+        archs[7].id: "die once",
+        archs[8].id: "sleep",
+    }
+    marker = tmp_path / "died"
+    run = RunDir(tmp_path / "run", create=True)
+    naughty = Naughty(space, deeds, marker)
+    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=3, time_limit_s=3.0) as pool:
+        rows = pool.score(archs)
+    assert marker.exists()
+    why = {index: row["reason"] for index, row in enumerate(rows) if row["status"] == "failed"}
+    assert set(why) == {1, 3, 5, 8}
+    assert why[1] == "ValueError: this arch is odd" and why[3].startswith("OutOfMemoryError: CUDA out of memory")
+    assert why[5].startswith("3 replicas were lost at it, the last: its process ended")
+    assert why[8] == "3 replicas were lost at it, the last: no answer within 3 s (time_limit_s)"
+    assert sorted(run.store.read("scores")["arch"].to_pylist()) == sorted(arch.id for arch in archs)
+    with LocalScorer.from_parts(space, Naughty(space), *digits) as local:
+        good = [index for index in range(len(archs)) if index not in why]
+        expected = local.score([archs[index] for index in good])
+    assert [rows[index]["accuracy"] for index in good] == [row["accuracy"] for row in expected]
+
+
+def _pids(pool: ScorePool) -> dict[str, int]:
+    return {member.name: member.pid for member in pool._crew.ready}
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_replica_killed_from_outside_loses_nothing(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    naughty = Naughty(space, {arch.id: "slow" for arch in archs})  # the victim is at work when it is killed
+    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=2) as pool:
+        rows: list[dict[str, Any]] = []
+        for row in pool.score_iter(archs):
+            if not rows:
+                os.kill(next(iter(_pids(pool).values())), signal.SIGKILL)
+            rows.append(row)
+        assert all(row["status"] == "ok" for row in rows)
+    assert sorted(row["arch"] for row in rows) == sorted(arch.id for arch in archs)
+    assert sorted(run.store.read("scores")["arch"].to_pylist()) == sorted(arch.id for arch in archs)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_archs_are_pulled_as_there_is_room_and_a_call_that_is_given_up_costs_nothing(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    pulled = 0
+
+    def endless() -> Iterator[Arch]:
+        nonlocal pulled
+        for arch in itertools.chain(archs, itertools.repeat(archs[0])):
+            pulled += 1
+            yield arch
+
+    naughty = Naughty(space, {arch.id: "slow" for arch in archs})
+    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=2) as pool:
+        first = next(pool.score_iter(endless()))
+        assert 1 <= pulled <= 2 * 2 + 4 + 1  # in flight at both, those done within the first group, and one queued
+        rows = pool.score(archs)
+        assert [row["arch"] for row in rows] == [arch.id for arch in archs] and first in rows
+    assert sorted(run.store.read("scores")["arch"].to_pylist()) == sorted(arch.id for arch in archs)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_write_to_shared_weights_is_found_out_and_its_score_is_not_kept(
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    run = RunDir(tmp_path, create=True)
+    pool = ScorePool.from_parts(space, Naughty(space, {archs[4].id: "write"}), *digits, store=run.store, replicas=2)
+    with pytest.raises(WeightsChanged, match=r"wrote to its own weights or images while it was scored: net\."), pool:
+        pool.score(archs[4:5])
+    assert run.store.read("scores").num_rows == 0
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_change_that_comes_between_tasks_is_found_out_at_the_end(space: Space, archs: list[Arch]) -> None:
+    pixels = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
+    pool = ScorePool.from_parts(space, Linear(1), pixels, torch.zeros(8, dtype=torch.int64), replicas=1)
+    with pytest.raises(WeightsChanged, match="images"), pool:
+        pool.score(archs[:1])
+        mapped = ray.get(pool._refs[1])["images"]
+        torch.from_dlpack(mapped).add_(1)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_replicas_map_weights_and_images_and_hold_no_copies(space: Space, archs: list[Arch]) -> None:
+    labels = torch.zeros(2**19, dtype=torch.int64)
+    pixels = torch.zeros(2**19, 1, 8, 8, dtype=torch.uint8)  # 32 MB
+    used: dict[str, list[int]] = {}
+    for name, megabytes, images, replicas in (("light", 1, 2, 1), ("heavy", 48, 2**19, 4)):
+        options: dict[str, Any] = {"replicas": replicas, "batch_size": 2**14}
+        few = (pixels[:images], labels[:images])
+        with ScorePool.from_parts(space, Linear(megabytes), *few, **options) as pool:
+            pool._crew.wait_for_all()
+            pool._crew.ask_all(lambda actor: actor.verify.remote(), 60.0)  # reads every page
+            used[name] = [psutil.Process(pid).memory_full_info().uss for pid in _pids(pool).values()]
+    assert len(used["heavy"]) == 4
+    assert max(used["heavy"]) - used["light"][0] < 24 * 2**20  # of 84 MB that each of them maps
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_no_room_for_a_replica_is_an_error_and_not_a_hang(space: Space, archs: list[Arch], digits: Digits) -> None:
+    pool = ScorePool.from_parts(space, Naughty(space), *digits, threads=64, start_limit_s=1.5)
+    with (
+        pytest.raises(UserError, match=r"no replica could start within 2 s: each needs 64 CPU, .* of 4 CPUs free"),
+        pool,
+    ):
+        pool.score(archs)
+
+
+def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, create=True)
+    for wrong in ({"replicas": 0}, {"threads": 0}, {"gpus": -1.0}, {"time_limit_s": 0.0}, {"batch_size": 0}):
+        with pytest.raises(UserError):
+            ScorePool(run, **wrong)  # type: ignore[arg-type]
