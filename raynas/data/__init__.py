@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raynas.data.augment import AugmentConfig
     from raynas.data.config import DataConfig
-    from raynas.data.images import ImageSet, decode, normalise
+    from raynas.data.images import ImageSet, decode
     from raynas.data.load import Data, load_data, load_test
     from raynas.data.loader import TrainLoader
 
@@ -25,7 +25,7 @@ _PUBLIC = {
     "decode": "raynas.data.images",
     "load_data": "raynas.data.load",
     "load_test": "raynas.data.load",
-    "normalise": "raynas.data.images",
+    "normalise": "raynas.data.pixels",
 }
 
 __all__ = [

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,16 +23,6 @@ from raynas.errors import UserError
 log = logging.getLogger(__name__)
 
 ANNOUNCED_FROM = 2**30  # bytes
-
-
-class Standardisation(Protocol):
-    """Per-channel mean and deviation of pixels scaled to [0, 1]."""
-
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-
-    @property
-    def std(self) -> tuple[float, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -192,10 +181,3 @@ def evaluation_transform(geometry: Geometry) -> Callable[[Image.Image | Tensor],
         mean=(0.0,) * geometry.channels,
         std=(1.0,) * geometry.channels,
     )
-
-
-def normalise(pixels: Tensor, data: Standardisation) -> Tensor:
-    """Pixels uint8 [..., channels, height, width] to float32, with the mean and deviation of `data`."""
-    mean = torch.tensor(data.mean, device=pixels.device).view(-1, 1, 1)
-    std = torch.tensor(data.std, device=pixels.device).view(-1, 1, 1)
-    return pixels.float().div_(255).sub_(mean).div_(std)

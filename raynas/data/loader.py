@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raynas.data.augment import AugmentConfig
 from raynas.data.files import is_uri
-from raynas.data.images import ImageSet, decode, decoded_bytes, normalise, to_channels
+from raynas.data.images import ImageSet, decode, decoded_bytes, to_channels
 from raynas.data.load import Data
+from raynas.data.pixels import normalise
 from raynas.data.streams import generator, global_streams_kept, seed_global_streams
 from raynas.data.transforms import BatchAugmentation, image_transform
 from raynas.errors import UserError

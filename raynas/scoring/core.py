@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.data.images import Standardisation, normalise
+from raynas.data.pixels import Standardisation, normalise
 from raynas.errors import UserError
 
 PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

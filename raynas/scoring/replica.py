@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raynas.data.images import normalise
+from raynas.data.pixels import normalise
 from raynas.scoring.core import Score, Statistics, score_arch
 from raynas.scoring.frozen import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
