@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     if not (options.working_dir / options.script).is_file():
         parser.error(f"{options.script} is not in {options.working_dir}")
+    logging.disable(logging.INFO)  # of Ray's client; the job's own output is shown
     try:
         submit(
             [options.python, options.script, *options.arguments],

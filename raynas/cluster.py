@@ -26,22 +26,30 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    address = os.environ.get("RAY_ADDRESS")
-    if not address:
-        # Unset, Ray would turn token authentication on and leave a token file in the user's home. A cluster that is
-        # already there keeps its own mode.
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 
     if ray.is_initialized():
         yield
         return
-    if address:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    else:
-        # The dashboard stays on: without it Ray Train's placement group cleaner logs an error every second.
-        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), log_to_driver=False, logging_level=logging.ERROR)
+    address = os.environ.get("RAY_ADDRESS")
+    # Unset, Ray would turn token authentication on for a local cluster and leave a token file in the user's home, which
+    # changes how later clusters start. A cluster that is already there keeps its own mode, and so does this process
+    # once the block is over.
+    ours = not address and "RAY_AUTH_MODE" not in os.environ
+    if ours:
+        os.environ["RAY_AUTH_MODE"] = "disabled"
     try:
-        yield
+        if address:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            # "local": another Ray that happens to run on this machine is not ours to use. The dashboard stays on:
+            # without it Ray Train's placement group cleaner logs an error every second.
+            count = max(cpus, os.cpu_count() or 1)
+            ray.init(address="local", num_cpus=count, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            yield
+        finally:
+            ray.shutdown()
     finally:
-        ray.shutdown()
+        if ours:
+            os.environ.pop("RAY_AUTH_MODE", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,21 @@ def test_what_is_mounted_is_small_and_is_the_whole_project(tmp_path: Path) -> No
         text=True,
     )
     assert built.returncode == 0, built.stdout + built.stderr
+
+
+def test_a_local_ray_leaves_no_token_and_the_mode_as_it_was(tmp_path: Path) -> None:
+    script = """
+import os, ray
+from raynas.cluster import ray_cluster
+with ray_cluster(cpus=3):
+    print(os.environ["RAY_AUTH_MODE"], ray.cluster_resources()["CPU"] >= 3)
+print(os.environ.get("RAY_AUTH_MODE"))
+"""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env |= {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=200)
+    assert done.stdout.splitlines() == ["disabled True", "None"], done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_ray_for_all_nodes() -> None:
