@@ -24,7 +24,7 @@ def ray_session() -> Iterator[None]:
         include_dashboard=False,
         object_store_memory=150 * 2**20,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
     )
     yield
     ray.shutdown()
