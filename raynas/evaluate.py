@@ -67,15 +67,16 @@ def evaluate(
         config = DataConfig.model_validate(run.read_yaml("preset.yaml")["data"])
         data = load_data(config)
         statistics = Statistics(data.mean, data.std)
-        known = {(row["network"], row["how"], row["weights"], row["data"]): row for row in _rows(run)}
+        known = _newest(run)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         test: tuple[torch.Tensor, torch.Tensor] | None = None
-        rows = []
+        keys = []
         for network in networks:
             model = load_weights(run, network)
             weights = weights_fingerprint(model.state_dict())
-            row = known.get((network.arch.network_id, network.how, weights, data.fingerprint))
-            if row is None or again:
+            key = (network.arch.network_id, network.how, weights, data.fingerprint)
+            keys.append(key)
+            if key not in known or again:
                 progress(f"evaluating {network.name} on the test split")
                 if test is None:
                     images = load_test(config)
@@ -92,16 +93,18 @@ def evaluate(
                     "top5": None if score.top5 is None else float(score.top5.mean()),
                     "loss": score.loss,
                     "images": len(pixels),
-                    "reading": 1 + max((row["reading"] or 0 for row in _rows(run)), default=0),
+                    "reading": 1 + max((row["reading"] for row in _newest(run).values()), default=0),
                     "seconds": score.seconds,
                     "data": data.fingerprint,
                     "seed": network.seed,
                     "device": device_name(device),
                 }
                 run.store.append("evaluations", [row])
-            rows.append(row)
-    return rows
+        known = _newest(run)
+        return [known[key] for key in keys]
 
 
-def _rows(run: RunDir) -> list[Row]:
-    return run.store.read("evaluations").to_pylist()
+def _newest(run: RunDir) -> dict[tuple[str, ...], Row]:
+    """The last row of every network that was evaluated, by what its result depends on."""
+    rows = run.store.read("evaluations").to_pylist()
+    return {tuple(row[name] for name in ("network", "how", "weights", "data")): row for row in rows}

@@ -21,11 +21,15 @@ from torch import Tensor, nn
 from raynas.data import DataConfig, load_data
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
+from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, arch_text, build, describe, load_weights
 from raynas.results import RunDir
 from raynas.space import Arch
 
 ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE = "model.pt2", "model.onnx", "preprocessing.json"
+RECEIPT = "export.json"
+"""Written last, into a run directory's export: what of."""
+
 TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
 """The largest difference of logits, relative to the largest logit, that an export may have."""
 
@@ -143,8 +147,9 @@ def _write_readme(model: Supernet, network: Network, folder: Path, onnx: bool) -
     height, width = space.input_size
     text = f"""# {network.name}
 
-Found with raynas. {about["macs"]:,} multiply-accumulates and {about["params"]:,} parameters for an image of {height} x
-{width} pixels, {space.channels} channel(s); {space.classes} classes. `{PREPROCESSING_FILE}` says how images become input.
+Found with raynas: {about["macs"]:,} multiply-accumulates and {about["params"]:,} parameters.
+Images of {height} x {width} pixels, {space.channels} channel(s); {space.classes} classes.
+`{PREPROCESSING_FILE}` says how an image becomes its input.
 
 With timm (fine-tune it on other classes: `num_classes=...` makes a new head):
 
@@ -218,15 +223,27 @@ def _missing_for_onnx() -> list[str]:
     return [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
 
 
-def export_into_run(run: RunDir, network: Network, progress: Callable[[str], None] = print) -> str:
-    """Export into the folder `export` of the run directory, wherever that is; returns its path or URI."""
+def export_into_run(
+    run: RunDir, network: Network, onnx: bool | None = None, progress: Callable[[str], None] = print
+) -> str:
+    """Export into the folder `export` of the run directory, wherever that is, unless it is there already.
+
+    Returns:
+        Its path or URI.
+    """
+    weights = weights_fingerprint(load_weights(run, network).state_dict())
+    wanted = {"network": network.name, "weights": weights, "onnx": not _missing_for_onnx() if onnx is None else onnx}
+    if run.exists(f"export/{RECEIPT}") and run.read_json(f"export/{RECEIPT}") == wanted:
+        progress(f"{network.name} is exported already: {run.local_or_uri('export')}")
+        return run.local_or_uri("export")
     if run.path is not None:
-        export(run, network, run.path / "export", progress=progress)
+        export(run, network, run.path / "export", onnx, progress)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            for file in export(run, network, Path(folder) / "export", progress=lambda line: None):
+            for file in export(run, network, Path(folder) / "export", onnx, progress=lambda line: None):
                 run.write_bytes(f"export/{file.name}", file.read_bytes())
                 progress(f"  {run.local_or_uri(f'export/{file.name}')}")
+    run.write_json(f"export/{RECEIPT}", wanted)
     return run.local_or_uri("export")
 
 

@@ -12,6 +12,7 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
 from raynas.results.versions import versions
+from raynas.space import load_space
 from raynas.training.inputs import resolve_data
 
 SYSTEMS = ("autoformer",)
@@ -43,7 +44,7 @@ def import_supernet(
         raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
     from raynas.nets.vit.checkpoint import read_autoformer
 
-    found, weights = read_autoformer(checkpoint)
+    found, weights = read_autoformer(checkpoint, None if space is None else load_space(space))
     preset = (preset or load_preset(f"{system}/preset")).model_copy(update={"data": DataConfig.model_validate(data)})
     preset = preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]

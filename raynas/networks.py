@@ -45,7 +45,7 @@ class Network:
     @property
     def name(self) -> str:
         """A word for messages and folders."""
-        return self.arch.id + f"-{self.how}" + ("" if self.path is None else f"-{self.seed}")
+        return f"{self.arch.id}-{self.how}" if self.path is None else self.path.rpartition("/")[2]
 
 
 def find_arch(run: RunDir, name: str) -> Arch:

@@ -53,6 +53,7 @@ def accuracy_against_macs(
     groups: Mapping[str, tuple[np.ndarray, np.ndarray]],
     front: tuple[np.ndarray, np.ndarray],
     limits: tuple[float | None, float | None] = (None, None),
+    marks: Sequence[Mark] = (),
 ) -> Figure:
     """Every scored subnet as a point.
 
@@ -60,6 +61,7 @@ def accuracy_against_macs(
         groups: name of who asked for the subnets -> (macs [n], accuracy [n] in [0, 1]).
         front: (macs [k], accuracy [k]) of the Pareto front, by ascending MACs.
         limits: the search's bounds on MACs.
+        marks: networks with weights of their own, measured on the same images.
     """
     figure, axes = _new(7.2, 4.2)
     for (name, (macs, accuracy)), colour, marker in zip(groups.items(), PALETTE, "osDv^P", strict=False):
@@ -81,10 +83,14 @@ def accuracy_against_macs(
             axes.axvline(
                 limit, color=PALETTE[5], linestyle="--", linewidth=1, label=f"limit: {EngFormatter(sep='')(limit)} MACs"
             )
-    axes.set(xlabel="multiply-accumulates (MACs)", ylabel="accuracy on the search split, inherited weights")
+    for mark, colour in zip(marks, PALETTE[3:5] * len(marks), strict=False):
+        axes.errorbar(
+            mark.macs, mark.accuracy, yerr=mark.interval, color=colour, marker="*", ms=11, ls="none", label=mark.label
+        )
+    axes.set(xlabel="multiply-accumulates (MACs)", ylabel="accuracy on the search split")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _percent(axes)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
     return figure
 
 
@@ -102,7 +108,7 @@ def finished_networks(marks: Sequence[Mark]) -> Figure:
     axes.set(xlabel="top-1 accuracy on the test split", ylim=(len(marks) - 0.5, -0.7))
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_locator(MaxNLocator(4))
     return figure
 
 
@@ -115,7 +121,7 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _percent(axes)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
     return figure
 
 
@@ -130,7 +136,7 @@ def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     axes.set(xlabel="epoch", ylabel="accuracy of the probe subnets")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _percent(axes)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
     return figure
 
 

@@ -12,6 +12,7 @@ from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
 from raynas.reports.html import Percent
 from raynas.results import RunDir
+from raynas.statistics import mean_interval
 
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
@@ -126,7 +127,7 @@ def _scores(content: Content) -> str:
     )  # fmt: skip
     low, high = front[1].min(), front[1].max()
     picture = html.figure(
-        figures.svg(figures.accuracy_against_macs(groups, front, limits), "scores"),
+        figures.svg(figures.accuracy_against_macs(groups, front, limits, _on_search_split(content)), "scores"),
         f"Scatter plot of {len(rows)} scored subnets, accuracy on the search split against MACs. The Pareto front goes "
         f"from {low:.2%} at {_units(front[0].min())} MACs to {high:.2%} at {_units(front[0].max())}.",
         f"Each point is one of {len(rows):,} subnets, scored with the weights it inherits from the supernet on "
@@ -134,6 +135,16 @@ def _scores(content: Content) -> str:
         table,
     )
     return html.section("Accuracy against MACs", picture)
+
+
+def _on_search_split(content: Content) -> list[figures.Mark]:
+    """The retrained networks that were measured on the search split, too: those that were not trained on it."""
+    marks = []
+    for found in content.finished:
+        measured = [row["accuracy"] for row in found.rows if row["accuracy"] is not None]
+        if measured and found.macs is not None:
+            marks.append(figures.Mark(found.name, found.macs, *mean_interval(measured)))
+    return marks
 
 
 def _progress(content: Content) -> str:
@@ -232,7 +243,7 @@ def _what_was_run(content: Content) -> str:
         seconds: dict[str, float] = {}
         for row in content.timings:
             seconds[row["what"]] = seconds.get(row["what"], 0.0) + row["seconds"]
-        parts.append(html.table("timings", ["phase", "seconds"], [[what, round(s, 1)] for what, s in seconds.items()]))
+        parts.append(html.table("timings", ["phase", "seconds"], [[what, round(s)] for what, s in seconds.items()]))
     if content.starts:
         header = list(dict.fromkeys(key for start in content.starts for key in start))
         parts.append(html.table("starts", header, [[start.get(key) for key in header] for start in content.starts]))

@@ -1,0 +1,93 @@
+"""Evaluation: right numbers, one row for each network, and a count of how often the test split was read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+from small_run import SPACE, small_run
+
+from raynas.data import load_data, load_test
+from raynas.errors import RunDirError, UserError
+from raynas.evaluate import evaluate, networks_to_evaluate
+from raynas.nets.weights import load_supernet
+from raynas.networks import Network, write_arch
+from raynas.results import RunDir
+
+ARCH = SPACE.smallest()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = small_run(tmp_path / "run")
+    write_arch(run, "best/arch.yaml", ARCH)
+    return run
+
+
+def test_row_is_what_a_plain_loop_measures(run: RunDir) -> None:
+    (row,) = evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+    data, test = load_data("digits"), load_test("digits")
+    supernet = load_supernet(SPACE, load(run.read_bytes("supernet.safetensors"))).eval()
+    right, top5, loss = 0, 0, 0.0
+    with torch.no_grad():
+        pixels = torch.stack([torch.as_tensor(np.asarray(test[i][0])) for i in range(len(test))])
+        rows = supernet((pixels / 255 - data.mean[0]) / data.std[0], ARCH)
+        for logits, label in zip(rows, test.labels.tolist(), strict=True):
+            right += int(logits.argmax() == label)
+            top5 += int(label in logits.topk(5).indices)
+            loss += float(torch.logsumexp(logits, 0) - logits[label])
+    assert row["images"] == len(test)
+    assert row["accuracy"] * len(test) == pytest.approx(right, abs=1)  # a tie may round otherwise in a batch
+    assert row["top5"] * len(test) == pytest.approx(top5, abs=1)
+    assert row["loss"] == pytest.approx(loss / len(test), rel=1e-4)
+    assert (row["arch"], row["how"], row["reading"], row["seed"]) == (ARCH.id, "inherited", 1, None)
+
+
+def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
+    lines: list[str] = []
+    networks = [Network(ARCH, "inherited"), Network(SPACE.largest(), "inherited")]
+    first = evaluate(run, networks, progress=lines.append)
+    assert [row["reading"] for row in first] == [1, 2]
+    assert len(lines) == 2
+    answered = evaluate(run, networks[::-1], progress=lines.append)
+    assert [row["reading"] for row in answered] == [2, 1]
+    assert len(lines) == 2 and run.store.read("evaluations").num_rows == 2
+    (again,) = evaluate(run, networks[:1], again=True, progress=lines.append)
+    assert again["reading"] == 3 and again["accuracy"] == first[0]["accuracy"]
+    assert run.store.read("evaluations").num_rows == 3
+
+
+def test_nothing_finished(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    with pytest.raises(RunDirError, match=r"best/arch\.yaml"):
+        networks_to_evaluate(run)
+
+
+def test_an_arch_outside_the_space_has_no_inherited_weights(run: RunDir) -> None:
+    wide = SPACE.off_grid({**ARCH, "width": 33})
+    with pytest.raises(UserError, match="not in space"):
+        evaluate(run, [Network(wide, "inherited")], progress=lambda line: None)
+
+
+def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
+    code = f"""
+import sys
+from raynas.results import RunDir
+with RunDir({run.uri!r}).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    root = str(Path(__file__).parents[1])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, **pipes) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RunDirError, match=str(holder.pid)):
+            evaluate(run, [Network(ARCH, "inherited")])
+        holder.communicate("")

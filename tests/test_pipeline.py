@@ -1,0 +1,87 @@
+"""The whole way after the supernet's training, with real actors and tasks; stopped in the middle and called again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_run import PRESET, SPACE
+from training_of_small_run import trained_run
+
+from raynas.costs import cost
+from raynas.networks import find_arch, load_network
+from raynas.pipeline import Outcome, make_reference, pipeline
+from raynas.results import RunDir
+from raynas.searches import traces
+
+TABLES = ["scores", "correct", "networks", "evaluations"]
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Outcome:
+    """A pipeline that was stopped at the start of two of its stages, and called again each time."""
+    path = tmp_path_factory.mktemp("pipeline") / "run"
+    trained_run(path)
+    for stop in ("[3/6]", "[5/6]"):
+
+        def say(line: str, stop: str = stop) -> None:
+            if stop in line:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            pipeline(PRESET, path, say=say)
+    return pipeline(PRESET, path, say=lambda line: None)
+
+
+def test_every_kind_of_network_is_evaluated(outcome: Outcome) -> None:
+    reference = find_arch(outcome.run, "reference")
+    kinds = [(row["arch"], row["how"]) for row in outcome.evaluations]
+    assert sorted(kinds) == sorted(
+        [(outcome.winner.id, "inherited"), (outcome.winner.id, "scratch"), (reference.id, "scratch")]
+    )
+    assert sorted(row["reading"] for row in outcome.evaluations) == [1, 2, 3]
+
+
+def test_random_search_spends_what_the_search_spent(outcome: Outcome) -> None:
+    main, random = traces(outcome.run)
+    assert len(main.archs) == len(random.archs) == 14 and main.finished and random.finished
+    scored = outcome.run.store.read("scores")
+    assert set(scored["arch"].to_pylist()) == {*main.archs, *random.archs}
+    assert max(scored["macs"].to_pylist()) <= 900_000
+
+
+def test_reference_has_the_winners_macs_and_its_own_shape(outcome: Outcome) -> None:
+    reference = find_arch(outcome.run, "reference")
+    macs = [int(cost(arch.space, [arch])["macs"][0]) for arch in (outcome.winner, reference)]
+    assert abs(macs[1] / macs[0] - 1) < 0.05
+    assert {reference[f"blocks.{i}.mlp_ratio"] for i in range(4)} == {4.0}
+
+
+def test_export_and_report_are_there(outcome: Outcome) -> None:
+    model = load_network(outcome.exported)
+    retrained = f"networks/{outcome.winner.id}-scratch-0"
+    again = load_network(outcome.run.local_or_uri(retrained))
+    for name, value in model.state_dict().items():
+        assert np.array_equal(value, again.state_dict()[name])
+    page = Path(outcome.report).read_text()
+    for row in outcome.evaluations:
+        assert f"{row['accuracy']:.2%}" in page and row["arch"] in page
+
+
+def test_done_it_does_nothing_again(outcome: Outcome) -> None:
+    before = {table: outcome.run.store.read(table).num_rows for table in TABLES}
+    again = pipeline(PRESET, outcome.run.uri, say=lambda line: None)
+    assert again.winner == outcome.winner
+    assert again.evaluations == outcome.evaluations
+    assert {table: outcome.run.store.read(table).num_rows for table in TABLES} == before
+
+
+def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    assert make_reference(run, PRESET.model_copy(update={"reference": None}), SPACE.smallest(), SPACE) is None
+    assert not run.exists("reference/arch.yaml")

@@ -1,0 +1,114 @@
+"""Searches in a run directory: what is read back from the rows is what was searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_run import PRESET, SPACE, small_run
+
+from raynas.costs import cost
+from raynas.errors import RunDirError
+from raynas.networks import find_arch
+from raynas.results import RunDir
+from raynas.scoring import LocalScorer
+from raynas.search import SearchConfig
+from raynas.searches import BASELINE, Scoring, Settings, baseline, read_back, score_and_search, search, traces
+from raynas.space import load_arch
+
+SETTINGS = Settings(search=PRESET.search, scoring=Scoring(images=40))
+
+
+def quiet(line: str) -> None:
+    """Progress that nobody reads."""
+
+
+class Failing:
+    """A scorer that stops after some archs, as a killed process would."""
+
+    def __init__(self, scorer: LocalScorer, after: int):
+        self._scorer, self._left = scorer, after
+
+    def score(self, archs: list) -> list[Any]:
+        rows = []
+        for arch in archs:
+            if self._left == 0:
+                raise KeyboardInterrupt
+            self._left -= 1
+            rows += self._scorer.score([arch])
+        return rows
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = small_run(tmp_path_factory.mktemp("searches") / "run")
+    score_and_search(run, SETTINGS, replicas=0, progress=quiet)
+    score_and_search(
+        run, Settings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE, 0, 0, quiet
+    )
+    return run
+
+
+def test_history_read_back_from_rows(run: RunDir) -> None:
+    made, finished = read_back(run, "search")
+    rows = {row["arch"]: row["accuracy"] for row in run.store.read("scores").to_pylist()}
+    assert finished and made.evaluations == 14
+    assert [row.objectives["accuracy"] for row in made.history] == [rows[row.arch.id] for row in made.history]
+    best = max(made.history, key=lambda row: row.objectives["accuracy"])
+    assert find_arch(run, "best") == best.arch == made.best()
+
+
+def test_best_is_a_file_that_stands_alone(run: RunDir, tmp_path: Path) -> None:
+    copied = tmp_path / "moved.yaml"
+    copied.write_bytes(run.read_bytes("best/arch.yaml"))
+    assert load_arch(copied) == find_arch(run, "best")
+    assert load_arch(copied).space == SPACE
+
+
+def test_baseline_has_the_same_budget_and_constraints(run: RunDir) -> None:
+    main, random = traces(run)
+    assert (main.name, random.name) == ("evolution", "random search")
+    assert len(main.archs) == len(random.archs) == 14
+    made, _ = read_back(run, BASELINE)
+    assert cost(SPACE, [row.arch for row in made.history])["macs"].max() <= 900_000
+    assert main.limits == random.limits == (None, 900_000)
+
+
+def test_an_interrupted_search_goes_on_to_the_same_end(run: RunDir, tmp_path: Path) -> None:
+    other = small_run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt), LocalScorer(other, images=40) as scorer:
+        search(other, SETTINGS, Failing(scorer, 8), progress=None)
+    made, finished = read_back(other, "search")
+    assert not finished and made.evaluations == 8
+    (trace,) = traces(other)
+    assert not trace.finished and len(trace.archs) == 8
+    score_and_search(other, SETTINGS, replicas=0, progress=quiet)
+    assert traces(other)[0] == traces(run)[0]
+    assert find_arch(other, "best") == find_arch(run, "best")
+    arches = other.store.read("scores")["arch"].to_pylist()
+    assert len(arches) == len(set(arches)) == 14
+
+
+def test_other_settings_are_refused(run: RunDir) -> None:
+    changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
+    with pytest.raises(RunDirError, match="seed was 0, is 5"):
+        score_and_search(run, changed, replicas=0, progress=quiet)
+
+
+def test_several_objectives_leave_a_front(run: RunDir) -> None:
+    config = SearchConfig(
+        name="nsga2", objectives={"accuracy": "max", "macs": "min"}, evaluations=16, options={"population": 8}
+    )
+    score_and_search(run, Settings(search=config, scoring=SETTINGS.scoring), "front", 0, 0, quiet)
+    made, _ = read_back(run, "front")
+    names = {path.removesuffix(".yaml") for path in run.list("searches/front/front")}
+    assert names == {row.arch.id for row in made.front()}
+    chosen = load_arch(run.local_or_uri("searches/front/arch.yaml"))
+    accuracy = {row.arch.id: row.objectives["accuracy"] for row in made.front()}
+    assert accuracy[chosen.id] == max(accuracy.values())
+
+
+def test_a_scored_arch_is_found_by_its_id(run: RunDir) -> None:
+    made, _ = read_back(run, "search")
+    assert find_arch(run, made.history[3].arch.id) == made.history[3].arch
