@@ -14,7 +14,7 @@ from torch import Tensor
 from raynas import build_supernet, load_arch, load_space
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
-from raynas.space import Arch
+from raynas.space import Arch, Space
 
 every_space = pytest.mark.parametrize("name", DEFINITIONS)
 MASKABLE = [name for name in DEFINITIONS if name != "patch sizes"]
@@ -202,6 +202,13 @@ def test_mistakes_are_told() -> None:
     deep = {"patch_size": 4, "width": 12, "depth": 4, "blocks": {"heads": [1] * 4, "mlp_ratio": [1.5] * 4}}
     with pytest.raises(UserError, match="more than the supernet's 3 blocks"):
         supernet(images, space.off_grid(deep))
+
+
+def test_an_mlp_without_a_hidden_channel_is_refused() -> None:
+    definition = make_space("deit").to_dict()
+    definition["dimensions"]["blocks"] = {"heads": [1], "mlp_ratio": [0.05, 1.0]}
+    with pytest.raises(UserError, match="no hidden channel"):
+        build_supernet(Space.from_dict(definition))
 
 
 def test_masks_refuse_patch_sizes_and_auto_groups_them() -> None:

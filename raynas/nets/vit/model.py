@@ -119,13 +119,20 @@ def _branch(x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
 
 
 class VitSupernet(Supernet):
-    """A vision transformer of elastic patch size, width, depth, heads and MLP ratios."""
+    """A vision transformer of elastic patch size, width, depth, heads and MLP ratios.
+
+    Raises:
+        UserError: the space has an MLP without a hidden channel.
+    """
 
     def __init__(self, space: Space):
         super().__init__(space)
         constants = space.constants
         width = int(max(space["width"].choices))
         depth = int(max(space["depth"].choices))
+        for i in range(depth):
+            if hidden_width(min(space["width"].choices), min(space[f"blocks.{i}.mlp_ratio"].choices)) < 1:
+                raise UserError(f"space {space.name}: the smallest MLP of block {i} has no hidden channel")
         self.sharing = PATTERNS[constants.sharing]
         self.stem = Bank(
             space["patch_size"].choices,

@@ -1,0 +1,107 @@
+"""`raynas import`: a released checkpoint becomes a run directory that is scored and evaluated as the release would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from released import released_forward, released_state
+
+from raynas.cli import main
+from raynas.data import decode, load_data, load_test, normalise
+from raynas.evaluate import evaluate
+from raynas.nets.vit.cost import hidden_width
+from raynas.networks import Network, read_space
+from raynas.results import RunDir
+from raynas.scoring import LocalScorer
+from raynas.space import Arch
+
+CLASSES = 6
+SPACE = """
+family: vit
+input: {size: 20, channels: 3}
+classes: 6
+constants: {head_dim: 8, pool: mean, relative_position: 2, qkv_bias: thirds, norm_eps: 1.0e-5}
+dimensions:
+  patch_size: [4]
+  width: [10, 20]
+  depth: [2, 3]
+  blocks: {heads: [1, 3], mlp_ratio: [1.5, 2.0]}
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in the released layout, its space, and a folder of images."""
+    root = tmp_path_factory.mktemp("import")
+    (root / "space.yaml").write_text(SPACE)
+    torch.save({"model": released_state(24, 3, 3, 8, 48, 4, 5, CLASSES, 2)}, root / "supernet.pth")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 10), ("val", 5)):
+        for name in "abcdef":
+            folder = root / "images" / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+    return root
+
+
+def command(files: Path, run: str, **changes: str) -> list[str]:
+    options = {"--space": f"{files}/space.yaml", "--run": f"{files}/{run}", "--data": f"{files}/images"} | changes
+    return ["import", "autoformer", f"{files}/supernet.pth", *(text for option in options.items() for text in option)]
+
+
+@pytest.fixture(scope="module")
+def run(files: Path) -> RunDir:
+    assert main(command(files, "run")) == 0
+    return RunDir(files / "run")
+
+
+def released_accuracy(files: Path, arch: Arch, images: torch.Tensor, labels: torch.Tensor) -> float:
+    state = torch.load(files / "supernet.pth", weights_only=True)["model"]
+    blocks = range(arch["depth"])
+    hidden = [hidden_width(arch["width"], arch[f"blocks.{i}.mlp_ratio"]) for i in blocks]
+    heads = [int(arch[f"blocks.{i}.heads"]) for i in blocks]
+    logits = released_forward(state, images, int(arch["width"]), heads, hidden, 8, 2)
+    return float((logits.argmax(1) == labels).float().mean())
+
+
+def test_scores_and_evaluations_are_the_released_ones(run: RunDir, files: Path) -> None:
+    data = load_data(run.read_yaml("preset.yaml")["data"])
+    space = read_space(run)
+    archs = [space.smallest(), space.largest(), space.sample(np.random.default_rng(1))]
+    pixels, labels = decode(data.search)
+    with LocalScorer(run) as scorer:
+        rows = scorer.score(archs)
+    for arch, row in zip(archs, rows, strict=True):
+        assert row["accuracy"] == pytest.approx(released_accuracy(files, arch, normalise(pixels, data), labels))
+    test_pixels, test_labels = decode(load_test(data.config))
+    (row,) = evaluate(run, [Network(archs[2], "inherited")], progress=lambda line: None)
+    expected = released_accuracy(files, archs[2], normalise(test_pixels, data), test_labels)
+    assert row["accuracy"] == pytest.approx(expected) and row["images"] == 30
+
+
+def test_again_it_is_the_same_and_another_is_refused(
+    run: RunDir, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = run.read_json("supernet.json")["fingerprint"]
+    assert main(command(files, "run")) == 0
+    assert run.read_json("supernet.json")["fingerprint"] == before
+    other = files / "other"
+    other.mkdir()
+    torch.save({"model": released_state(24, 3, 3, 8, 48, 4, 5, CLASSES, 2)}, other / "supernet.pth")
+    state = torch.load(other / "supernet.pth", weights_only=True)
+    state["model"]["norm.bias"] += 1
+    torch.save(state, other / "supernet.pth")
+    arguments = command(files, "run")
+    arguments[2] = f"{other}/supernet.pth"
+    assert main(arguments) == 2
+    assert "another" in capsys.readouterr().err
+
+
+def test_data_with_other_classes_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(files, "digits", **{"--data": "digits"})) == 2
+    assert "6 classes" in (said := capsys.readouterr().err) and "has 10" in said
