@@ -173,9 +173,9 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(run, traces(run)))
 
 
-def bench(options: argparse.Namespace) -> None:
+def bench_forward(options: argparse.Namespace) -> None:
     """Time forward passes."""
-    from raynas.bench import bench as time_networks
+    from raynas.bench.forward import bench_forward as time_networks
     from raynas.results import RunDir
 
     run = None if options.run is None else RunDir(options.run)
@@ -185,6 +185,17 @@ def bench(options: argparse.Namespace) -> None:
         low, high = (f"{1000 * value:.2f}" for value in timing.quartiles)
         rate = timing.batch_size / timing.median
         print(f"{timing.name:<40}{timing.macs:>16,}{1000 * timing.median:>12.2f}{f'{low} to {high}':>20}{rate:>12,.1f}")
+
+
+def bench_score(options: argparse.Namespace) -> None:
+    """Compare a scoring pool with what arithmetic alone allows."""
+    from raynas.bench.score import bench_score as measure
+    from raynas.heartbeat import heartbeat
+
+    with heartbeat("scoring"):
+        found = measure(options.run, replicas=options.replicas, archs=options.archs, progress=print)
+    for name, value in found.items():
+        print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")
 
 
 def cost(options: argparse.Namespace) -> None:
@@ -286,18 +297,26 @@ def _parser() -> argparse.ArgumentParser:
     this = _verb(verbs, "report", report, "write one HTML page about a run", "raynas report runs/a")
     _run(this)
 
+    bench = verbs.add_parser(
+        "bench", help="measure speed on this machine", description="Measure speed on this machine."
+    )
+    kinds = bench.add_subparsers(title="what", metavar="WHAT", required=True)
     this = _verb(
-        verbs,
-        "bench",
-        bench,
-        "time forward passes of networks on this machine",
-        "raynas bench autoformer/published/tiny my_network --batch-size 32",
+        kinds,
+        "forward",
+        bench_forward,
+        "time forward passes of networks",
+        "raynas bench forward autoformer/published/tiny my_network --batch-size 32",
     )
     this.add_argument("names", nargs="+", metavar="NETWORK", help="export folder, arch file or a shipped arch's name")
     this.add_argument("--batch-size", type=_positive, default=1, metavar="N", help="images of one pass (default: 1)")
     this.add_argument("--rounds", type=_positive, default=30, metavar="N", help="timed passes of each (default: 30)")
     this.add_argument("--threads", type=_positive, metavar="N", help="of torch (default: torch's own choice)")
     this.add_argument("--run", metavar="DIR", help="run directory that keeps the timings")
+    this = _verb(kinds, "score", bench_score, "compare a scoring pool with its bare forward passes")
+    this.add_argument("--run", metavar="DIR", help="its supernet and images (default: an untrained one on the digits)")
+    this.add_argument("--replicas", type=_positive, default=2, metavar="N", help="Ray actors (default: 2)")
+    this.add_argument("--archs", type=_positive, default=200, metavar="N", help="subnets to score (default: 200)")
 
     this = _verb(verbs, "cost", cost, "print MACs and parameters of a space or an arch", "raynas cost autoformer/tiny")
     this.add_argument("name", help="a shipped space or arch, or a YAML file")

@@ -70,7 +70,7 @@ MISTAKES = {
         ["import", "autoformer", "{files}/notes.txt", "--run", "{files}/new", "--data", "digits"],
         ["notes.txt"],
     ),
-    "no such network": (["bench", "{files}/empty"], ["empty", "arch.yaml"]),
+    "no such network": (["bench", "forward", "{files}/empty"], ["empty", "arch.yaml"]),
 }
 
 
@@ -120,7 +120,7 @@ def test_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas cost 'my space'"
 
 
-@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS)])
+@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["bench", "forward"], ["bench", "score"]])
 def test_help(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([*verb, "--help"])
@@ -143,6 +143,20 @@ def test_cost_of_a_space_and_an_arch(capsys: pytest.CaptureFixture[str], run: Ru
     total = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("total"))
     numbers = [int(cell.replace(",", "")) for cell in total.split()[1:]]
     assert numbers == [int(extremes[name][1]) for name in ("macs", "paper_macs", "params")]
+
+
+def test_bench_times_networks_in_turns(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    space = load_space("digits/vit")
+    write_arch(run, "small.yaml", space.smallest())
+    write_arch(run, "large.yaml", space.largest())
+    names = [run.local_or_uri(name) for name in ("small.yaml", "large.yaml")]
+    assert main(["bench", "forward", *names, "--rounds", "5", "--run", run.uri]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    macs = cost(space, [space.smallest(), space.largest()])["macs"]
+    assert [f"{count:,}" in line for count, line in zip(macs.tolist(), lines[1:], strict=True)] == [True, True]
+    rows = run.store.read("timings").to_pylist()
+    assert [row["what"] for row in rows] == [f"forward pass of {name}" for name in names]
+    assert all(row["seconds"] > 0 for row in rows)
 
 
 def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

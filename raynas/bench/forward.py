@@ -45,7 +45,7 @@ class Timing:
         return float(low), float(high)
 
 
-def bench(
+def bench_forward(
     names: Sequence[str],
     batch_size: int = 1,
     rounds: int = 30,
