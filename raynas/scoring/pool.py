@@ -44,10 +44,15 @@ class ScorePool(Scorer):
             slowest arch so far (30 minutes until one is done).
         start_limit_s: how long to wait while no replica at all can be started.
 
+    Attributes:
+        crew: the replicas, while the pool is entered.
+
     Raises:
         UserError: an argument makes no sense.
         RunDirError: `run` is not a run directory.
     """
+
+    crew: Crew
 
     def __init__(
         self,
@@ -115,12 +120,12 @@ class ScorePool(Scorer):
             options = {"num_cpus": self.threads, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
             return ray.remote(Replica).options(name=name, **options).remote(name, *shared)
 
-        self._crew = Crew(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
+        self.crew = Crew(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
         self._finished: list[Outcome] = []
-        self._stack.callback(self._crew.end)
+        self._stack.callback(self.crew.end)
 
     def _finish(self) -> None:
-        names = self._crew.verify(VERIFY_S)
+        names = self.crew.verify(VERIFY_S)
         for arrays, sums in zip(ray.get(self._refs, timeout=VERIFY_S), self._sums, strict=True):
             names += changed(arrays, sums)  # the driver maps its node's copy, too
         if names:
@@ -128,21 +133,21 @@ class ScorePool(Scorer):
 
     def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[Outcome]]:
         # What a call that was given up left in flight: its outcomes are written now and answered to nobody.
-        stray = self._crew.in_flight() | {outcome.arch.id for outcome in self._finished}
+        stray = self.crew.in_flight() | {outcome.arch.id for outcome in self._finished}
         wanted = (arch for arch in archs if arch.id not in stray)
         written = time.monotonic()
         try:
             while True:
-                self._crew.feed(wanted)
-                if self._crew.idle:
+                self.crew.feed(wanted)
+                if self.crew.idle:
                     break
-                self._finished += self._crew.poll(COMMIT_S)
+                self._finished += self.crew.poll(COMMIT_S)
                 if len(self._finished) >= COMMIT_ROWS or time.monotonic() - written > COMMIT_S:
                     yield self._taken()
                     written = time.monotonic()
             yield self._taken()
         finally:
-            self._crew.forget_queue()
+            self.crew.forget_queue()
 
     def _taken(self) -> list[Outcome]:
         taken, self._finished = self._finished, []

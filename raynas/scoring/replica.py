@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from raynas.data.pixels import normalise
-from raynas.scoring.core import Score, Statistics, score_arch
+from raynas.scoring.core import PRECISIONS, Score, Statistics, score_arch
 from raynas.scoring.frozen import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
 
@@ -134,7 +134,9 @@ class Replica:
         ready = [self._space.arch(arch) for arch in archs]
         x = normalise(self._pixels, self._statistics).split(self._options.batch_size)
         count, began = 0, time.perf_counter()
-        with torch.inference_mode():
+        o = self._options
+        cast = torch.autocast(self._device.type, PRECISIONS[o.precision], enabled=o.precision != "fp32")
+        with torch.inference_mode(), cast:
             while time.perf_counter() - began < seconds:
                 for batch in x:
                     logits = self._supernet(batch, ready[count % len(ready)])

@@ -1,0 +1,1 @@
+"""Measurements of raynas itself on the machine at hand."""

@@ -1,0 +1,111 @@
+"""How much of what arithmetic alone would allow a scoring pool delivers."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import ray
+
+from raynas.data import decode, load_data
+from raynas.nets import build_supernet
+from raynas.results import RunDir
+from raynas.scoring.core import Statistics
+from raynas.scoring.pool import ScorePool
+from raynas.scoring.subject import Subject, load_subject, subject_of_parts
+from raynas.space import Space, load_space
+
+
+def bench_score(
+    run: RunDir | str | None = None,
+    space: Space | str = "digits/vit",
+    data: str = "digits",
+    archs: int = 200,
+    replicas: int = 2,
+    batch_size: int = 256,
+    threads: int = 1,
+    gpus: float = 0.0,
+    images: int | None = None,
+    precision: str = "fp32",
+    seconds: float = 5.0,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Score random archs with a pool, and have its replicas do nothing but forward passes over the same archs.
+
+    The limit is measured before and after, in the same processes all at once, on images that are normalised already:
+    what is left is choosing archs, sending them, counting hits, checking weights and writing rows.
+
+    Args:
+        run: take a trained supernet and its data from here; a fresh supernet of `space` on `data` where left out.
+        space, data: by name, where there is no run.
+        archs: number of archs to score.
+        replicas, batch_size, threads, gpus, images, precision: as of `ScorePool`.
+        seconds: of each measurement of the limit.
+        progress: called with a line at each step.
+
+    Returns:
+        `subnets_per_s`, `limit_per_s`, `ratio` of the two, and what they depend on. Rows go to a temporary store.
+
+    Raises:
+        UserError: as `ScorePool`.
+    """
+    say = progress or (lambda line: None)
+    say("loading supernet and images")
+    subject = _fresh(space, data, images) if run is None else load_subject(RunDir(run), images)
+    drawn = subject.space.decode(subject.space.sample_codes(np.random.default_rng(0), archs * 4))
+    chosen = list(dict.fromkeys(drawn))[:archs]
+    with tempfile.TemporaryDirectory() as folder:
+        pool = ScorePool(
+            None,
+            replicas,
+            batch_size,
+            threads,
+            gpus,
+            precision=precision,
+            subject=subject,
+            store=RunDir(folder, create=True).store,
+        )
+        say(f"starting {replicas} replicas")
+        with pool:
+            crew = pool.crew
+            crew.wait_for_all()
+            values = ray.put([dict(arch) for arch in chosen])
+
+            def limit() -> float:
+                passed = crew.ask_all(lambda actor: actor.forward_alone.remote(values, seconds), 60.0 + 20.0 * seconds)
+                return sum(count / taken for count, taken in passed)
+
+            pool.score(chosen[:replicas])  # the first passes allocate
+            say("forward passes alone")
+            before = limit()
+            say(f"scoring {len(chosen)} archs")
+            began = time.perf_counter()
+            rows = pool.score(chosen[replicas:])
+            rate = len(rows) / (time.perf_counter() - began)
+            say("forward passes alone, again")
+            best = (before + limit()) / 2
+    return {
+        "subnets_per_s": rate,
+        "limit_per_s": best,
+        "ratio": rate / best,
+        "archs": len(rows),
+        "replicas": replicas,
+        "threads": threads,
+        "images": len(subject.images),
+        "batch_size": batch_size,
+        "precision": precision,
+        "device": rows[0]["device"],
+        "space": subject.space.name,
+    }
+
+
+def _fresh(space: Space | str, data: str, images: int | None) -> Subject:
+    loaded = load_data(data)
+    chosen = load_space(space) if isinstance(space, str) else space
+    chosen = chosen.with_input(loaded.size, loaded.channels, loaded.classes)
+    pixels, labels = decode(loaded.search, size=chosen.input_size, channels=chosen.channels)
+    statistics = Statistics(loaded.mean, loaded.std)
+    return subject_of_parts(chosen, build_supernet(chosen), pixels, labels, statistics, images, loaded.fingerprint)
