@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
-SILENCE_S = 4.5
+SILENCE_S = 4.7
 
 
 _current: Heartbeat | None = None

@@ -72,7 +72,10 @@ def search(
         UserError: every arch failed.
     """
     made = build_search(settings.search, read_space(run))
-    run.begin(f"searches/{name}", settings)
+    try:
+        run.begin(f"searches/{name}", settings)
+    except RunDirError as error:
+        raise RunDirError(str(error).replace("another run directory", "the search another name (--name)")) from None
     finished = run_search(made, scorer, settings.search.batch, progress, name)
     folder = "best" if name == MAIN else f"searches/{name}"
     for place, arch in _winners(finished, folder):
