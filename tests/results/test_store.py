@@ -236,3 +236,14 @@ def test_ten_thousand_rows_in_batches_of_fifty_come_back_whole(local: RunDir) ->
     counts = Counter(_archs(RunDir(local)))
     assert len(counts) == 10_000 and set(counts.values()) == {1}
     assert len(os.listdir(_folder(local))) <= store_module.COMPACT_AT
+
+
+def test_the_manual_lists_every_column() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    for name, schema in SCHEMAS.items():
+        assert f"**`{name}`**: {schema.metadata[b'doc'].decode()}" in manual
+        for field in schema:
+            assert f"| `{field.name}` | {field.type} | {field.metadata[b'doc'].decode()} |" in manual, (
+                name,
+                field.name,
+            )
