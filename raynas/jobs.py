@@ -133,10 +133,12 @@ def _connect(address: str) -> JobSubmissionClient:
 
 
 async def _follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -> None:
-    rest = ""
+    received, unfinished = 0, ""
     async for text in client.tail_job_logs(job):
-        *lines, rest = (rest + text).split("\n")
+        received += len(text)
+        *lines, unfinished = (unfinished + text).split("\n")
         for line in lines:
             show(line)
-    if rest:
+    # The stream may close before a job's last lines have come through it, and those are its results.
+    if rest := (unfinished + client.get_job_logs(job)[received:]).rstrip("\n"):
         show(rest)
