@@ -74,19 +74,19 @@ def search(options: argparse.Namespace) -> None:
     from raynas.heartbeat import heartbeat
     from raynas.networks import find_arch
     from raynas.results import RunDir
-    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, score_and_search
+    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, make_scorer
+    from raynas.searches import search as search_run
 
     run = RunDir(options.run)
     preset = _preset(run, options)
     scoring = Scoring(images=options.images, precision=options.precision)
     settings = Settings(search=preset.search, scoring=scoring)
     gpus = 1 if options.gpu else 0
-    with run.lock(), heartbeat("searching"):
-        spent = score_and_search(run, settings, options.name, options.replicas, gpus)
+    with run.lock(), heartbeat("searching"), make_scorer(run, settings, options.replicas, gpus) as scorer:
+        spent = search_run(run, settings, scorer, options.name).evaluations
         if options.random:
             random = Settings(search=baseline(preset.search, spent), scoring=scoring)
-            name = BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}"
-            score_and_search(run, random, name, options.replicas, gpus)
+            search_run(run, random, scorer, BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}")
     path = "best/arch.yaml" if options.name == MAIN else f"searches/{options.name}/arch.yaml"
     winner = find_arch(run, "best") if options.name == MAIN else None
     print(f"Winner: {run.local_or_uri(path)}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))

@@ -73,7 +73,7 @@ def export(
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
     for file in files:
-        progress(f"  {file}")
+        progress(str(file))
     return files
 
 
@@ -242,7 +242,7 @@ def export_into_run(
         with tempfile.TemporaryDirectory() as folder:
             for file in export(run, network, Path(folder) / "export", onnx, progress=lambda line: None):
                 run.write_bytes(f"export/{file.name}", file.read_bytes())
-                progress(f"  {run.local_or_uri(f'export/{file.name}')}")
+                progress(f"{run.local_or_uri(f'export/{file.name}')}")
     run.write_json(f"export/{RECEIPT}", wanted)
     return run.local_or_uri("export")
 

@@ -21,7 +21,7 @@ from raynas.networks import Network, find_arch, read_space, trained_networks, wr
 from raynas.preset import Preset
 from raynas.reports import write_report
 from raynas.results import RunDir
-from raynas.searches import BASELINE, MAIN, Settings, baseline, score_and_search, traces
+from raynas.searches import BASELINE, MAIN, Settings, baseline, has_ended, make_scorer, search, traces
 from raynas.space import Arch, Space, load_arch
 from raynas.timm_models import ARCH_FILE
 
@@ -79,23 +79,27 @@ def pipeline(
         space, limits = read_space(run), preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
         story.tell(f"The space holds {_count(space.cardinality())} networks. Budget: {budget}.")
-        with story.stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
-            spent = score_and_search(run, Settings(search=preset.search), MAIN, replicas, gpus, story.tell)
-        with story.stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
-            random = Settings(search=baseline(preset.search, spent))
-            score_and_search(run, random, BASELINE, replicas, gpus, story.tell)
+        settings = Settings(search=preset.search)
+        ended = has_ended(run, MAIN) and has_ended(run, BASELINE)  # then all is answered from rows, without actors
+        with make_scorer(run, settings, 0 if ended else replicas, gpus) as scorer:
+            with story.stage(
+                2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"
+            ):
+                spent = search(run, settings, scorer, MAIN, story.tell).evaluations
+            with story.stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
+                search(run, Settings(search=baseline(preset.search, spent)), scorer, BASELINE, story.tell)
         winner = find_arch(run, "best")
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
         with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):
             reference = make_reference(run, preset, winner, space)
-            _retrain(run, preset, winner, reference, say)
+            _retrain(run, preset, winner, reference, story.tell)
         with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *trained_networks(run)]
             evaluations = evaluate(run, networks, progress=lambda line: None)
             for line in finished_lines(run):
                 story.tell(line)
         with story.stage(6, "Exporting and writing the report"):
-            exported = export_into_run(run, choose(trained_networks(run), winner), progress=say)
+            exported = export_into_run(run, choose(trained_networks(run), winner), progress=story.tell)
         report = write_report(run, traces(run))  # now that the last stage's duration is a row
         return Outcome(run, winner, evaluations, exported, report)
 
@@ -126,9 +130,10 @@ def _retrain(run: RunDir, preset: Preset, winner: Arch, reference: Arch | None, 
     how: Any = {"scratch": "scratch", "inherited": "finetuned"}[preset.retrain.start]
     recipe, seeds, train_on = preset.retrain_recipe, preset.retrain.seeds, preset.retrain.train_on
     together = [winner] if how == "finetuned" or reference is None else [winner, reference]
-    retrain(run, together, recipe, how, seeds, train_on, progress=say)
+    labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
+    retrain(run, together, recipe, how, seeds, train_on, progress=say, labels=labels)
     if reference is not None and len(together) == 1:  # it has no weights to inherit
-        retrain(run, [reference], recipe, "scratch", seeds, train_on, progress=say)
+        retrain(run, [reference], recipe, "scratch", seeds, train_on, progress=say, labels=labels)
 
 
 class _Story:

@@ -46,6 +46,7 @@ class Job:
         recipe: with the seed of this network.
         data: what to train on.
         train_on: `train` or `train+search`.
+        label: what progress lines call it.
         checkpoints: a local folder that every try of this job sees; None keeps none.
     """
 
@@ -54,6 +55,7 @@ class Job:
     recipe: Recipe
     data: DataConfig
     train_on: str
+    label: str
     checkpoints: str | None = None
 
     @property
@@ -82,6 +84,7 @@ def retrain(
     train_on: str = "train",
     parallel: int | None = None,
     progress: Callable[[str], None] = print,
+    labels: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Train networks and keep them in `networks/<arch>-<how>-<seed>/` and in table `networks`.
 
@@ -94,6 +97,7 @@ def retrain(
         parallel: how many at a time as Ray tasks; None for as many as there are CPUs (or GPUs). 1 trains them one
             after the other in this process, without Ray.
         progress: called with lines of text, at least every few seconds.
+        labels: what the lines call archs, by id, such as `winner`; else they say the id.
 
     Returns:
         The rows of table `networks`, archs by seeds.
@@ -108,16 +112,17 @@ def retrain(
         jobs = []
         for arch in archs:
             for seed in seeds:
-                job = Job(arch, how, recipe.model_copy(update={"seed": seed}), data, train_on)
+                label = f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}"
+                job = Job(arch, how, recipe.model_copy(update={"seed": seed}), data, train_on, label)
                 jobs.append(_with_checkpoints(run, job))
         todo = [job for job in jobs if not _begun_and_finished(run, job)]
         for job in jobs:
             if job not in todo:
-                progress(f"{job.network.name} is trained already: {run.local_or_uri(job.network.path or '')}")
+                progress(f"{job.label}: trained already, {run.local_or_uri(job.network.path or '')}")
         starts = [inherited(run, job.arch).state_dict() if job.how == "finetuned" else None for job in todo]
         for job, trained in _train_all(todo, starts, parallel, progress):
             _keep(run, job, trained)
-            progress(f"{job.network.name} is trained: {run.local_or_uri(job.network.path or '')}")
+            progress(f"{job.label}: trained, {run.local_or_uri(job.network.path or '')}")
         rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
         return [rows[job.network.path] for job in jobs]
 
@@ -213,7 +218,7 @@ def _train_all(
     if parallel == 1 or len(jobs) <= 1:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for job, start in zip(jobs, starts, strict=True):
-            yield job, train_one(job, start, partial(shown.event, job.network.name), device)
+            yield job, train_one(job, start, partial(shown.event, job.label), device)
         return
     yield from _train_in_tasks(jobs, starts, parallel, shown)
 
@@ -234,7 +239,7 @@ def _train_in_tasks(
             device = "cuda" if torch.cuda.is_available() else "cpu"
 
             def tell(event: Row) -> None:
-                events.put((job.network.name, event))
+                events.put((job.label, event))
 
             return train_one(job, start, tell, device)
 
@@ -279,7 +284,7 @@ class _Progress:
 
     def __init__(self, jobs: Sequence[Job], show: Callable[[str], None]):
         self._show = show
-        self._state = {job.network.name: f"{job.network.name}: starting" for job in jobs}
+        self._state = {job.label: f"{job.label}: starting" for job in jobs}
         self._shown = time.monotonic()
 
     def event(self, name: str, event: Row) -> None:

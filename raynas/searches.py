@@ -83,31 +83,26 @@ def search(
     return finished
 
 
-def score_and_search(
-    run: RunDir,
-    settings: Settings,
-    name: str = MAIN,
-    replicas: int = 2,
-    gpus: float = 0,
-    progress: Callable[[str], None] | None = print,
-) -> int:
-    """`search` with a pool of replicas of its own; returns the number of archs that it spent.
+def make_scorer(run: RunDir, settings: Settings, replicas: int = 2, gpus: float = 0) -> Any:
+    """The scorer that a search needs; to be entered.
 
     Args:
         replicas: Ray actors; 0 scores in this process, without Ray.
         gpus: of one replica.
 
     Raises:
-        UserError: as `search` and the scorer.
+        UserError: nothing in the space meets the constraints, or the search cannot be built: before anything starts.
     """
     from raynas.scoring import LocalScorer, ScorePool
 
-    build_search(settings.search, read_space(run))  # an impossible budget is told before anything starts
-    scoring = settings.scoring
-    on: dict[str, Any] = {"images": scoring.images, "precision": scoring.precision}
-    scorer = ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
-    with scorer as entered:
-        return search(run, settings, entered, name, progress).evaluations
+    build_search(settings.search, read_space(run))
+    on: dict[str, Any] = settings.scoring.model_dump()
+    return ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
+
+
+def has_ended(run: RunDir, name: str) -> bool:
+    """Whether a search of that name was carried out to its end."""
+    return run.exists(f"searches/{name}.yaml") and read_back(run, name)[1]
 
 
 def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:

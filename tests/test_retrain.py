@@ -67,7 +67,7 @@ def test_what_is_trained_is_not_trained_again(trained: tuple[RunDir, Row]) -> No
     lines: list[str] = []
     (answered,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=lines.append)
     assert answered == row and run.store.read("networks").num_rows == 1
-    assert lines == [f"{ARCH.id}-scratch-0 is trained already: {run.local_or_uri(row['path'])}"]
+    assert lines == [f"{ARCH.id}, seed 0: trained already, {run.local_or_uri(row['path'])}"]
 
 
 def test_other_settings_are_refused(trained: tuple[RunDir, Row]) -> None:

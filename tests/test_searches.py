@@ -14,14 +14,10 @@ from raynas.networks import find_arch
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.search import SearchConfig
-from raynas.searches import BASELINE, Scoring, Settings, baseline, read_back, score_and_search, search, traces
+from raynas.searches import BASELINE, Scoring, Settings, baseline, has_ended, make_scorer, read_back, search, traces
 from raynas.space import load_arch
 
 SETTINGS = Settings(search=PRESET.search, scoring=Scoring(images=40))
-
-
-def quiet(line: str) -> None:
-    """Progress that nobody reads."""
 
 
 class Failing:
@@ -40,13 +36,16 @@ class Failing:
         return rows
 
 
+def carry_out(run: RunDir, settings: Settings, name: str = "search") -> None:
+    with make_scorer(run, settings, replicas=0) as scorer:
+        search(run, settings, scorer, name, progress=None)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = small_run(tmp_path_factory.mktemp("searches") / "run")
-    score_and_search(run, SETTINGS, replicas=0, progress=quiet)
-    score_and_search(
-        run, Settings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE, 0, 0, quiet
-    )
+    carry_out(run, SETTINGS)
+    carry_out(run, Settings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE)
     return run
 
 
@@ -81,9 +80,10 @@ def test_an_interrupted_search_goes_on_to_the_same_end(run: RunDir, tmp_path: Pa
         search(other, SETTINGS, Failing(scorer, 8), progress=None)
     made, finished = read_back(other, "search")
     assert not finished and made.evaluations == 8
+    assert not has_ended(other, "search") and has_ended(run, "search") and not has_ended(run, "another")
     (trace,) = traces(other)
     assert not trace.finished and len(trace.archs) == 8
-    score_and_search(other, SETTINGS, replicas=0, progress=quiet)
+    carry_out(other, SETTINGS)
     assert traces(other)[0] == traces(run)[0]
     assert find_arch(other, "best") == find_arch(run, "best")
     arches = other.store.read("scores")["arch"].to_pylist()
@@ -92,15 +92,15 @@ def test_an_interrupted_search_goes_on_to_the_same_end(run: RunDir, tmp_path: Pa
 
 def test_other_settings_are_refused(run: RunDir) -> None:
     changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
-    with pytest.raises(RunDirError, match="seed was 0, is 5.*--name"):
-        score_and_search(run, changed, replicas=0, progress=quiet)
+    with pytest.raises(RunDirError, match=r"seed was 0, is 5.*--name"):
+        carry_out(run, changed)
 
 
 def test_several_objectives_leave_a_front(run: RunDir) -> None:
     config = SearchConfig(
         name="nsga2", objectives={"accuracy": "max", "macs": "min"}, evaluations=16, options={"population": 8}
     )
-    score_and_search(run, Settings(search=config, scoring=SETTINGS.scoring), "front", 0, 0, quiet)
+    carry_out(run, Settings(search=config, scoring=SETTINGS.scoring), "front")
     made, _ = read_back(run, "front")
     names = {path.removesuffix(".yaml") for path in run.list("searches/front/front")}
     assert names == {row.arch.id for row in made.front()}
