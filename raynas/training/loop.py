@@ -133,6 +133,8 @@ def train_loop(
         state.restore(saved, context)
         if state.rollbacks:
             loader = load_images()
+        if context.rank == 0 and state.step:
+            context.event({"kind": "message", "text": f"  going on after epoch {state.epoch}, step {state.step:,}"})
     check_ranks_agree(context, model)
     good = state.capture(context)
     progress = _Progress(state, len(loader), context)

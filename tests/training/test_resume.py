@@ -73,7 +73,8 @@ def test_finished_training_returns_at_once(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
     again = train_network(SPACE, few(), recipe(), out_dir=tmp_path, on_event=events.append)
     assert same(first.weights, again.weights)
-    assert [event["kind"] for event in events] == ["history"]
+    assert [event["kind"] for event in events] == ["message", "history"]
+    assert events[0]["text"] == "  going on after epoch 3, step 9"
 
 
 def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:
