@@ -89,7 +89,7 @@ def search(options: argparse.Namespace) -> None:
             search_run(run, random, scorer, BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}")
     path = "best/arch.yaml" if options.name == MAIN else f"searches/{options.name}/arch.yaml"
     winner = find_arch(run, "best") if options.name == MAIN else None
-    print(f"Winner: {run.local_or_uri(path)}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
+    print(f"Winner: {run.name}/{path}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ def run_demo(run_dir: str | Path, say: Callable[[str], None] = print) -> Outcome
         from raynas.preset import load_preset
 
         outcome = pipeline(load_preset(PRESET, OVERRIDES), run_dir, WORKERS, REPLICAS, say=say)
-    say(f"\nThe winner: {outcome.run.local_or_uri('best/arch.yaml')}")
+    say(f"\nThe winner: {outcome.run.name}/best/arch.yaml")
     say(f"Its files:  {outcome.exported}")
     say(f"Took {(time.monotonic() - began) / 60:.1f} minutes. Open the report in a browser:")
     say(outcome.report)

@@ -229,22 +229,22 @@ def export_into_run(
     """Export into the folder `export` of the run directory, wherever that is, unless it is there already.
 
     Returns:
-        Its path or URI.
+        Its path, or its URI without credentials.
     """
     weights = weights_fingerprint(load_weights(run, network).state_dict())
     wanted = {"network": network.name, "weights": weights, "onnx": not _missing_for_onnx() if onnx is None else onnx}
     if run.exists(f"export/{RECEIPT}") and run.read_json(f"export/{RECEIPT}") == wanted:
-        progress(f"{network.name} is exported already: {run.local_or_uri('export')}")
-        return run.local_or_uri("export")
+        progress(f"{network.name} is exported already: {run.name}/export")
+        return f"{run.name}/export"
     if run.path is not None:
         export(run, network, run.path / "export", onnx, progress)
     else:
         with tempfile.TemporaryDirectory() as folder:
             for file in export(run, network, Path(folder) / "export", onnx, progress=lambda line: None):
                 run.write_bytes(f"export/{file.name}", file.read_bytes())
-                progress(f"{run.local_or_uri(f'export/{file.name}')}")
+                progress(f"{run.name}/export/{file.name}")
     run.write_json(f"export/{RECEIPT}", wanted)
-    return run.local_or_uri("export")
+    return f"{run.name}/export"
 
 
 def choose(networks: Sequence[Network], winner: Arch) -> Network:

@@ -118,11 +118,11 @@ def retrain(
         todo = [job for job in jobs if not _begun_and_finished(run, job)]
         for job in jobs:
             if job not in todo:
-                progress(f"{job.label}: trained already, {run.local_or_uri(job.network.path or '')}")
+                progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
         starts = [inherited(run, job.arch).state_dict() if job.how == "finetuned" else None for job in todo]
         for job, trained in _train_all(todo, starts, parallel, progress):
             _keep(run, job, trained)
-            progress(f"{job.label}: trained, {run.local_or_uri(job.network.path or '')}")
+            progress(f"{job.label}: trained, {run.name}/{job.network.path}")
         rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
         return [rows[job.network.path] for job in jobs]
 

@@ -32,7 +32,7 @@ PRESET = Preset.model_validate(
 )
 
 
-def small_run(path: Path) -> RunDir:
+def small_run(path: Path | str) -> RunDir:
     """The files that training leaves, with the weights that it would start from."""
     run = RunDir(path, create=True)
     torch.manual_seed(0)

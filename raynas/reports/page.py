@@ -26,10 +26,10 @@ def write_report(run: RunDir, traces: Sequence[Trace] = (), to: str = "report.ht
         to: file name inside the run directory.
 
     Returns:
-        The page's path or URI.
+        The path of the page, or its URI without credentials.
     """
     run.write_bytes(to, render(collect(run, traces)).encode())
-    return run.local_or_uri(to)
+    return f"{run.name}/{to}"
 
 
 def render(content: Content) -> str:

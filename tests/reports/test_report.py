@@ -88,7 +88,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, scored: Scored) -> RunDir
     """A run directory with scores and nothing after them."""
     run = RunDir(tmp_path_factory.mktemp("report") / "run", create=True)
     run.write_yaml("space.yaml", SPACE.to_dict())
-    run.begin("train", {"recipe": {"epochs": 3}, "note": "<b>&"})
+    run.begin("train", {"data": ["s3://key:secret@bucket/images?region=x"], "note": "<b>&"})
     score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
     run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
     failed = {**described(SPACE.smallest(), 1, 2), **score, "status": "failed", "reason": "out of memory", "loss": None}
@@ -209,6 +209,7 @@ def test_page_is_self_contained_and_readable_without_seeing_it(after: tuple[Page
     assert len(found.ids) == len(set(found.ids))
     assert len(found.labels) == 5 and all(len(label) > 40 for label in found.labels)
     assert "<b>&" in found.text  # escaped on the page, so that it reads as written
+    assert "s3://bucket/images" in found.text and "secret" not in found.text
 
 
 @pytest.mark.parametrize("fill", [lambda run: None, lambda run: run.write_yaml("space.yaml", SPACE.to_dict())])
