@@ -7,7 +7,7 @@ import importlib
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import pydantic
 import yaml
@@ -241,7 +241,10 @@ def _known_keys(model: type[Config], path: Location) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[Any]:
-    return [kind for kind in _types_in(annotation) if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)]
+    classes = [kind for kind in _types_in(annotation) if isinstance(kind, type) and get_origin(kind) is None]
+    return [
+        kind for kind in classes if issubclass(kind, pydantic.BaseModel)
+    ]  # list[int] is a type, but no class, in 3.10
 
 
 def _types_in(annotation: Any) -> list[Any]:
