@@ -241,10 +241,9 @@ def _known_keys(model: type[Config], path: Location) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[Any]:
+    # Python 3.10 calls list[int] a type, too.
     classes = [kind for kind in _types_in(annotation) if isinstance(kind, type) and get_origin(kind) is None]
-    return [
-        kind for kind in classes if issubclass(kind, pydantic.BaseModel)
-    ]  # list[int] is a type, but no class, in 3.10
+    return [kind for kind in classes if issubclass(kind, pydantic.BaseModel)]
 
 
 def _types_in(annotation: Any) -> list[Any]:
