@@ -215,10 +215,14 @@ def _train_all(
     progress: Callable[[str], None],
 ) -> Iterator[tuple[Job, Result]]:
     shown = _Progress(jobs, progress)
+    if not jobs:
+        return
     if parallel == 1 or len(jobs) <= 1:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for job, start in zip(jobs, starts, strict=True):
-            yield job, train_one(job, start, partial(shown.event, job.label), device)
+            result = train_one(job, start, partial(shown.event, job.label), device)
+            shown.ended(job.label)
+            yield job, result
         return
     yield from _train_in_tasks(jobs, starts, parallel, shown)
 
@@ -257,6 +261,7 @@ def _train_in_tasks(
                 shown.tick()
                 for ref in ready:
                     job = running.pop(ref)
+                    shown.ended(job.label)
                     try:
                         yield job, ray.get(ref)
                     except ray.exceptions.RayTaskError as error:  # the others go on first
@@ -296,9 +301,13 @@ class _Progress:
             self._state[name] = f"{name}: epoch {last['epoch']} done, loss {last['loss']:.3f}"
         self.tick()
 
+    def ended(self, name: str) -> None:
+        """Say no more of one."""
+        self._state.pop(name, None)
+
     def tick(self) -> None:
         """Show a line if the last one is old enough."""
         now = time.monotonic()
-        if now - self._shown >= PROGRESS_S:
+        if self._state and now - self._shown >= PROGRESS_S:
             self._shown = now
             self._show("retraining " + "; ".join(self._state.values()))
