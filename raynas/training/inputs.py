@@ -90,4 +90,4 @@ def _giga(number: float) -> str:
     for unit, name in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if number >= unit:
             return f"{number / unit:.3g} {name}"
-    return f"{number:,.0f} "
+    return f"{number:,.0f}"
