@@ -231,33 +231,37 @@ def _train_in_tasks(
     jobs: Sequence[Job], starts: Sequence[Mapping[str, Tensor] | None], parallel: int | None, shown: _Progress
 ) -> Iterator[tuple[Job, Result]]:
     import ray
-    from ray.util.queue import Queue
+
+    from raynas.training.job import Board
 
     with ray_cluster(cpus=min(parallel or 2, len(jobs))):
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        events = Queue(actor_options={"num_cpus": 0})
+        board: Any = ray.remote(Board).options(num_cpus=0).remote()
 
         @ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)
         def train_job(job: Job, start: Mapping[str, Tensor] | None) -> Result:
             torch.set_num_threads(1)
             device = "cuda" if torch.cuda.is_available() else "cpu"
 
-            def tell(event: Row) -> None:
-                events.put((job.label, event))
+            def tell(event: Row) -> None:  # nothing is waited for: a waiting task lends its CPU to another one
+                board.put.remote({"label": job.label, **event})
 
             return train_one(job, start, tell, device)
 
         waiting = list(zip(jobs, starts, strict=True))
         running: dict[Any, Job] = {}
         failed: Exception | None = None
+        news = board.take.remote()
         with _cancelled(running):
             while waiting or running:
                 while waiting and (parallel is None or len(running) < parallel):
                     job, start = waiting.pop(0)
                     running[train_job.remote(job, start)] = job
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
-                for name, event in events.get_nowait_batch(events.qsize()):
-                    shown.event(name, event)
+                if ray.wait([news], timeout=0)[0]:  # the board may take its time to start: it is not waited for
+                    for event in ray.get(news)[0]:
+                        shown.event(event["label"], event)
+                    news = board.take.remote()
                 shown.tick()
                 for ref in ready:
                     job = running.pop(ref)
@@ -266,7 +270,7 @@ def _train_in_tasks(
                         yield job, ray.get(ref)
                     except ray.exceptions.RayTaskError as error:  # the others go on first
                         failed = error.cause if isinstance(error.cause, UserError) else error
-        events.shutdown()
+        ray.kill(board)
         if failed is not None:
             raise failed
 
