@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = _parser().parse_args(argv)
+        options = _parser().parse_args(_all_given(argv))
         return options.verb(options) or 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
@@ -354,8 +354,17 @@ def _set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
+def _all_given(argv: list[str]) -> list[str]:
+    """Refuse empty arguments: as a path each would mean the current directory, as data the preset's."""
+    for index, argument in enumerate(argv):
+        if not argument or re.fullmatch(r"--[a-z]+=", argument):
+            after = argument.rstrip("=") or f"after {argv[index - 1]}" if index else "the command"
+            raise UserError(f"an argument is empty: {after} (a variable that is not set?)")
+    return argv
+
+
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
 
@@ -373,7 +382,7 @@ def _preset(source: Any, options: argparse.Namespace) -> Preset:
     from raynas.results import RunDir
 
     changes = parse_overrides(options.changes)
-    if getattr(options, "data", None):
+    if getattr(options, "data", None) is not None:
         changes = {"data": {"name": options.data}, **changes}
     if not isinstance(source, RunDir):
         return load_preset(source, changes)

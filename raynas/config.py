@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -37,11 +39,11 @@ class Config(pydantic.BaseModel):
     @classmethod
     def _booleans_are_not_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         """pydantic would read `classes: true` as 1."""
-        items = value if isinstance(value, list | tuple) else [value]
-        if info.field_name and any(isinstance(item, bool) for item in items):
-            allowed = _types_in(cls.model_fields[info.field_name].annotation)
-            if not any(kind in (bool, Any, object) or isinstance(kind, bool) for kind in allowed):
-                raise ValueError("true and false are not numbers")
+        allowed = _types_in(cls.model_fields[info.field_name].annotation) if info.field_name else [Any]
+        mapping = any(get_origin(kind) is dict for kind in allowed)  # other models look into theirs themselves
+        fits = any(kind in (bool, Any, object) or isinstance(kind, bool) for kind in allowed)
+        if not fits and _holds_boolean(value, mapping):
+            raise ValueError("true and false are not numbers")
         return value
 
 
@@ -246,6 +248,13 @@ def _models_in(annotation: Any) -> list[Any]:
     return [kind for kind in classes if issubclass(kind, pydantic.BaseModel)]
 
 
+def _holds_boolean(value: Any, mapping: bool) -> bool:
+    items: Any = value if isinstance(value, list | tuple) else ()
+    if mapping and isinstance(value, dict):
+        items = value.values()
+    return isinstance(value, bool) or any(_holds_boolean(item, mapping) for item in items)
+
+
 def _types_in(annotation: Any) -> list[Any]:
     """An annotation taken apart: `list[int] | None` is list[int] | None, list[int], int and None."""
     return [annotation, *(kind for part in getattr(annotation, "__args__", ()) for kind in _types_in(part))]
@@ -253,6 +262,8 @@ def _types_in(annotation: Any) -> list[Any]:
 
 def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
     """A part by name: one of ours, or the user's own as `module:object`.
+
+    The module is looked for on the Python path, and in the current directory last.
 
     Raises:
         ConfigError: the name is neither, or the module or object cannot be imported.
@@ -263,6 +274,10 @@ def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
     if not colon:
         hint = nearest(reference, sorted(known))
         raise ConfigError(f"unknown {what} {shown(reference)}{hint}; your own: 'module:object'")
+    here = os.getcwd()
+    if here not in sys.path:  # Python adds it for scripts and `-m`, not for an installed command such as ours
+        sys.path.append(here)
+        importlib.invalidate_caches()
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # the module is the user's: whatever it raises is theirs to mend, and is chained

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from raynas.costs import breakdown, cost, span
-from raynas.errors import ConfigError
 from raynas.reports.collect import HOW, collect
 from raynas.results import RunDir
 from raynas.space import Arch, load_arch, load_space
+from raynas.space.load import describes_arch
 from raynas.statistics import mean_interval
 
 _COSTS = {"macs": "MACs", "paper_macs": "MACs as papers count", "params": "parameters"}
@@ -30,14 +30,9 @@ def cost_table(name: str) -> str:
     Raises:
         ConfigError: there is no such file, or it is wrong.
     """
-    try:
-        space = load_space(name)
-    except ConfigError as error:
-        try:
-            arch = load_arch(name)
-        except ConfigError:
-            raise error from None
-        return _arch_table(arch)
+    if describes_arch(name):
+        return _arch_table(load_arch(name))
+    space = load_space(name)
     height, width = space.input_size
     lines = [
         f"space {space.name}: {space.cardinality():,} archs of family {space.family}",

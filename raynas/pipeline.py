@@ -21,6 +21,7 @@ from raynas.networks import Network, find_arch, read_space, trained_networks, wr
 from raynas.preset import Preset
 from raynas.reports import write_report
 from raynas.results import RunDir
+from raynas.search.build import build_search
 from raynas.searches import BASELINE, MAIN, Settings, baseline, has_ended, make_scorer, search, traces
 from raynas.space import Arch, Space, load_arch
 from raynas.timm_models import ARCH_FILE
@@ -74,6 +75,7 @@ def pipeline(
         from raynas.export import choose, export_into_run
 
         story = _Story(run, beat, say)
+        _check_later_stages(preset, run)
         with story.stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
             _train(preset, run, workers, gpus, say)
         space, limits = read_space(run), preset.search.constraints
@@ -111,11 +113,27 @@ def make_reference(run: RunDir, preset: Preset, winner: Arch, space: Space) -> A
     """
     if preset.reference is None:
         return None
-    shape = load_arch(preset.reference)
-    own = shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
+    shape, own = _reference_shape(preset.reference, space)
     reference = own.scaled(shape, macs=int(cost(winner.space, [winner])["macs"][0]))
     write_arch(run, f"reference/{ARCH_FILE}", reference)
     return reference
+
+
+def _reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
+    """A hand-designed arch, and its space for the images and classes of another one."""
+    shape = load_arch(name)
+    return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
+
+
+def _check_later_stages(preset: Preset, run: RunDir) -> None:
+    """What is wrong with the search, the retraining or the reference is told before the long training, not after it."""
+    from raynas.training.inputs import load_inputs
+
+    preset.retrain_recipe.micro_batch(workers=1)
+    space = read_space(run) if run.exists("space.yaml") else load_inputs(preset)[0]
+    build_search(preset.search, space)
+    if preset.reference is not None:
+        _reference_shape(preset.reference, space)
 
 
 def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[str], None]) -> None:

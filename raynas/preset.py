@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from raynas.config import Config, Document, read_yaml, validate
 from raynas.data.config import DataConfig
 from raynas.errors import UserError
 from raynas.search.config import SearchConfig
-from raynas.space.load import SPACES, find_shipped
+from raynas.space.load import SPACES, find_beside, find_shipped
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 
@@ -25,14 +25,21 @@ class RetrainConfig(Config):
     Attributes:
         recipe: what differs from the preset's recipe, nested as it is.
         train_on: `train`, or `train+search` once the search is over.
-        seeds: one training each.
+        seeds: one training each, all different.
         start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
     """
 
     recipe: dict[str, Any] = Field(default_factory=dict)
     train_on: Literal["train", "train+search"] = "train+search"
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field(default=(0,), min_length=1)
     start: Literal["scratch", "inherited"] = "scratch"
+
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("the same seed twice would be the same training twice")
+        return seeds
 
 
 class Preset(Config):
@@ -77,15 +84,12 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     Raises:
         ConfigError: there is no such file, or it or an override is wrong; the message names file, line and key.
     """
-    path = SPACES / f"{name}" / "preset.yaml"
-    if not path.is_file():
-        path = find_shipped(name, "preset")
+    path = find_beside(SPACES, f"{name}/preset") or find_shipped(name, "preset")
     document = read_yaml(path)
     preset = validate(Preset, document)
-    beside = path.parent / preset.space
-    for file in (beside, beside.with_suffix(".yaml")):
-        if file.is_file() and not Path(preset.space).is_absolute() and "/" not in preset.space:
-            preset = preset.model_copy(update={"space": str(file)})
+    beside = find_beside(path.parent, preset.space) if "/" not in preset.space else None
+    if beside is not None:
+        preset = preset.model_copy(update={"space": str(beside)})
     return override(preset, overrides or {})
 
 

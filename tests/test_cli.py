@@ -28,6 +28,9 @@ def files(tmp_path: Path) -> Path:
     """Files that are wrong in different ways."""
     (tmp_path / "typo.yaml").write_text("space: digits/vit\ndata: digits\nrecipe: {epoch: 3, batch_size: 8, lr: 0.1}\n")
     (tmp_path / "text.yaml").write_text("space: [digits\n")
+    blocks = "blocks: {heads: [2, 2, 2], mlp_ratio: [1.0, 1.0, 1.0]}"
+    (tmp_path / "arch.yaml").write_text(f"space: digits/vit\narch: {{patch_size: 2, width: 33, depth: 3, {blocks}}}\n")
+    (tmp_path / "long.yaml").write_text(f"space: {'x' * 5000}\narch: {{width: 32}}\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("not a checkpoint")
     return tmp_path
@@ -70,6 +73,15 @@ MISTAKES = {
         ["import", "autoformer", "{files}/notes.txt", "--run", "{files}/new", "--data", "digits"],
         ["notes.txt"],
     ),
+    "an empty argument": (["train", "{preset}", "--run", ""], ["empty", "--run"]),
+    "an empty argument beside its option": (
+        ["train", "{preset}", "--run", "{files}/new", "--data="],
+        ["empty", "--data"],
+    ),
+    "too long for a file": (["train", "x" * 5000, "--run", "{files}/new"], ["no preset"]),
+    "odd digits": (["train", "{preset}", "--run", "{files}/new", "--workers", "²"], ["--workers", "at least 1"]),
+    "a wrong arch": (["cost", "{files}/arch.yaml"], ["arch.yaml:2", "width", "32"]),
+    "an arch of a space with an impossible name": (["cost", "{files}/long.yaml"], ["no space"]),
     "no such network": (["bench", "forward", "{files}/empty"], ["empty", "arch.yaml"]),
 }
 

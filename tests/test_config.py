@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,3 +156,14 @@ def test_parts_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]:
         with pytest.raises(ConfigError, match=message):
             load_object(reference, known, "optimiser")
+
+
+def test_a_part_may_lie_in_the_current_directory(tmp_path: Path) -> None:
+    (tmp_path / "raynas_part_beside_the_user.py").write_text("thing = 7")
+    (tmp_path / "yaml.py").write_text("1 / 0")  # what is installed comes first
+    code = "from raynas.config import load_object; print(load_object('raynas_part_beside_the_user:thing', {}, 'data'))"
+    script = tmp_path / "bin" / "command.py"  # as an installed command, which has its own folder on the path
+    script.parent.mkdir()
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7\n", done.stderr

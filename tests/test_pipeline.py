@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from small_run import PRESET, SPACE
 from training_of_small_run import trained_run
 
 from raynas.costs import cost
+from raynas.errors import UserError
 from raynas.networks import find_arch, load_network
 from raynas.pipeline import Outcome, make_reference, pipeline
+from raynas.preset import override
 from raynas.results import RunDir
 from raynas.searches import traces
 
@@ -85,3 +88,21 @@ def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run", create=True)
     assert make_reference(run, PRESET.model_copy(update={"reference": None}), SPACE.smallest(), SPACE) is None
     assert not run.exists("reference/arch.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reference": "digits/dei"}, "digits/deit"),
+        ({"search.constraints.macs": [1e12, None]}, "macs"),
+        ({"search.options.tries": 0}, "tries"),
+        ({"retrain.recipe.accumulate": 3}, "batch_size"),
+    ],
+)
+def test_what_is_wrong_with_a_later_stage_is_told_before_the_first(
+    tmp_path: Path, ray_session: None, change: dict[str, Any], message: str
+) -> None:
+    said: list[str] = []
+    with pytest.raises(UserError, match=message):
+        pipeline(override(PRESET, change), tmp_path / "run", say=said.append)
+    assert said == [] and not RunDir(tmp_path / "run").exists("train.yaml")

@@ -8,6 +8,7 @@ import pytest
 
 from raynas.errors import ConfigError, UserError
 from raynas.preset import load_preset, override, parse_overrides
+from raynas.space import load_space
 
 WRONG = """\
 space: digits/vit
@@ -56,7 +57,7 @@ def test_wrong_key_names_line_and_nearest(tmp_path: Path) -> None:
 
 
 def test_space_beside_the_preset_is_found(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(WRONG.replace("digits/vit", "own.yaml").replace("  warm_epochs: 1\n", ""))
+    (tmp_path / "mine.yaml").write_text(WRONG.replace("digits/vit", "own.yaml").replace("warm_epochs", "warmup_epochs"))
     (tmp_path / "own.yaml").write_text("family: vit")
     assert load_preset(tmp_path / "mine.yaml").space == str(tmp_path / "own.yaml")
 
@@ -92,3 +93,23 @@ def test_retraining_changes_the_recipe() -> None:
     assert preset.retrain_recipe.batch_size == preset.recipe.batch_size or preset.retrain.recipe.get("batch_size")
     with pytest.raises(ConfigError, match=r"epoch: unknown key 'epoch' \(did you mean 'epochs'\?\)"):
         load_preset("digits", {"retrain.recipe": {"epoch": 11}})
+
+
+@pytest.mark.parametrize("space", ["", "x" * 5000])
+def test_a_space_name_that_no_file_can_have(tmp_path: Path, space: str) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        WRONG.replace("digits/vit", repr(space)).replace("warm_epochs", "warmup_epochs")
+    )
+    with pytest.raises(ConfigError, match="no space"):
+        load_space(load_preset(tmp_path / "mine.yaml").space)
+
+
+@pytest.mark.parametrize(("seeds", "message"), [([-1], "greater than or equal to 0"), ([1, 1], "same seed twice")])
+def test_seeds_of_retraining_are_checked(seeds: list[int], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"retrain.seeds.*{message}"):
+        load_preset("digits", {"retrain.seeds": seeds})
+
+
+def test_a_bound_is_not_a_boolean() -> None:
+    with pytest.raises(ConfigError, match=r"search\.constraints: true and false are not numbers"):
+        load_preset("digits", {"search.constraints.macs": [True, None]})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import Dataset, IterableDataset
 
 from raynas.config import load_object
 from raynas.data.files import first_line
@@ -20,19 +20,30 @@ from raynas.errors import UserError
 
 @dataclass(frozen=True)
 class TorchSource:
-    """Items of a map-style dataset: (PIL image or tensor, label)."""
+    """Items of a map-style dataset: (PIL image or tensor, label).
+
+    Attributes:
+        dataset: somebody's own.
+        name: of it, for messages.
+        items: which of its items, int64 [n]; None for all. Messages name items by their number in the dataset.
+    """
 
     dataset: Dataset
     name: str
+    items: np.ndarray | None = None
 
     def image(self, index: int) -> Image.Image | Tensor:
         return _pixels(_item(self, index)[0], self.where(index))
 
     def where(self, index: int) -> str:
-        return f"{self.name} item {index}"
+        return f"{self.name} item {self.item(index)}"
+
+    def item(self, index: int) -> int:
+        """The number of an image in the dataset."""
+        return index if self.items is None else int(self.items[index])
 
     def keep(self, indices: np.ndarray) -> TorchSource:
-        return TorchSource(Subset(self.dataset, indices.tolist()), self.name)
+        return replace(self, items=indices if self.items is None else self.items[indices])
 
     def signature(self, indices: np.ndarray) -> bytes:
         """Of 16 images spread over the set, since all may be too many to read."""
@@ -87,7 +98,7 @@ def _map_style(dataset: Any) -> bool:
 
 def _item(source: TorchSource, index: int) -> tuple[Any, Any]:
     try:
-        image, label = source.dataset[index]
+        image, label = source.dataset[source.item(index)]
     except Exception as error:  # whatever somebody's own code raises
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{source.where(index)}: no (image, label) could be read: {reason}") from error

@@ -20,9 +20,11 @@ def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
             a query: `s3://bucket/run?region=eu-west-1`.
 
     Raises:
-        RunDirError: the URI's scheme or options are not understood.
+        RunDirError: the name is empty, or the URI's scheme or options are not understood.
     """
     text = os.fspath(uri)
+    if not text:  # a variable that is not set; as a path it would be the current directory
+        raise RunDirError("the run directory's name is empty: give a path or a URI")
     if "://" not in text:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
     try:

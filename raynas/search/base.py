@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from raynas.config import shown
 from raynas.costs import Bounds, Constraints, cost
 from raynas.errors import UserError
 from raynas.search.candidates import Candidates, logger
@@ -224,11 +225,13 @@ class Search(ABC):
 
 
 def at_least(minimum: int, **options: int | None) -> None:
-    """Refuse options below a minimum (None is no value and passes).
+    """Refuse options below a minimum. A budget may be None: not given.
 
     Raises:
         UserError: with the option's name.
     """
     for name, value in options.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
-            raise UserError(f"{name} must be an integer of at least {minimum}, not {value!r}")
+        if value is None and name in ("evaluations", "generations"):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise UserError(f"{name} must be an integer of at least {minimum}, not {shown(value)}")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from raynas.config import Config, nearest
+from raynas.config import Config, nearest, shown
 from raynas.costs import COSTS
 
 Direction = Literal["max", "min"]
@@ -61,7 +61,7 @@ class SearchConfig(Config):
         if self.name not in OPTIONS:
             if ":" not in self.name:
                 raise ValueError(
-                    f"unknown search {self.name!r}{nearest(self.name, list(OPTIONS))}; your own: 'module:object'"
+                    f"unknown search {shown(self.name)}{nearest(self.name, list(OPTIONS))}; your own: 'module:object'"
                 )
             return self
         for key in self.options:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from raynas.config import shown
 from raynas.costs import Bounds
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
@@ -17,6 +18,12 @@ from raynas.space import INACTIVE, Codes, Space
 _REDRAWS = 50  # of a pair of parents, until both have the same active genes
 
 
+def check_probability(what: str, value: float) -> None:
+    """Raises: UserError: the value is not a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UserError(f"{what} must be in [0, 1], not {shown(value)}")
+
+
 def check_mutation(space: Space, mutation: float | Mapping[str, float]) -> None:
     """Refuse mutation probabilities that are out of range or name no dimension of the space.
 
@@ -24,15 +31,14 @@ def check_mutation(space: Space, mutation: float | Mapping[str, float]) -> None:
         UserError: says which and why.
     """
     for key, value in mutation.items() if isinstance(mutation, Mapping) else [("mutation", mutation)]:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise UserError(f"mutation probability {key!r} must be in [0, 1], not {value!r}")
+        check_probability(f"mutation probability {key!r}", value)
     space.mutate_codes(space.encode([space.smallest()]), np.random.default_rng(0), mutation)  # names the wrong key
 
 
 def check_crossover(crossover: str) -> None:
     """Raises: UserError: the way of crossing is neither `gene` nor `block`."""
     if crossover not in ("gene", "block"):
-        raise UserError(f"crossover is by 'gene' or by 'block', not {crossover!r}")
+        raise UserError(f"crossover is by 'gene' or by 'block', not {shown(crossover)}")
 
 
 def released_mutation(space: Space) -> dict[str, float]:

@@ -8,10 +8,9 @@ from typing import Literal
 import numpy as np
 
 from raynas.costs import Bounds
-from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
-from raynas.search.evolution import budgets, check_crossover, check_mutation
+from raynas.search.evolution import budgets, check_crossover, check_mutation, check_probability
 from raynas.space import Codes, Space
 
 
@@ -59,8 +58,7 @@ class NSGA2(Search):
         at_least(1, evaluations=evaluations, population=population, tries=tries)
         at_least(0, generations=generations)
         check_crossover(crossover)
-        if not 0 <= crossover_probability <= 1:
-            raise UserError(f"crossover_probability must be in [0, 1], not {crossover_probability!r}")
+        check_probability("crossover_probability", crossover_probability)
         self.mutation = 1 / len(space.dimensions) if mutation is None else mutation
         check_mutation(space, self.mutation)
         archs, generations = budgets(evaluations, generations, population, population)

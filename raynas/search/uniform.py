@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raynas.config import shown
 from raynas.costs import Bounds
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
@@ -46,7 +47,7 @@ class RandomSearch(Search):
         """
         at_least(1, evaluations=evaluations)
         if uniform_over not in ("dimensions", "archs"):
-            raise UserError(f"uniform_over is 'dimensions' or 'archs', not {uniform_over!r}")
+            raise UserError(f"uniform_over is 'dimensions' or 'archs', not {shown(uniform_over)}")
         super().__init__(space, objectives, constraints, seed, evaluations, uniform_over=uniform_over)
 
     def _next_generation(self) -> Codes:

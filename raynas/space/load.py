@@ -56,6 +56,25 @@ def find_shipped(name: str | Path, kind: str) -> Path:
     raise ConfigError(f"no {kind} {shown(str(name))}: not a file, and not shipped{nearest(str(name), shipped)}")
 
 
+def find_beside(folder: Path, name: str) -> Path | None:
+    """The file that a name in another file means, if it lies beside that file: with `.yaml` or without."""
+    for path in (folder / name, folder / f"{name}.yaml"):
+        with contextlib.suppress(OSError):  # a name that no file can have
+            if path.is_file():
+                return path
+    return None
+
+
+def describes_arch(name: str | Path) -> bool:
+    """Whether a space or arch file, by name or path, is that of an arch.
+
+    Raises:
+        ConfigError: there is no such file, or it is not YAML.
+    """
+    data = read_yaml(find_shipped(name, "space or arch")).data
+    return isinstance(data, dict) and "arch" in data
+
+
 def load_space(name: str | Path) -> Space:
     """Load a search space: a shipped name such as `autoformer/tiny`, or a path to a YAML file.
 
@@ -90,8 +109,7 @@ def load_arch(name: str | Path) -> Arch:
     if isinstance(config.space, dict):
         space = Space.from_document(document, _name(path), ("space",))
     else:
-        beside = path.parent / config.space
-        space = load_space(beside if beside.is_file() else config.space)
+        space = load_space(find_beside(path.parent, config.space) or config.space)
     values = flatten(config.arch)
     try:
         arch = space.off_grid(values) if config.off_grid else space.arch(values)

@@ -7,6 +7,7 @@ import torch
 
 from raynas.data import DataConfig, decode, load_data, load_test
 from raynas.errors import UserError
+from tests.datasets import user_datasets
 from tests.datasets.user_datasets import FLOATS
 
 HERE = "tests.datasets.user_datasets:"
@@ -54,7 +55,7 @@ def test_labels_are_those_of_the_items() -> None:
         ("beyond_in_test", r"item 2: label 3 is outside 0..2"),
         ("one_class", r"only one class"),
         ("float_labels", r"item 0: the label is tensor\(0.\); expected an integer class"),
-        ("arrays", r"item 0: the image is a ndarray; return a PIL image or a tensor"),
+        ("arrays", r"item \d+: the image is a ndarray; return a PIL image or a tensor"),
         ("streaming", r"expected a map-style torch dataset .* found Stream"),
         ("raising", r"the function failed: RuntimeError: no disk"),
         ("missing", r"cannot be imported"),
@@ -64,3 +65,13 @@ def test_mistakes(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         load_data(HERE + name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("item", range(30))
+def test_a_wrong_item_has_its_number_in_the_dataset(item: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = user_datasets.FLOATS.clone()
+    wrong[item, 0, 2, 2] = torch.nan
+    monkeypatch.setattr(user_datasets, "FLOATS", wrong)
+    with pytest.raises(UserError, match=rf"item {item}: the image has NaN"):
+        load_data(HERE + "floats")
+        load_test(HERE + "floats")  # a fifth of the items is in neither of the other splits

@@ -143,3 +143,12 @@ def test_the_search_in_the_documentation_works(medium: Space) -> None:
     preset = page.split("```yaml\n")[1].split("```")[0]
     config = validate(SearchConfig, parse_yaml(preset, "docs"), ("search",))
     assert build_search(config, load_space("autoformer/tiny")).budget == 1050
+
+
+@pytest.mark.parametrize("name", ["evolution", "nsga2"])
+@pytest.mark.parametrize("value", [None, "many", [3], True])
+def test_an_option_that_is_no_number_is_refused(medium: Space, name: str, value: Any) -> None:
+    numbers = [option for option in OPTIONS[name] if option not in ("mutation", "crossover")]
+    for option in numbers:
+        with pytest.raises(UserError, match=option):
+            build_search(SearchConfig(name=name, options={option: value}), medium)
