@@ -220,6 +220,7 @@ def train_step(
     sets: dict[str, Gradients] = {name: [None] * len(step.parameters) for name in names}
     total = torch.zeros((), device=context.device)
     for batch, targets in batches:
+        share = len(batch) / len(images)  # a training set smaller than a step may leave a shorter micro-batch
         outputs: dict[str, Tensor] = {}
         for this, name in zip(passes, names, strict=True):
             with step.autocast():
@@ -228,8 +229,8 @@ def train_step(
             loss = step.objective(this, logits, targets, outputs)
             outputs[this.name] = logits.detach()
             with accumulating(step.parameters, sets[name]):
-                state.scaler.scale(loss / accumulate).backward()
-            total += loss.detach() / (accumulate * len(passes))
+                state.scaler.scale(loss * share).backward()
+            total += loss.detach() * share / len(passes)
     for name in sets:
         sets[name], mean = average(step.parameters, sets[name], total, context.all_reduce, context.world_size)
     for parameter, gradient in zip(step.parameters, step.policy.combine(sets), strict=True):

@@ -215,3 +215,12 @@ def test_archs_of_a_seed_are_those_of_the_sampler(tmp_path: Any) -> None:
         train_loop(SPACE, few(), plan(), recipe(**changes), build=spy)
         drawn.append(archs)
     assert len(drawn[0]) == 9 and drawn[0] == drawn[1]
+
+
+def test_uneven_micro_batches_count_by_their_images() -> None:
+    # Ten images are all of the training set: four micro-batches of them hold 3, 3, 3 and 1, and eight are five of 2.
+    whole = train_loop(SPACE, few(10), plan("sandwich"), recipe(epochs=1, warmup_epochs=0))
+    for parts in (4, 8):
+        cut = train_loop(SPACE, few(10), plan("sandwich"), recipe(epochs=1, warmup_epochs=0, accumulate=parts))
+        for name in ("loss", "gradient_norm"):
+            assert cut.history[0][name] == pytest.approx(whole.history[0][name], rel=1e-5)
