@@ -12,7 +12,7 @@ import torch
 
 from raynas.data import DataConfig, decode, load_data, load_test
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import Network, describe, find_arch, load_weights, read_space, trained_networks
+from raynas.networks import Network, belongs, describe, find_arch, load_weights, read_space, trained_networks
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.replica import device_name
@@ -35,7 +35,7 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
     chosen = find_arch(run, arch or "best")
     if arch is not None:
         trained = [network for network in trained if network.arch == chosen]
-    if trained and chosen not in read_space(run):
+    if trained and not belongs(chosen, read_space(run)):
         return trained  # such as a reference: it is no subnet, and has no weights but its own
     return [Network(chosen, "inherited"), *trained]
 

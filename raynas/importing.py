@@ -55,7 +55,8 @@ def import_supernet(
     with run.lock():
         if run.exists("supernet.json") and run.read_json("supernet.json")["fingerprint"] != fingerprint:
             raise RunDirError(f"{run.name} holds another supernet: name another run directory")
-        run.begin("import", {"system": system, "checkpoint": str(checkpoint), "fingerprint": fingerprint})
+        source = {"system": system, "checkpoint": str(checkpoint), "fingerprint": fingerprint}
+        run.begin("import", {**source, "space": found.fingerprint, "data": images.fingerprint})
         run.write_yaml("space.yaml", found.to_dict())
         run.write_yaml("preset.yaml", preset)
         run.write_bytes("supernet.safetensors", save({name: value.contiguous() for name, value in weights.items()}))

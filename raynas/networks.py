@@ -74,7 +74,19 @@ def find_arch(run: RunDir, name: str) -> Arch:
                 f"arch {name} was not scored in {run.name}: give one of its `scores` table, or an arch file"
             )
         return read_space(run).arch(json.loads(found[0]["values"]))
-    return load_arch(name)
+    return _fitted(load_arch(name), read_space(run))
+
+
+def belongs(arch: Arch, space: Space) -> bool:
+    """Whether an arch is a subnet of a space: its values are choices, and what is fixed is the same."""
+    return arch.space.constants == space.constants and arch in space
+
+
+def _fitted(arch: Arch, space: Space) -> Arch:
+    """An arch from elsewhere for the images and classes of a run: in the run's space where it belongs there."""
+    if belongs(arch, space):
+        return space.arch(arch)
+    return arch.space.with_input(space.input_size, space.channels, space.classes).arch(arch)
 
 
 def read_space(run: RunDir) -> Space:
@@ -134,8 +146,9 @@ def inherited(run: RunDir, arch: Arch) -> Supernet:
     space = read_space(run)
     if not run.exists("supernet.safetensors"):
         raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
-    if arch not in space:
-        raise UserError(f"arch {arch.id} is not in space {space.name}: it has no inherited weights in this run")
+    if not belongs(arch, space):
+        why = "has other constants than" if arch in space else "is not in"
+        raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")
     weights = _read(run.read_bytes("supernet.safetensors"), f"{run.name}/supernet.safetensors")
     return load_supernet(space, weights).extract(space.arch(arch)).eval()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-import pyarrow.compute as pc
 from pydantic import Field
 
 from raynas.config import Config, Document, validate
@@ -17,6 +16,7 @@ from raynas.errors import RunDirError, UserError
 from raynas.networks import read_space, write_arch
 from raynas.reports.collect import Trace
 from raynas.results import RunDir
+from raynas.results.scores import comparable_scores
 from raynas.search import SearchConfig
 from raynas.search.build import build_search
 from raynas.search.loop import run_search
@@ -78,8 +78,9 @@ def search(
         raise RunDirError(str(error).replace("another run directory", "the search another name (--name)")) from None
     finished = run_search(made, scorer, settings.search.batch, progress, name)
     folder = "best" if name == MAIN else f"searches/{name}"
+    rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
     for place, arch in _winners(finished, folder):
-        write_arch(run, place, arch, **_found(run, arch))
+        write_arch(run, place, arch, **_found(rows.get(arch.id)))
     return finished
 
 
@@ -122,7 +123,7 @@ def read_back(run: RunDir, name: str) -> tuple[Any, bool]:
     """
     settings = _settings(run, name)
     made = build_search(settings.search, read_space(run))
-    rows = _rows(run, settings.scoring)
+    rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
     while archs := made.ask(_BATCH):
         known = [rows[arch.id] for arch in _while_in(archs, rows)]
         made.tell(archs[: len(known)], known)
@@ -153,17 +154,6 @@ def _settings(run: RunDir, name: str) -> Settings:
     return validate(Settings, Document(run.read_yaml(file)["settings"], f"{run.name}/{file}"))
 
 
-def _rows(run: RunDir, scoring: Scoring) -> dict[str, Any]:
-    """The rows that a scorer with these settings would answer from, by arch."""
-    chosen = pc.field("precision") == scoring.precision
-    if run.exists("supernet.json"):  # a run directory may have been trained anew
-        fingerprint = run.read_json("supernet.json").get("fingerprint")
-        chosen = chosen & (pc.field("supernet") == fingerprint) if fingerprint else chosen
-    rows = run.store.read("scores", filter=chosen).to_pylist()
-    images = scoring.images or max((row["images"] for row in rows), default=0)
-    return {row["arch"]: row for row in rows if row["images"] == images}
-
-
 def _while_in(archs: Iterable[Arch], rows: dict[str, Any]) -> Iterator[Arch]:
     for arch in archs:
         if arch.id not in rows:
@@ -187,9 +177,7 @@ def _winners(finished: Any, folder: str) -> Iterator[tuple[str, Arch]]:
     yield f"{folder}/{ARCH_FILE}", max(finished.front(), key=lambda row: sign * row.objectives[name]).arch
 
 
-def _found(run: RunDir, arch: Arch) -> dict[str, Any]:
+def _found(row: dict[str, Any] | None) -> dict[str, Any]:
     """What a winner's file says of it, for information."""
-    rows = run.store.read("scores", filter=pc.field("arch") == arch.id).to_pylist()
-    row = next((row for row in reversed(rows) if row["status"] == "ok"), None)
     names = ("macs", "params", "accuracy", "images")
     return {} if row is None else {"inherited weights": {name: row[name] for name in names}}

@@ -13,12 +13,14 @@ import torch
 from safetensors.torch import load
 from small_run import SPACE, small_run
 
+from raynas.costs import cost
 from raynas.data import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.nets.weights import load_supernet
-from raynas.networks import Network, write_arch
+from raynas.networks import Network, find_arch, write_arch
 from raynas.results import RunDir
+from raynas.space import save_arch
 
 ARCH = SPACE.smallest()
 
@@ -91,3 +93,17 @@ with RunDir({run.uri!r}).lock():
         with pytest.raises(RunDirError, match=str(holder.pid)):
             evaluate(run, [Network(ARCH, "inherited")])
         holder.communicate("")
+
+
+def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: RunDir, tmp_path: Path) -> None:
+    elsewhere = SPACE.with_input(size=16, classes=3)
+    save_arch(elsewhere.smallest(), tmp_path / "arch.yaml")
+    (row,) = evaluate(run, networks_to_evaluate(run, str(tmp_path / "arch.yaml")), progress=lambda line: None)
+    assert row["macs"] == cost(SPACE, [ARCH])["macs"][0] and row["space"] == SPACE.fingerprint
+    wide_heads = SPACE.constants.model_copy(update={"head_dim": 24})
+    other = elsewhere.replace(constants=wide_heads).smallest()
+    save_arch(other, tmp_path / "other.yaml")
+    found = find_arch(run, str(tmp_path / "other.yaml"))
+    assert found == other and found.space == SPACE.replace(constants=wide_heads)
+    with pytest.raises(UserError, match="has other constants than space"):
+        evaluate(run, networks_to_evaluate(run, str(tmp_path / "other.yaml")), progress=lambda line: None)

@@ -11,6 +11,7 @@ from small_run import PRESET, SPACE, small_run
 from raynas.costs import cost
 from raynas.errors import RunDirError
 from raynas.networks import find_arch
+from raynas.reports.collect import collect
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.search import SearchConfig
@@ -112,3 +113,18 @@ def test_several_objectives_leave_a_front(run: RunDir) -> None:
 def test_a_scored_arch_is_found_by_its_id(run: RunDir) -> None:
     made, _ = read_back(run, "search")
     assert find_arch(run, made.history[3].arch.id) == made.history[3].arch
+
+
+def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    carry_out(run, SETTINGS)
+    before, winner = collect(run).scores, find_arch(run, "best")
+    with LocalScorer(run, images=15, precision="bf16") as scorer:
+        scorer.score([winner])
+    after = collect(run).scores
+    assert after == before and {row["images"] for row in after} == {40}
+    carry_out(run, SETTINGS)
+    said = run.read_yaml("best/arch.yaml")["published"]["inherited weights"]
+    rows = [row for row in run.store.read("scores").to_pylist() if row["arch"] == winner.id]
+    assert {row["images"] for row in rows} == {15, 40}
+    assert said["images"] == 40 and said["accuracy"] == rows[0]["accuracy"]

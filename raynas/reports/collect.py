@@ -10,6 +10,7 @@ import numpy as np
 
 from raynas.results import RunDir
 from raynas.results.filesystem import without_secrets
+from raynas.results.scores import comparable_scores
 from raynas.space import Arch, Space
 from raynas.statistics import mean_interval
 
@@ -92,7 +93,7 @@ class Content:
 
 def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
     """Read a run directory; `traces` are what its searches asked for, the main one first."""
-    scores = [row for row in _rows(run, "scores") if row["status"] == "ok"]
+    scores = [row for row in _scores(run) if row["status"] == "ok"]
     networks, evaluations = _rows(run, "networks"), _rows(run, "evaluations")
     winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
     labels = {}
@@ -106,7 +107,7 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
         space=Space.from_dict(run.read_yaml("space.yaml")) if run.exists("space.yaml") else None,
         winner=winner,
         reference=reference,
-        scores=list({row["arch"]: row for row in scores}.values()),
+        scores=scores,
         probes=_rows(run, "probes"),
         training=_rows(run, "training"),
         evaluations=evaluations,
@@ -148,6 +149,14 @@ def _finished(networks: list[Row], evaluations: list[Row], labels: dict[str, str
 
 def _rows(run: RunDir, table: str) -> list[Row]:
     return run.store.read(table).to_pylist()
+
+
+def _scores(run: RunDir) -> list[Row]:
+    """One row for each arch, measured as the main search measures; any way of measuring where there is none."""
+    scoring: Row = {}
+    if run.exists("searches/search.yaml"):
+        scoring = run.read_yaml("searches/search.yaml")["settings"].get("scoring", {})
+    return list(comparable_scores(run, scoring.get("images"), scoring.get("precision")).values())
 
 
 def _arch(run: RunDir, name: str) -> Arch | None:

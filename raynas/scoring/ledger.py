@@ -37,8 +37,8 @@ class Outcome:
 class Ledger:
     """Known scores under one key; new ones are in the store before they are known.
 
-    What a score depends on is its key: arch, weights, data, number of images, precision. Batch size, threads and
-    device change it by rounding only, and are recorded.
+    What a score depends on is its key: arch, weights, space (for its constants), data, number of images, precision.
+    Batch size, threads and device change it by rounding only, and are recorded.
 
     Args:
         store: the run's tables; None keeps rows in memory only.
@@ -51,6 +51,7 @@ class Ledger:
         self._space = subject.space
         self._key: Row = {
             "supernet": subject.weights,
+            "space": subject.space.fingerprint,
             "data": subject.data,
             "images": len(subject.images),
             "precision": precision,
@@ -58,7 +59,6 @@ class Ledger:
         self._same: Row = {
             **self._key,
             "batch_size": batch_size,
-            "space": subject.space.fingerprint,
             "seed": subject.seed,
         }
         self._new: dict[str, Row] = {}
@@ -127,7 +127,6 @@ class Ledger:
         return {
             **self._key,
             "arch": outcome.arch.id,
-            "space": self._space.fingerprint,
             "seed": self._same["seed"],
             "device": outcome.device,
             "top1": np.packbits(score.top1).tobytes(),
@@ -135,11 +134,10 @@ class Ledger:
         }
 
     def _costs(self, archs: Sequence[Arch]) -> list[tuple[int, int]]:
-        """MACs and parameters; an arch that is off the space's grid is counted in its own."""
+        """MACs and parameters; an arch that is off the space's grid has a space of its own, with the same constants."""
         by_space: dict[Space, list[int]] = {}
         for index, arch in enumerate(archs):
-            ours = arch.space.fingerprint == self._space.fingerprint or arch in self._space
-            by_space.setdefault(self._space if ours else arch.space, []).append(index)
+            by_space.setdefault(arch.space, []).append(index)
         found = [(0, 0)] * len(archs)
         for space, indices in by_space.items():
             counted = cost(space, [archs[index] for index in indices])

@@ -152,4 +152,7 @@ class Scorer:
             return space.arch(arch)
         if arch.space.family != space.family:
             raise UserError(f"arch {arch.id} is of family {arch.space.family}, the supernet of {space.family}")
-        return arch
+        if arch.space.fingerprint == space.fingerprint:
+            return arch
+        # From elsewhere, it is scored with this supernet's images, classes and constants: it must be counted so too.
+        return space.arch(arch) if arch in space else space.off_grid(arch)

@@ -83,7 +83,7 @@ def subject_of_parts(
         labels: int64 [n].
         statistics: to normalise with; mean 0 and deviation 1 where left out.
         images: so many of them, always the same ones: a larger number includes those of a smaller.
-        data: fingerprint of the pixels and labels; computed where left out.
+        data: fingerprint of the pixels, labels and statistics; computed where left out.
         seed: of the supernet's training.
 
     Raises:
@@ -93,13 +93,14 @@ def subject_of_parts(
         raise UserError(f"images must be uint8 [n, channels, height, width], found {pixels.dtype} {list(pixels.shape)}")
     if labels.dtype != torch.int64 or labels.shape != (len(pixels),):
         raise UserError(f"labels must be int64 [{len(pixels)}], found {labels.dtype} {list(labels.shape)}")
+    if statistics is None:
+        statistics = Statistics((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
     if data is None:
-        data = hashlib.sha256(pixels.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()[:16]
+        content = pixels.numpy().tobytes() + labels.numpy().tobytes() + repr(statistics).encode()
+        data = hashlib.sha256(content).hexdigest()[:16]
     if images is not None:
         chosen = torch.from_numpy(choose(len(pixels), images))
         pixels, labels = pixels[chosen], labels[chosen]
-    if statistics is None:
-        statistics = Statistics((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
     weights = weights_fingerprint(supernet.state_dict())
     return Subject(space, supernet.eval(), pixels, labels, statistics, weights, data, seed)
 

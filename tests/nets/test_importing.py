@@ -100,6 +100,10 @@ def test_again_it_is_the_same_and_another_is_refused(
     arguments[2] = f"{other}/supernet.pth"
     assert main(arguments) == 2
     assert "another" in capsys.readouterr().err
+    (files / "token.yaml").write_text(SPACE.replace("pool: mean", "pool: token"))  # it computes something else
+    assert main(command(files, "run", **{"--space": f"{files}/token.yaml"})) == 2
+    assert "space" in capsys.readouterr().err
+    assert read_space(run).constants.pool == "mean"
 
 
 def test_data_with_other_classes_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

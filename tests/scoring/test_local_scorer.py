@@ -11,11 +11,13 @@ from scoring_parts import Naughty, make_run
 from torch import Tensor
 
 from raynas.costs import cost
+from raynas.costs.counted import count_macs
 from raynas.errors import RunDirError, UserError
+from raynas.nets import build_supernet
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.scoring import scorer as scorer_module
-from raynas.scoring.core import Statistics
+from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.replica import WeightsChanged
 from raynas.space import Arch, Space
 
@@ -50,6 +52,36 @@ def test_rows_are_in_order_complete_and_computed_once(
     pixels, labels, statistics = digits
     with LocalScorer.from_parts(space, supernet, pixels[:20], labels[:20], statistics, store=run.store) as scorer:
         assert scorer.score(archs[:1])[0]["images"] == 20 and supernet.passes == 4
+
+
+def test_statistics_and_constants_are_part_of_the_key(tmp_path: Path, space: Space, digits: Digits) -> None:
+    pixels, labels, statistics = digits
+    averaging = space.replace(constants=space.constants.model_copy(update={"pool": "mean"}))
+    supernet, same_weights = build_supernet(space), build_supernet(averaging)
+    same_weights.load_state_dict(supernet.state_dict())
+    store = RunDir(tmp_path, create=True).store
+    for of, model, given in (
+        (space, supernet, statistics),
+        (space, supernet, Statistics((0.5,), (0.1,))),
+        (averaging, same_weights, statistics),
+    ):
+        with LocalScorer.from_parts(of, model, pixels, labels, given, store=store) as scorer:
+            (row,) = scorer.score([of.smallest()])
+        assert row["loss"] == score_arch(model, of.smallest(), pixels, labels, given).loss
+    assert store.read("scores").num_rows == store.read("correct").num_rows == 3
+
+
+def test_an_arch_from_elsewhere_is_counted_as_it_is_scored(space: Space, digits: Digits) -> None:
+    ours = space.with_input(classes=12)
+    supernet = build_supernet(ours)
+    on_grid, off_grid = space.sample(np.random.default_rng(0)), space.off_grid({**space.smallest(), "width": 40})
+    with LocalScorer.from_parts(ours, supernet, *digits) as scorer:
+        rows = scorer.score([on_grid, off_grid])
+    for arch, row in zip((on_grid, off_grid), rows, strict=True):
+        subnet = supernet.extract(arch)
+        assert row["arch"] == arch.id
+        assert row["params"] == sum(parameter.numel() for parameter in subnet.parameters())
+        assert row["macs"] == count_macs(subnet, torch.zeros(1, 1, 8, 8))
 
 
 def test_an_arch_that_fails_is_a_row_and_stays_one(
