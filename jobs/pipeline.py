@@ -36,10 +36,11 @@ def main() -> int:
         if options.data:
             changes = {"data": {"name": options.data}, **changes}
         preset = load_preset(options.preset, changes)
-        pipeline(preset, options.run, options.workers, options.replicas, gpus=int(options.gpu))
+        outcome = pipeline(preset, options.run, options.workers, options.replicas, gpus=int(options.gpu))
     except UserError as error:
         print(f"pipeline: {error}", file=sys.stderr)
         return 2
+    print(f"Report: {outcome.report}")
     return 0
 
 
