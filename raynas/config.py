@@ -9,7 +9,7 @@ import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
 import pydantic
 import yaml
@@ -18,6 +18,9 @@ from raynas.errors import ConfigError
 
 Location = tuple[str | int, ...]
 ConfigT = TypeVar("ConfigT", bound="Config")
+
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+"""A seed that the tables can hold."""
 
 MAX_FILE_BYTES = 2**20
 MAX_YAML_NODES = 100_000

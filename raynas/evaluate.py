@@ -64,7 +64,7 @@ def evaluate(
         UserError: the data has no usable test split.
     """
     with run.lock():
-        config = DataConfig.model_validate(run.read_yaml("preset.yaml")["data"])
+        config = DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
         data = load_data(config)
         statistics = Statistics(data.mean, data.std)
         known = _newest(run)

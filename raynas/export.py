@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import logging
 import tempfile
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from raynas.data import DataConfig, load_data
@@ -87,7 +88,7 @@ def example(model: Supernet, images: int = 2) -> Tensor:
 def _write_network(model: Supernet, network: Network, folder: Path) -> list[Path]:
     arch, weights = folder / ARCH_FILE, folder / WEIGHTS_FILE
     arch.write_text(arch_text(network.arch))
-    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, weights)
+    weights.write_bytes(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
     again = build(network.arch, weights.read_bytes(), str(weights))
     _check(weights, model, lambda x: again(x))
     return [arch, weights]
@@ -95,7 +96,7 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> list[Path
 
 def _write_preprocessing(run: RunDir, folder: Path) -> Path:
     """How images become the network's input: everything that a user without raynas needs to know."""
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml")["data"]))
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
     path = folder / PREPROCESSING_FILE
     content = {
         "input": "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std",
@@ -115,7 +116,9 @@ def _write_archive(model: Supernet, path: Path) -> Path:
     with _quiet():
         dynamic = {"x": {0: torch.export.Dim("batch", min=1)}}
         program = torch.export.export(_ImagesOnly(model).eval(), (example(model),), dynamic_shapes=dynamic)
-        torch.export.save(program, path)
+        written = io.BytesIO()  # written by us: a full disk is then an OSError, as with the other files
+        torch.export.save(program, written)
+        path.write_bytes(written.getvalue())
         again = torch.export.load(path).module()
     _check(path, model, again)
     return path

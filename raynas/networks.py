@@ -19,8 +19,6 @@ from raynas.space import Arch, Space, load_arch
 from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raynas.nets.supernet import Supernet
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -102,7 +100,7 @@ def read_space(run: RunDir) -> Space:
 
 def read_arch(run: RunDir, path: str) -> Arch:
     """An arch file inside a run directory."""
-    content = run.read_yaml(path)
+    content = run.read_yaml(path, "space", "arch")
     return Space.from_dict(content["space"]).arch(content["arch"])
 
 
@@ -141,7 +139,7 @@ def inherited(run: RunDir, arch: Arch) -> Supernet:
         RunDirError: the supernet is not trained yet.
         UserError: the supernet cannot hold the arch.
     """
-    from raynas.nets.weights import load_supernet
+    from raynas.nets.weights import load_supernet, parse_weights
 
     space = read_space(run)
     if not run.exists("supernet.safetensors"):
@@ -149,7 +147,7 @@ def inherited(run: RunDir, arch: Arch) -> Supernet:
     if not belongs(arch, space):
         why = "has other constants than" if arch in space else "is not in"
         raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")
-    weights = _read(run.read_bytes("supernet.safetensors"), f"{run.name}/supernet.safetensors")
+    weights = parse_weights(run.read_bytes("supernet.safetensors"), f"{run.name}/supernet.safetensors")
     return load_supernet(space, weights).extract(space.arch(arch)).eval()
 
 
@@ -210,23 +208,13 @@ def build(arch: Arch, weights: bytes | None, name: str, classes: int | None = No
         UserError: the weights do not fit the arch.
     """
     from raynas.nets import build_supernet
-    from raynas.nets.weights import load_supernet
+    from raynas.nets.weights import load_supernet, parse_weights
 
     space = arch.space.fix(arch)
     space = space if classes is None else space.with_input(classes=classes)
     if weights is None:
         return build_supernet(space).eval()
     try:
-        return load_supernet(space, _read(weights, name)).eval()
+        return load_supernet(space, parse_weights(weights, name)).eval()
     except UserError as error:
         raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error
-
-
-def _read(weights: bytes, name: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        return load(weights)
-    except SafetensorError as error:
-        raise UserError(f"{name} is not a safetensors file: {error}") from error

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import Field, NonNegativeInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from raynas.config import Config, Document, read_yaml, validate
+from raynas.config import Config, Document, Seed, parse_yaml, read_yaml, shown, validate
 from raynas.data.config import DataConfig
 from raynas.errors import UserError
 from raynas.search.config import SearchConfig
@@ -31,7 +30,7 @@ class RetrainConfig(Config):
 
     recipe: dict[str, Any] = Field(default_factory=dict)
     train_on: Literal["train", "train+search"] = "train+search"
-    seeds: tuple[NonNegativeInt, ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
     start: Literal["scratch", "inherited"] = "scratch"
 
     @field_validator("seeds")
@@ -117,17 +116,14 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """`["recipe.epochs=3", ...]` as a command line gives them; values are read as YAML.
 
     Raises:
-        UserError: an assignment has no `=`, or its value is not YAML.
+        UserError: an assignment has no `=`, or its value is not YAML (a ConfigError).
     """
     found: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
             raise UserError(f"{assignment!r} is not KEY=VALUE, such as recipe.epochs=3")
-        try:
-            found[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"{assignment!r}: the value is not YAML: {str(error).splitlines()[0]}") from error
+        found[key.strip()] = parse_yaml(value, shown(assignment)).data
     return found
 
 

@@ -108,7 +108,7 @@ def retrain(
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
-        data = DataConfig.model_validate(run.read_yaml("preset.yaml")["data"])
+        data = DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
         jobs = []
         for arch in archs:
             for seed in seeds:

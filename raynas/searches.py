@@ -151,7 +151,7 @@ def _settings(run: RunDir, name: str) -> Settings:
     file = f"searches/{name}.yaml"
     if not run.exists(file):
         raise RunDirError(f"{run.name} has no search called {name!r}: run one first (raynas search)")
-    return validate(Settings, Document(run.read_yaml(file)["settings"], f"{run.name}/{file}"))
+    return validate(Settings, Document(run.read_yaml(file, "settings")["settings"], f"{run.name}/{file}"))
 
 
 def _while_in(archs: Iterable[Arch], rows: dict[str, Any]) -> Iterator[Arch]:

@@ -113,3 +113,16 @@ def test_seeds_of_retraining_are_checked(seeds: list[int], message: str) -> None
 def test_a_bound_is_not_a_boolean() -> None:
     with pytest.raises(ConfigError, match=r"search\.constraints: true and false are not numbers"):
         load_preset("digits", {"search.constraints.macs": [True, None]})
+
+
+@pytest.mark.parametrize("key", ["recipe.seed", "retrain.seeds"])
+def test_a_seed_fits_the_tables(key: str) -> None:
+    with pytest.raises(ConfigError, match="less than"):
+        load_preset("digits", {key: 2**63 if key == "recipe.seed" else [2**63]})
+
+
+@pytest.mark.parametrize("value", ["[1", "2001-99-99", "!!bool x", "&a [*a]"])
+def test_an_override_that_is_not_yaml_is_one_line(value: str) -> None:
+    with pytest.raises(UserError, match=r"recipe\.epochs=") as raised:
+        parse_overrides([f"recipe.epochs={value}"])
+    assert "\n" not in str(raised.value)

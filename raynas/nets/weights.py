@@ -38,6 +38,22 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: not a safetensors file: {error}") from error
 
 
+def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file that has been read.
+
+    Args:
+        content: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        UserError: it is not such a file, or only a part of one.
+    """
+    try:
+        return safetensors.torch.load(content)
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{name} is not a safetensors file: {error}") from error
+
+
 def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> Supernet:
     """The supernet of a space with given weights.
 

@@ -155,14 +155,14 @@ def _scores(run: RunDir) -> list[Row]:
     """One row for each arch, measured as the main search measures; any way of measuring where there is none."""
     scoring: Row = {}
     if run.exists("searches/search.yaml"):
-        scoring = run.read_yaml("searches/search.yaml")["settings"].get("scoring", {})
+        scoring = run.read_yaml("searches/search.yaml", "settings")["settings"].get("scoring", {})
     return list(comparable_scores(run, scoring.get("images"), scoring.get("precision")).values())
 
 
 def _arch(run: RunDir, name: str) -> Arch | None:
     if not run.exists(name):
         return None
-    content = run.read_yaml(name)
+    content = run.read_yaml(name, "space", "arch")
     return Space.from_dict(content["space"]).arch(content["arch"])
 
 
@@ -183,7 +183,7 @@ def _settings(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
     names += [f"searches/{name}" for name in run.list("searches") if name.endswith(".yaml")]
     for name in names:
         content = run.read_yaml(name)
-        if isinstance(content, dict) and {"settings", "starts"} <= content.keys():
+        if {"settings", "starts"} <= content.keys():
             work = name.removesuffix(".yaml")
             settings[work] = _public(content["settings"])
             starts += [{"work": work, **start} for start in content["starts"]]

@@ -65,8 +65,10 @@ class RunDir:
             raise RunDirError(f"{self.name} was written by a newer raynas: upgrade (pip install -U raynas)")
 
     def _format(self) -> int:
-        content = self.read_yaml(MARKER)
-        return content.get("format", FORMAT) if isinstance(content, dict) else FORMAT
+        found = self.read_yaml(MARKER, "format")["format"]
+        if not isinstance(found, int):
+            raise RunDirError(f"{self.name}/{MARKER} is damaged: its format is {found!r}; write `format: {FORMAT}`")
+        return found
 
     def __repr__(self) -> str:
         return f"RunDir({self.name!r})"
@@ -132,14 +134,29 @@ class RunDir:
         """
         write_whole(self.filesystem, self.at(name), data)
 
-    def read_yaml(self, name: str) -> Any:
-        """The plain values of a YAML file.
+    def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
+        """The plain values of a YAML file: a mapping, as all that are written here.
+
+        Args:
+            name: of the file.
+            keys: that it must have.
 
         Raises:
-            RunDirError: it is not there.
+            RunDirError: it is not there, or is damaged.
             ConfigError: it is not YAML.
         """
-        return parse_yaml(self.read_bytes(name).decode(), f"{self.name}/{name}").data
+        where = f"{self.name}/{name}"
+        try:
+            content = parse_yaml(self.read_bytes(name).decode(), where).data
+        except UnicodeDecodeError as error:
+            raise RunDirError(
+                f"{where} is damaged: it is not text; restore it, or use another run directory"
+            ) from error
+        missing = keys if not isinstance(content, dict) else [key for key in keys if key not in content]
+        if missing or not isinstance(content, dict):
+            what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
+            raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
+        return content
 
     def write_yaml(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as YAML, keys in their own order."""
@@ -213,7 +230,7 @@ class RunDir:
         if not self.exists(name):
             self.write_yaml(name, {"settings": now, "starts": [start]})
             return False
-        before = self.read_yaml(name)
+        before = self.read_yaml(name, "settings", "starts")
         difference = _first_difference(before["settings"], now, "")
         if difference is not None:
             raise RunDirError(

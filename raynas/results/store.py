@@ -117,7 +117,11 @@ class Store:
             except FileNotFoundError:
                 pass  # compacted away between listing and reading
             except OSError as error:
-                raise RunDirError(f"{self._root}/{table}: cannot be read: {error}") from error
+                where = self._unreadable(table, live or [])
+                raise RunDirError(
+                    f"{where}: cannot be read: {str(error).splitlines()[0]}. If the file is damaged, move it away: the "
+                    "same command then measures again what it held"
+                ) from error
             time.sleep(0.05 * attempt)
         raise RunDirError(f"{self._root}/{table}: fragments keep disappearing while they are read; try again")
 
@@ -214,6 +218,16 @@ class Store:
             log.warning("%s is not a fragment of table %s and is ignored", path, table)
             return None
         return _Fragment(name, size, schema, frozenset(json.loads(metadata.get(_REPLACES, b"[]"))))
+
+    def _unreadable(self, table: str, fragments: Sequence[_Fragment]) -> str:
+        """The first of some fragments that cannot be read; the table's folder if each can be."""
+        for fragment in fragments:
+            path = f"{self._root}/{table}/{fragment.name}"
+            try:
+                pq.read_table(path, filesystem=self._fs)
+            except OSError:
+                return path
+        return f"{self._root}/{table}"
 
     def _load(
         self,

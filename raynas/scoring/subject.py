@@ -6,13 +6,12 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from raynas.data import DataConfig, decode, load_data
 from raynas.errors import RunDirError, UserError
-from raynas.nets.weights import load_supernet, weights_fingerprint
+from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics
 from raynas.space import Space
@@ -55,8 +54,9 @@ def load_subject(run: RunDir, images: int | None = None) -> Subject:
     if not run.exists("supernet.safetensors"):
         raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
     space = Space.from_dict(run.read_yaml("space.yaml"))
-    supernet = load_supernet(space, safetensors.torch.load(run.read_bytes("supernet.safetensors")))
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml")["data"]))
+    weights = run.read_bytes("supernet.safetensors")
+    supernet = load_supernet(space, parse_weights(weights, f"{run.name}/supernet.safetensors"))
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
     pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
     seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
     return subject_of_parts(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from raynas.config import Config
+from raynas.config import Config, Seed
 from raynas.data.augment import AugmentConfig
 from raynas.errors import ConfigError
 
@@ -93,7 +93,7 @@ class Recipe(Config):
     clip_grad: float | None = Field(default=None, gt=0)
     ema: float | None = Field(default=None, gt=0, lt=1)
     amp: Literal["none", "bf16", "fp16"] = "none"
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     checkpoints: CheckpointConfig = CheckpointConfig()
     health: HealthConfig = HealthConfig()
 

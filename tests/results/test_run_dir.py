@@ -123,3 +123,15 @@ def test_a_disk_that_takes_no_more_is_one_clear_error_and_nothing_torn(tmp_path:
     assert run.read_bytes("file") == b"old"
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2000
+
+
+@pytest.mark.parametrize("content", [b"", b"- 1\n", b"text", b"other: 1\n", b"\xff\xfe\x00"])
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
+    run = RunDir(tmp_path, create=True)
+    run.begin("train", {"seed": 0})
+    (tmp_path / "train.yaml").write_bytes(content)
+    with pytest.raises(RunDirError, match=r"train\.yaml is damaged"):
+        run.begin("train", {"seed": 0})
+    (tmp_path / "raynas.yaml").write_bytes(content)
+    with pytest.raises(RunDirError, match=r"raynas\.yaml is damaged"):
+        RunDir(tmp_path)

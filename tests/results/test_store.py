@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from raynas.errors import UserError
+from raynas.errors import RunDirError, UserError
 from raynas.results import RunDir
 from raynas.results import store as store_module
 from raynas.results.schemas import SCHEMAS
@@ -247,3 +247,17 @@ def test_the_manual_lists_every_column() -> None:
                 name,
                 field.name,
             )
+
+
+def test_a_fragment_with_damaged_rows_is_named(local: RunDir) -> None:
+    local.store.append("scores", _rows("a" * 12))
+    local.store.append("scores", _rows("b" * 12))
+    first, second = sorted(_folder(local).glob("*.parquet"))
+    content = bytearray(second.read_bytes())
+    content[4:60] = bytes(56)  # the footer stays whole
+    second.write_bytes(content)
+    with pytest.raises(RunDirError, match=rf"{second.name}: cannot be read: .*move it away") as raised:
+        _archs(local)
+    assert "\n" not in str(raised.value)
+    second.unlink()
+    assert _archs(local) == ["a" * 12] and first.exists()
