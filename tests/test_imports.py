@@ -28,6 +28,7 @@ LAYERS: dict[str, set[str]] = {
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "search", "space", "training"},
     "training": {"cluster", "costs", "data", "nets", "preset", "results", "space"},
+    "bench": {"costs", "data", "nets", "networks", "results", "scoring", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""
 
