@@ -198,6 +198,16 @@ def bench_score(options: argparse.Namespace) -> None:
         print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")
 
 
+def bench_step(options: argparse.Namespace) -> None:
+    """Compare training steps."""
+    from raynas.bench.step import bench_step as time_steps
+
+    timings = time_steps(options.rounds, options.batch_size, options.threads, print)
+    print(f"{'network':<28}{'median ms':>12}{'ratio':>8}")
+    for timing in timings:
+        print(f"{timing.name:<28}{1000 * timing.seconds:>12.1f}{timing.ratio:>8.3f}")
+
+
 def cost(options: argparse.Namespace) -> None:
     """Print MACs and parameters."""
     from raynas.console import cost_table
@@ -317,6 +327,10 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--run", metavar="DIR", help="its supernet and images (default: an untrained one on the digits)")
     this.add_argument("--replicas", type=_positive, default=2, metavar="N", help="Ray actors (default: 2)")
     this.add_argument("--archs", type=_positive, default=200, metavar="N", help="subnets to score (default: 200)")
+    this = _verb(kinds, "step", bench_step, "compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny")
+    this.add_argument("--rounds", type=_positive, default=11, metavar="N", help="timed steps of each (default: 11)")
+    this.add_argument("--batch-size", type=_positive, default=8, metavar="N", help="images of one step (default: 8)")
+    this.add_argument("--threads", type=_positive, default=1, metavar="N", help="of torch (default: 1)")
 
     this = _verb(verbs, "cost", cost, "print MACs and parameters of a space or an arch", "raynas cost autoformer/tiny")
     this.add_argument("name", help="a shipped space or arch, or a YAML file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from raynas.bench_step import REFERENCE, bench_step
+from raynas.bench.step import REFERENCE, bench_step
 
 
 def test_the_reference_comes_first_and_the_threads_are_put_back() -> None:
