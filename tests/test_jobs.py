@@ -87,7 +87,7 @@ def test_training_and_search_run_as_jobs(head: Head, tmp_path: Path) -> None:
     changes = ["recipe.epochs=1", "recipe.warmup_epochs=0", "search.evaluations=12", "search.options.population=6"]
     options = [part for change in changes for part in ("--set", change)]
     run = tmp_path / "run"
-    trained = submitted(head, "train.py", "digits", "--run", run, "--workers", "2", *options)
+    trained = submitted(head, "train.py", "digits", "--run", run, *options)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     searched = submitted(head, "search.py", run, "--replicas", "1")
     assert searched.returncode == 0, searched.stdout + searched.stderr
