@@ -194,6 +194,9 @@ def _fit(
             ),
         ),
     )
+    # Ray would replace the process's Ctrl-C handler for good by one that exits with its own code and no word of how to
+    # go on. The interrupt is ours: Ray ends with this process, and the checkpoints are kept.
+    trainer._register_sigint_handler = lambda controller: None  # type: ignore[attr-defined]
     listener = _Listener(board, recorder)
     try:
         with listener:
