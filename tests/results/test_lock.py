@@ -99,10 +99,11 @@ def test_an_owner_that_lost_its_lease_writes_nothing_more(
     run = RunDir(s3_server("lock/lost"), create=True)
     with run.lock():
         run.store.append("scores", [{"arch": "a"}])
-        run.write_json("lock.json", {"host": "rival", "pid": 1, "since": "now", "token": "other", "renewed": 9e9})
+        rival = {"host": "rival", "pid": 1, "since": "now", "token": "other", "renewed": 9e9}
         deadline = time.monotonic() + 10
         while not lock.held(run.root).lost and time.monotonic() < deadline:  # type: ignore[union-attr]
-            time.sleep(0.05)
+            run.write_json("lock.json", rival)  # again: a renewal that was under way may have been written over it
+            time.sleep(0.3)
         with pytest.raises(RunDirError, match="lost its lease"):
             run.store.append("scores", [{"arch": "b"}])
     assert run.store.read("scores")["arch"].to_pylist() == ["a"]
