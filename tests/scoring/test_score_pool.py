@@ -66,14 +66,14 @@ def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
     marker = tmp_path / "died"
     run = RunDir(tmp_path / "run", create=True)
     naughty = Naughty(space, deeds, marker)
-    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=3, time_limit_s=3.0) as pool:
+    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=3, time_limit_s=6.0) as pool:
         rows = pool.score(archs)
     assert marker.exists()
     why = {index: row["reason"] for index, row in enumerate(rows) if row["status"] == "failed"}
     assert set(why) == {1, 3, 5, 8}
     assert why[1] == "ValueError: this arch is odd" and why[3].startswith("OutOfMemoryError: CUDA out of memory")
     assert why[5].startswith("2 replicas were lost at it, the last: its process ended")
-    assert why[8] == "2 replicas were lost at it, the last: no answer within 3 s (time_limit_s)"
+    assert why[8] == "2 replicas were lost at it, the last: no answer within 6 s (time_limit_s)"
     assert sorted(run.store.read("scores")["arch"].to_pylist()) == sorted(arch.id for arch in archs)
     with LocalScorer.from_parts(space, Naughty(space), *digits) as local:
         good = [index for index in range(len(archs)) if index not in why]
