@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from space_parts import NoConstants
 
-from raynas.config import Config
 from raynas.space import Arch, Space
 from raynas.space.families import FAMILIES
 from raynas.space.families.rules import Family, Rule
-
-
-class NoConstants(Config):
-    """A family without constants."""
 
 
 def _unscaled(arch: Arch, factor: float) -> Arch:
