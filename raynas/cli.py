@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
         "search",
         search,
         "score subnets and find the best under a budget",
-        "raynas search runs/a --set 'search.constraints.macs=[null, 1.3e9]' --replicas 4",
+        "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4",
     )
     _run(this)
     this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
