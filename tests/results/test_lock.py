@@ -19,7 +19,7 @@ from raynas.results import RunDir, lock
 _HOLD = """
 import sys, time
 from raynas.results import RunDir, lock
-lock.HEARTBEAT_S, lock.EXPIRY_S, lock._SETTLE_S = 0.3, 1.5, 0.1
+lock.HEARTBEAT_S, lock.EXPIRY_S, lock._SETTLE_S = 0.3, 6.0, 0.1
 if len(sys.argv) > 2:
     lock.socket.gethostname = lambda: sys.argv[2]
 with RunDir(sys.argv[1]).lock():
@@ -31,7 +31,7 @@ with RunDir(sys.argv[1]).lock():
 @pytest.fixture(params=["local", "s3"])
 def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(lock, "HEARTBEAT_S", 0.3)
-    monkeypatch.setattr(lock, "EXPIRY_S", 1.5)
+    monkeypatch.setattr(lock, "EXPIRY_S", 6.0)
     monkeypatch.setattr(lock, "_SETTLE_S", 0.1)
     server: Callable[[str], str] = request.getfixturevalue("s3_server")
     uri = str(tmp_path) if request.param == "local" else server(f"lock/{tmp_path.name}")
@@ -78,7 +78,7 @@ def test_a_process_may_enter_again_and_lets_go_at_the_last_exit(uri: str) -> Non
 
 def test_a_dead_host_s_lease_expires(s3_server: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "HEARTBEAT_S", 0.3)
-    monkeypatch.setattr(lock, "EXPIRY_S", 1.5)
+    monkeypatch.setattr(lock, "EXPIRY_S", 6.0)
     uri = s3_server("lock/elsewhere")
     run = RunDir(uri, create=True)
     with _holder(uri, "another-host") as process:
