@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def pipeline(
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
         with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):
             reference = make_reference(run, preset, winner, space)
-            _retrain(run, preset, winner, reference, story.tell)
+            retrain_with_reference(run, preset, winner, reference, story.tell)
         with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *trained_networks(run)]
             evaluations = evaluate(run, networks, progress=lambda line: None)
@@ -130,6 +131,8 @@ def _check_later_stages(preset: Preset, run: RunDir) -> None:
     from raynas.training.inputs import load_inputs
 
     preset.retrain_recipe.micro_batch(workers=1)
+    if preset.retrain.start == "inherited" and preset.reference is not None:
+        preset.recipe.micro_batch(workers=1)  # of the reference
     space = read_space(run) if run.exists("space.yaml") else load_inputs(preset)[0]
     build_search(preset.search, space)
     if preset.reference is not None:
@@ -142,16 +145,25 @@ def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[
     train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=lambda line: say(f"  {line.strip()}"))
 
 
-def _retrain(run: RunDir, preset: Preset, winner: Arch, reference: Arch | None, say: Callable[[str], None]) -> None:
+def retrain_with_reference(
+    run: RunDir, preset: Preset, winner: Arch, reference: Arch | None, say: Callable[[str], None]
+) -> None:
+    """Train the winner as the preset says, and the reference from scratch.
+
+    A winner that is fine-tuned has most of its training behind it, in the supernet. The reference inherits nothing: a
+    recipe for fine-tuning would leave it untrained, so it gets the whole recipe that the winner's weights come from.
+    """
     from raynas.retrain import retrain
 
-    how: Any = {"scratch": "scratch", "inherited": "finetuned"}[preset.retrain.start]
-    recipe, seeds, train_on = preset.retrain_recipe, preset.retrain.seeds, preset.retrain.train_on
-    together = [winner] if how == "finetuned" or reference is None else [winner, reference]
+    seeds, train_on = preset.retrain.seeds, preset.retrain.train_on
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
-    retrain(run, together, recipe, how, seeds, train_on, progress=say, labels=labels)
-    if reference is not None and len(together) == 1:  # it has no weights to inherit
-        retrain(run, [reference], recipe, "scratch", seeds, train_on, progress=say, labels=labels)
+    train = partial(retrain, run, seeds=seeds, train_on=train_on, progress=say, labels=labels)
+    references = [] if reference is None else [reference]
+    if preset.retrain.start == "scratch":
+        train([winner, *references], preset.retrain_recipe, "scratch")
+    else:
+        train([winner], preset.retrain_recipe, "finetuned")
+        train(references, preset.recipe, "scratch")
 
 
 class _Story:

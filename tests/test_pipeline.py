@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_run import PRESET, SPACE
+from small_run import PRESET, SPACE, small_run
 from training_of_small_run import trained_run
 
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.networks import find_arch, load_network
-from raynas.pipeline import Outcome, make_reference, pipeline
+from raynas.pipeline import Outcome, make_reference, pipeline, retrain_with_reference
 from raynas.preset import override
 from raynas.results import RunDir
 from raynas.searches import traces
@@ -82,6 +82,15 @@ def test_done_it_does_nothing_again(outcome: Outcome) -> None:
     assert again.winner == outcome.winner
     assert again.evaluations == outcome.evaluations
     assert {table: outcome.run.store.read(table).num_rows for table in TABLES} == before
+
+
+def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: Outcome, tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    changes = {"retrain.start": "inherited", "retrain.recipe": {"epochs": 1}, "recipe.epochs": 3}
+    reference = find_arch(outcome.run, "reference")
+    retrain_with_reference(run, override(PRESET, changes), outcome.winner, reference, lambda line: None)
+    rows = {row["arch"]: (row["how"], row["epochs"]) for row in run.store.read("networks").to_pylist()}
+    assert rows == {outcome.winner.id: ("finetuned", 1), reference.id: ("scratch", 3)}
 
 
 def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:

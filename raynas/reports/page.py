@@ -96,9 +96,10 @@ def _summary(content: Content) -> str:
     note = ""
     if any(found.label == "reference" for found in content.finished):
         note = html.paragraph(
-            "The reference is the hand-designed network of the family, its widths scaled to the winner's MACs and "
-            "trained by the same recipe.", quiet=True,
-        )  # fmt: skip
+            "The reference is the hand-designed network of the family, its widths scaled to the winner's MACs. It is "
+            "trained from scratch: by the winner's recipe, or by the supernet's where the winner is fine-tuned.",
+            quiet=True,
+        )
     return html.section("The result", table, note, picture)
 
 
