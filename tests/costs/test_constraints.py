@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from raynas.costs import Constraints, cost, sample_within
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.space import load_space
-from tests.space.conftest import vit
+from tests.space.space_parts import vit
 
 
 def rng() -> np.random.Generator:

@@ -12,7 +12,7 @@ from raynas.costs import COSTS, breakdown, cost, span
 from raynas.errors import UserError
 from raynas.space import Arch, Space, load_arch, load_space
 from raynas.space.load import SPACES
-from tests.space.conftest import vit
+from tests.space.space_parts import vit
 
 AUTOFORMER = [
     # space, arch, parameters, multiply-accumulates executed by the released code

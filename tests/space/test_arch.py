@@ -14,7 +14,7 @@ import yaml
 
 from raynas.errors import ConfigError
 from raynas.space import Arch, Space, load_arch, load_space, save_arch
-from tests.space.conftest import toy, vit
+from tests.space.space_parts import toy, vit
 
 
 def test_genes_that_do_not_act_are_dropped() -> None:

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from raynas.space import Dimension, load_space
 from raynas.space.counting import count_all, count_below, draw_weighted
-from tests.space.conftest import toy, vit
+from tests.space.space_parts import toy, vit
 
 
 @pytest.mark.parametrize(

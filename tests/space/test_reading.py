@@ -14,7 +14,7 @@ from raynas.config import Document, parse_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
-from tests.space.conftest import toy, vit
+from tests.space.space_parts import toy, vit
 
 TEXT = """\
 family: vit

@@ -9,7 +9,7 @@ import pytest
 
 from raynas.errors import ConfigError
 from raynas.space import INACTIVE, Arch, Space, load_space
-from tests.space.conftest import toy, vit
+from tests.space.space_parts import toy, vit
 
 
 def random(space: Space, n: int, seed: int = 0) -> np.ndarray:
