@@ -21,7 +21,7 @@ def main() -> int:
         "--data", help="in place of the preset's: a path that every node sees, a URI, or module:function"
     )
     parser.add_argument("--workers", type=int, default=1, help="Ray Train workers (default: 1)")
-    parser.add_argument("--replicas", type=int, default=2, help="scorers as Ray actors (default: 2)")
+    parser.add_argument("--replicas", type=int, default=2, help="scorers as Ray actors; 0: without Ray (default: 2)")
     parser.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
     parser.add_argument(
         "--set", dest="changes", action="append", default=[], metavar="KEY=VALUE", help="such as recipe.epochs=3"
@@ -33,7 +33,7 @@ def main() -> int:
 
     try:
         changes: dict[str, Any] = parse_overrides(options.changes)
-        if options.data:
+        if options.data is not None:
             changes = {"data": {"name": options.data}, **changes}
         preset = load_preset(options.preset, changes)
         outcome = pipeline(preset, options.run, options.workers, options.replicas, gpus=int(options.gpu))

@@ -17,13 +17,24 @@ from typing import Any
 from raynas.cluster import ray_cluster
 from raynas.console import describe_cost, finished_lines
 from raynas.costs import cost
+from raynas.errors import UserError
 from raynas.heartbeat import Heartbeat, heartbeat
 from raynas.networks import Network, find_arch, read_space, trained_networks, write_arch
 from raynas.preset import Preset
 from raynas.reports import write_report
 from raynas.results import RunDir
-from raynas.search.build import build_search
-from raynas.searches import BASELINE, MAIN, Settings, baseline, has_ended, make_scorer, search, traces
+from raynas.searches import (
+    BASELINE,
+    MAIN,
+    Settings,
+    baseline,
+    build,
+    has_ended,
+    make_scorer,
+    search,
+    time_space,
+    traces,
+)
 from raynas.space import Arch, Space, load_arch
 from raynas.timm_models import ARCH_FILE
 
@@ -63,26 +74,29 @@ def pipeline(
         preset: the procedure; its data must be named.
         run_dir: a path or a pyarrow filesystem URI.
         workers: Ray Train workers of the supernet's training.
-        replicas: Ray actors that score.
+        replicas: Ray actors that score; 0: without Ray.
         gpus: GPUs of one worker and of one replica: 0 or 1.
         say: called with the lines of the story.
 
     Raises:
         UserError: what the user can mend: settings, data, an impossible budget, a busy or foreign run directory.
     """
+    for name, value, least in (("workers", workers, 1), ("replicas", replicas, 0)):
+        if value < least:
+            raise UserError(f"{name} must be at least {least}, not {value}")
     run = RunDir(run_dir, create=True)
     with run.lock(), heartbeat("starting Ray") as beat, ray_cluster(cpus=max(workers, replicas)):
         from raynas.evaluate import evaluate  # torch takes its time: the heartbeat tells of it
         from raynas.export import choose, export_into_run
 
         story = _Story(run, beat, say)
-        _check_later_stages(preset, run)
+        beat.doing = "checking what comes later"
+        settings = _check_later_stages(preset, run, story.tell)
         with story.stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
             _train(preset, run, workers, gpus, say)
         space, limits = read_space(run), preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
         story.tell(f"The space holds {_count(space.cardinality())} networks. Budget: {budget}.")
-        settings = Settings(search=preset.search)
         ended = has_ended(run, MAIN) and has_ended(run, BASELINE)  # then all is answered from rows, without actors
         with make_scorer(run, settings, 0 if ended else replicas, gpus) as scorer:
             with story.stage(
@@ -90,7 +104,8 @@ def pipeline(
             ):
                 spent = search(run, settings, scorer, MAIN, story.tell).evaluations
             with story.stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
-                search(run, Settings(search=baseline(preset.search, spent)), scorer, BASELINE, story.tell)
+                random = settings.model_copy(update={"search": baseline(preset.search, spent)})
+                search(run, random, scorer, BASELINE, story.tell)
         winner = find_arch(run, "best")
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
         with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):
@@ -126,17 +141,25 @@ def _reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
     return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
 
 
-def _check_later_stages(preset: Preset, run: RunDir) -> None:
-    """What is wrong with the search, the retraining or the reference is told before the long training, not after it."""
+def _check_later_stages(preset: Preset, run: RunDir, say: Callable[[str], None]) -> Settings:
+    """What is wrong with the search, the retraining or the reference is told before the long training, not after it.
+
+    Subnets are timed now, too, where the search goes by latency: whether anything keeps its limits is then known.
+
+    Returns:
+        The search's settings.
+    """
     from raynas.training.inputs import load_inputs
 
     preset.retrain_recipe.micro_batch(workers=1)
     if preset.retrain.start == "inherited" and preset.reference is not None:
         preset.recipe.micro_batch(workers=1)  # of the reference
     space = read_space(run) if run.exists("space.yaml") else load_inputs(preset)[0]
-    build_search(preset.search, space)
+    settings = time_space(run, Settings(search=preset.search), progress=say, space=space)
+    build(run, settings, space)
     if preset.reference is not None:
         _reference_shape(preset.reference, space)
+    return settings
 
 
 def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[str], None]) -> None:
@@ -191,8 +214,12 @@ class _Story:
 
 def _bounds(bounds: tuple[float | None, float | None]) -> str:
     low, high = bounds
-    parts = [f"at least {low:,.0f}" if low is not None else "", f"at most {high:,.0f}" if high is not None else ""]
+    parts = ["" if low is None else f"at least {_amount(low)}", "" if high is None else f"at most {_amount(high)}"]
     return " and ".join(part for part in parts if part) or "unlimited"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 def _count(number: int) -> str:

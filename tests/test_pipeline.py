@@ -115,3 +115,19 @@ def test_what_is_wrong_with_a_later_stage_is_told_before_the_first(
     with pytest.raises(UserError, match=message):
         pipeline(override(PRESET, change), tmp_path / "run", say=said.append)
     assert said == [] and not RunDir(tmp_path / "run").exists("train.yaml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+        ({"workers": -1}, "workers must be at least 1, not -1"),
+        ({"replicas": -1}, "replicas must be at least 0, not -1"),
+    ],
+)
+def test_impossible_numbers_are_refused_before_anything_is_made(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        pipeline(PRESET, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()

@@ -35,7 +35,7 @@ class DataConfig(Config):
         image_column, label_column: of Parquet files; found by type and name when left out.
     """
 
-    name: str
+    name: str = pydantic.Field(min_length=1)
     search_fraction: float = pydantic.Field(default=0.2, gt=0, le=0.5)
     seed: int = pydantic.Field(default=0, ge=0)
     size: Size | None = None

@@ -117,8 +117,11 @@ class Recipe(Config):
         """Images of one forward pass on one worker.
 
         Raises:
-            ConfigError: the batch cannot be dealt out evenly, or a micro-batch that is to be mixed is odd.
+            ConfigError: there is no worker, the batch cannot be dealt out evenly, or a micro-batch that is to be
+                mixed is odd.
         """
+        if workers < 1:
+            raise ConfigError(f"workers must be at least 1, not {workers}")
         parts = workers * self.accumulate
         size, rest = divmod(self.batch_size, parts)
         if rest or not size:
