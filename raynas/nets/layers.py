@@ -106,16 +106,17 @@ class ElasticQkv(nn.Module):
         self.bias = None if bias == "none" else nn.Parameter(torch.zeros(heads * self.unit))
         self.thirds = bias == "thirds"
 
-    def select(self, width: Channels, heads: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+    def select(self, width: Channels, heads: Channels, count: int) -> dict[str, Tensor]:
+        """The acting part of the parameters; `count` is the number of heads (as `SplitQkv` needs it)."""
+        assert count == heads.count
         selected = {"weight": heads.select(width.select(self.weight, 1), 0, self.unit)}
         if self.bias is not None:
             selected["bias"] = heads.select(self.bias, 0, self.unit)
         return selected
 
-    def forward(self, x: Tensor, width: Channels, heads: Channels) -> Tensor:
+    def forward(self, x: Tensor, width: Channels, heads: Channels, count: int) -> Tensor:
         """[batch, tokens, width] to [batch, tokens, heads, 3, head_dim]."""
-        selected = self.select(width, heads)
+        selected = self.select(width, heads, count)
         weight, bias = selected["weight"], selected.get("bias")
         if not self.thirds or bias is None:
             out = F.linear(x, weight, bias)
@@ -131,6 +132,78 @@ class ElasticQkv(nn.Module):
     def _deal(self, bias: Tensor, heads: int) -> Tensor:
         """The first entries of the raw vector, from [3, heads, head_dim] to this layer's [heads, 3, head_dim]."""
         return bias[: heads * self.unit].view(3, heads, -1).transpose(0, 1).reshape(-1)
+
+
+class Projection(nn.Module):
+    """Several projections of the same input, each cut by the same list of channels.
+
+    Args:
+        parts: how many.
+        width: input channels held.
+        channels: output channels held by each.
+        bias: whether each output channel has a bias.
+    """
+
+    def __init__(self, parts: int, width: int, channels: int, bias: bool):
+        super().__init__()
+        self.weight = new_parameter(parts, channels, width)
+        self.bias = nn.Parameter(torch.zeros(parts, channels)) if bias else None
+
+    def select(self, width: Channels, outputs: Channels, unit: int) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        selected = {"weight": outputs.select(width.select(self.weight, 2), 1, unit)}
+        if self.bias is not None:
+            selected["bias"] = outputs.select(self.bias, 1, unit)
+        return selected
+
+
+class SplitQkv(nn.Module):
+    """Queries, keys and values projected apart, each sliced by the same list, some of them private to a head count.
+
+    Any query width can be cut into any number of heads that divides it.
+
+    Args:
+        width: input channels held.
+        units: units held of the query axis.
+        unit: channels of a unit: a head's where they are fixed, else 1.
+        bias: whether there are biases.
+        private: the parts, of `qkv`, that each head count has of its own.
+        heads: the head counts that there are.
+    """
+
+    def __init__(self, width: int, units: int, unit: int, bias: bool, private: str, heads: Iterable[int]):
+        super().__init__()
+        self.heads = units
+        self.unit = unit
+        # In the order in which they are laid side by side; v is the last of either.
+        self.order = [part for part in "qkv" if part not in private] + [part for part in "qkv" if part in private]
+        shared = 3 - len(private)
+        self.shared = Projection(shared, width, units * unit, bias) if shared else None
+        self.private = Bank(heads, lambda _: Projection(len(private), width, units * unit, bias)) if private else None
+
+    def select(self, width: Channels, units: Channels, count: int) -> dict[str, Tensor]:
+        """The acting part of the parameters, for a number of heads."""
+        selected = {}
+        if self.shared is not None:
+            parts = self.shared.select(width, units, self.unit)
+            selected.update({f"shared.{name}": tensor for name, tensor in parts.items()})
+        if self.private is not None:
+            parts = self.private.select(count, width, units, self.unit)
+            selected.update({f"private.{name}": tensor for name, tensor in parts.items()})
+        return selected
+
+    def forward(self, x: Tensor, width: Channels, units: Channels, count: int) -> Tensor:
+        """[batch, tokens, width] to [batch, tokens, heads, 3, head_dim]; `count` is the number of heads."""
+        projections = [self.shared, None if self.private is None else self.private.of(count)]
+        selected = [each.select(width, units, self.unit) for each in projections if each is not None]
+        weight = torch.cat([parts["weight"] for parts in selected]) if len(selected) > 1 else selected[0]["weight"]
+        bias = None
+        if "bias" in selected[0]:
+            bias = torch.cat([parts["bias"] for parts in selected]) if len(selected) > 1 else selected[0]["bias"]
+        out = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
+        out = out.unflatten(-1, (3, count, -1)).transpose(2, 3)
+        places = [self.order.index(part) for part in "qkv"]
+        return out if places == [0, 1, 2] else out[..., places, :]
 
 
 class Bank(nn.ModuleDict):
@@ -156,8 +229,8 @@ class Bank(nn.ModuleDict):
             )
         return self[self._key(choice)]
 
-    def select(self, choice: Any, *channels: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters of a choice."""
+    def select(self, choice: Any, *channels: Any) -> dict[str, Tensor]:
+        """The acting part of the parameters of a choice; the rest are its module's own arguments."""
         return {f"{self._key(choice)}.{name}": tensor for name, tensor in self.of(choice).select(*channels).items()}
 
 
@@ -172,15 +245,18 @@ class PatchStem(nn.Module):
         patch: patch side in pixels.
         width: embedding channels held.
         class_token: whether a class token is put first.
+        private: whether that token is the stem's own; if not, it is given.
     """
 
-    def __init__(self, channels: int, size: tuple[int, int], patch: int, width: int, class_token: bool):
+    def __init__(
+        self, channels: int, size: tuple[int, int], patch: int, width: int, class_token: bool, private: bool = True
+    ):
         super().__init__()
         self.patch = patch
         self.grid = (math.ceil(size[0] / patch), math.ceil(size[1] / patch))
         self.padding = (0, self.grid[1] * patch - size[1], 0, self.grid[0] * patch - size[0])
         self.proj = nn.Conv2d(channels, width, patch, patch)
-        self.class_token = new_parameter(1, 1, width) if class_token else None
+        self.class_token = new_parameter(1, 1, width) if class_token and private else None
         self.position = new_parameter(1, class_token + self.grid[0] * self.grid[1], width)
 
     def select(self, width: Channels) -> dict[str, Tensor]:
@@ -192,12 +268,17 @@ class PatchStem(nn.Module):
             selected["class_token"] = width.select(self.class_token, 2)
         return selected
 
-    def forward(self, images: Tensor, width: Channels) -> Tensor:
-        """[batch, channels, height, width] to [batch, tokens, width], the class token first."""
+    def forward(self, images: Tensor, width: Channels, class_token: Tensor | None = None) -> Tensor:
+        """[batch, channels, height, width] to [batch, tokens, width], the class token first.
+
+        Args:
+            class_token: [1, 1, width], where it is not the stem's own.
+        """
         selected = self.select(width)
         images = F.pad(images, self.padding) if any(self.padding) else images
         x = F.conv2d(images, selected["proj.weight"], selected["proj.bias"], stride=self.patch)
         x = x.flatten(2).transpose(1, 2)
-        if self.class_token is not None:
-            x = torch.cat([selected["class_token"].expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
+        token = selected.get("class_token", class_token)
+        if token is not None:
+            x = torch.cat([token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
         return width.mask(x + selected["position"])

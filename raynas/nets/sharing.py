@@ -8,18 +8,50 @@ same thing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 from raynas.nets.channels import Channels
+from raynas.nets.cyclic import cyclic_starts
+from raynas.space.families.rules import SharingConstants
 
+Side = Literal["left", "right"]
 Sharing = Callable[[int, int], Channels]
 
+SIDES: dict[str, tuple[Side | None, ...]] = {"ordinal": (None,), "cyclic": (None,), "bilateral": ("left", "right")}
+"""The paths of each pattern; each is trained, and a score is from the mean of their logits."""
 
-def ordinal(count: int, total: int) -> Channels:
-    """The first `count` units: every smaller width is a prefix of the larger ones."""
+NESTED = frozenset({"ordinal"})
+"""Patterns whose widths are prefixes of one another, which masks can therefore express."""
+
+
+def pattern(constants: SharingConstants, side: Side | None) -> Sharing:
+    """The pattern that a space's constants name, on one of its sides."""
+    if constants.sharing == "cyclic":
+        assert constants.groups is not None
+        return partial(cyclic, groups=constants.groups)
+    return suffix if side == "right" else prefix
+
+
+def prefix(count: int, total: int) -> Channels:
+    """The first `count` units: every smaller width is a part of the larger ones (ordinal; bilateral's left path)."""
     del total
     return Channels.first(count)
 
 
-PATTERNS: dict[str, Sharing] = {"ordinal": ordinal}
-NESTED = frozenset({"ordinal"})
-"""Patterns whose widths are prefixes of one another, which masks can therefore express."""
+def suffix(count: int, total: int) -> Channels:
+    """The last `count` units (bilateral's right path; BCNet)."""
+    return Channels(((total - count, total),))
+
+
+def cyclic(count: int, total: int, groups: int) -> Channels:
+    """`count` units from a start of their own, wrapping around, so that all units are trained alike (ViTAS v2, Eq. 6).
+
+    The axis is divided into groups. A width of nearest j groups starts where the solver puts j groups, at the nearest
+    unit, and has exactly `count` units: where the groups do not divide the axis, its last group is not a whole one.
+    """
+    nearest = min(max(round(count * groups / total), 1), groups)
+    start = 0 if count >= total else round(cyclic_starts(groups).starts[nearest - 1] * total / groups) % total
+    over = max(start + count - total, 0)
+    head = (start, start + count - over)
+    return Channels((head, (0, over)) if over else (head,))

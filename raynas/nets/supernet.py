@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raynas.errors import UserError
+from raynas.nets.sharing import SIDES, Side
 from raynas.space import Arch, Space
 
 Execution = Literal["auto", "groups", "masks"]
@@ -31,6 +32,7 @@ class Supernet(nn.Module):
 
     Attributes:
         space: the search space.
+        sides: the paths that the weight-sharing pattern trains: (None,) where there is one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
     """
 
@@ -39,6 +41,8 @@ class Supernet(nn.Module):
         self.space = space
         self.drop_path = 0.0
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
+        # In a one-point space every width is the whole axis, whatever the pattern.
+        self.sides = (None,) if self._only is not None else SIDES[space.constants.sharing]
 
     def forward(
         self,
@@ -46,6 +50,7 @@ class Supernet(nn.Module):
         archs: Arch | Mapping[str, Any] | Sequence[Arch] | None = None,
         rows: Tensor | None = None,
         execution: Execution = "auto",
+        side: Side | None = None,
     ) -> Tensor:
         """Images to logits.
 
@@ -56,14 +61,18 @@ class Supernet(nn.Module):
             execution: how a mixed batch runs: `groups` (rows of one arch together, sliced: every family and choice),
                 `masks` (one pass at the batch's largest widths) or `auto` (see `prefers_masks`). The results are the
                 same to rounding.
+            side: the path to run where the pattern has two (see `sides`); left out, the mean of both paths' logits.
 
         Returns:
             Logits [batch, classes].
 
         Raises:
-            UserError: the images are not of the space's size, an arch does not fit, there are more archs than rows, or
-                masks cannot express what the archs differ in.
+            UserError: the images are not of the space's size, an arch does not fit, there are more archs than rows,
+                masks cannot express what the archs differ in, or there is no such side.
         """
+        if side is None and len(self.sides) > 1:
+            return torch.stack([self(x, archs, rows, execution, each) for each in self.sides]).mean(0)
+        self._check_side(side)
         expected = (self.space.channels, *self.space.input_size)
         if x.ndim != 4 or tuple(x.shape[1:]) != expected:
             raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(x.shape)}")
@@ -73,13 +82,13 @@ class Supernet(nn.Module):
             archs = self._only
         if isinstance(archs, Mapping):
             arch = self._arch(archs)
-            return self.run_one(x, arch, self.draw_paths(x, [arch]))
+            return self.run_one(x, arch, self.draw_paths(x, [arch]), side)
         archs, rows = self._assign([self._arch(arch) for arch in archs], rows, x)
         paths = self.draw_paths(x, archs)
         if len(archs) == 1:
-            return self.run_one(x, archs[0], paths)
+            return self.run_one(x, archs[0], paths, side)
         if execution == "groups":
-            return self._run_groups(x, archs, rows, paths)
+            return self._run_groups(x, archs, rows, paths, side)
         unmaskable = self.unmaskable(archs)
         if execution == "masks":
             if unmaskable:
@@ -89,7 +98,12 @@ class Supernet(nn.Module):
             raise UserError(f"unknown execution {execution!r}: auto, groups or masks")
         if not unmaskable and self.prefers_masks(x, archs):
             return self.run_masked(x, archs, rows, paths)
-        return self._run_groups(x, archs, rows, paths)
+        return self._run_groups(x, archs, rows, paths, side)
+
+    def _check_side(self, side: Side | None) -> None:
+        if side is not None and side not in SIDES[self.space.constants.sharing]:
+            sharing = self.space.constants.sharing
+            raise UserError(f"no side {side!r}: space {self.space.name} has sharing: {sharing}; only bilateral has two")
 
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
         return arch if isinstance(arch, Arch) else self.space.arch(arch)
@@ -109,24 +123,30 @@ class Supernet(nn.Module):
         place = {arch: index for index, arch in enumerate(different)}
         return different, torch.tensor([place[archs[row]] for row in listed], device=x.device)
 
-    def _run_groups(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
+    def _run_groups(
+        self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, side: Side | None
+    ) -> Tensor:
         order = torch.argsort(rows, stable=True)
         sizes = torch.bincount(rows, minlength=len(archs)).tolist()
         images = x[order].split(sizes)
         drawn = [None] * len(archs) if paths is None else paths[..., order].split(sizes, dim=-1)
-        logits = [self.run_one(*group) for group in zip(images, archs, drawn, strict=True)]
+        logits = [self.run_one(*group, side) for group in zip(images, archs, drawn, strict=True)]
         return torch.cat(logits)[torch.argsort(order)]
 
-    def extract(self: SupernetT, arch: Mapping[str, Any]) -> SupernetT:
+    def extract(self: SupernetT, arch: Mapping[str, Any], side: Side | None = None) -> SupernetT:
         """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` is enough.
 
         An arch whose values are not choices of the space is taken too, as long as the parameters hold it.
+
+        Args:
+            side: whose channels to take where the weight-sharing pattern has two paths; left where left out.
         """
+        self._check_side(side)
         arch = self._arch(arch)
         space = self.space.fix(arch) if arch in self.space else self.space.off_grid(arch).space
         with torch.device("meta"):
             subnet = type(self)(space)
-        selected = self.select(arch)
+        selected = self.select(arch, side)
         state = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in selected.items()
         }
@@ -138,11 +158,11 @@ class Supernet(nn.Module):
 
     # -- what a family implements ----------------------------------------------------------------------------------
 
-    def select(self, arch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
         raise NotImplementedError
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None) -> Tensor:
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None) -> Tensor:
         """Logits of a batch that is all one arch's."""
         raise NotImplementedError
 

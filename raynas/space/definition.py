@@ -57,7 +57,7 @@ class SpaceConfig(Config):
     published: dict[str, Any] = Field({})
 
 
-def read_dimensions(document: Document, location: Location, family: str) -> tuple[Dimension, ...]:
+def read_dimensions(document: Document, location: Location, family: str, constants: Any) -> tuple[Dimension, ...]:
     """Expand the tree of choices below `location` into dimensions, each checked against the family's rules.
 
     Raises:
@@ -74,7 +74,7 @@ def read_dimensions(document: Document, location: Location, family: str) -> tupl
             raise document.error(place, f"unknown dimension {shown(template)}{nearest(template, list(rules))}")
         checked = _check_choices(choices, rule, document, place)
         dimensions.append(Dimension(name, checked, parent, frozenset(when)))
-    _check_complete(dimensions, rules, document, location)
+    _check_complete(dimensions, _required_templates(family, constants, dimensions), document, location)
     return tuple(dimensions)
 
 
@@ -191,9 +191,21 @@ def _check_choices(choices: Any, rule: Rule, document: Document, place: Location
     return values
 
 
-def _check_complete(dimensions: list[Dimension], rules: dict[str, Rule], document: Document, place: Location) -> None:
+def _required_templates(family: str, constants: Any, dimensions: list[Dimension]) -> list[str]:
+    rules, required = FAMILIES[family].dimensions, FAMILIES[family].required
+    if required is None:
+        return list(rules)
+    given = {dimension.template for dimension in dimensions}
+    return required(constants, {t if t in rules else _stage_template(t) for t in given})
+
+
+def _check_complete(dimensions: list[Dimension], required: list[str], document: Document, place: Location) -> None:
     found = {dimension.name: dimension for dimension in dimensions}
-    for template in rules:
+    for dimension in dimensions:
+        if dimension.template not in required and _stage_template(dimension.template) not in required:
+            beside = ", ".join(required)
+            raise document.error(place, f"dimension {dimension.template!r} has no use here: this space needs {beside}")
+    for template in required:
         for name in _required(template, found):
             if name not in found:
                 anywhere = any(_stage_template(dimension.template) == template for dimension in dimensions)

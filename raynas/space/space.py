@@ -74,15 +74,14 @@ class Space:
         family = FAMILIES[config.family]
         inner.data = {"constants": {}, **inner.data}
         constants = validate(family.constants, inner, ("constants",))
-        dimensions = read_dimensions(inner, ("dimensions",), config.family)
-        choices = {dimension.template: dimension.choices for dimension in dimensions}
+        dimensions = read_dimensions(inner, ("dimensions",), config.family, constants)
         space = cls(
             family=config.family,
             name=config.name or name,
             input_size=config.input.size,
             channels=config.input.channels,
             classes=config.classes,
-            constants=family.resolve(constants, choices),
+            constants=family.resolve(constants, dimensions),
             dimensions=dimensions,
         )
         for place, problem in family.check(space):
@@ -148,6 +147,10 @@ class Space:
     def __getitem__(self, name: str) -> Dimension:
         """The dimension of that name."""
         return self.dimensions[self._index[name]]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a dimension of that name."""
+        return name in self._index
 
     def index(self, name: str) -> int:
         """The column of a dimension in codes."""

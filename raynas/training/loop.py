@@ -23,7 +23,7 @@ from raynas.training.gradients import GradientPolicy, Gradients, accumulating, a
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.plan import Plan
 from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule
-from raynas.training.samplers import Pass
+from raynas.training.samplers import Pass, on_sides
 from raynas.training.state import TrainingState
 from raynas.training.streams import derive
 
@@ -213,9 +213,10 @@ def train_step(
     """
     accumulate = step.recipe.accumulate
     batches = [step.mixer(*batch) for batch in zip(images.chunk(accumulate), labels.chunk(accumulate), strict=True)]
-    passes = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
-    if not passes:
+    drawn = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
+    if not drawn:
         raise ConfigError("plan: the sampler emitted no pass")
+    passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
     names = step.policy.assign(passes)
     sets: dict[str, Gradients] = {name: [None] * len(step.parameters) for name in names}
     total = torch.zeros((), device=context.device)
@@ -224,7 +225,7 @@ def train_step(
         outputs: dict[str, Tensor] = {}
         for this, name in zip(passes, names, strict=True):
             with step.autocast():
-                logits = run_pass(state.model, batch, this.archs)
+                logits = run_pass(state.model, batch, this)
             logits = logits.float()
             loss = step.objective(this, logits, targets, outputs)
             outputs[this.name] = logits.detach()
@@ -246,9 +247,10 @@ def train_step(
     return mean.item(), norm.item()
 
 
-def run_pass(model: nn.Module, images: Tensor, archs: Sequence[Arch]) -> Tensor:
+def run_pass(model: nn.Module, images: Tensor, this: Pass) -> Tensor:
     """Logits [batch, classes] of one arch, or of a batch shared by several."""
-    return model(images, archs[0]) if len(archs) == 1 else model(images, list(archs))
+    archs = this.archs[0] if len(this.archs) == 1 else list(this.archs)
+    return model(images, archs) if this.side is None else model(images, archs, side=this.side)
 
 
 def _candidate_losses(

@@ -7,12 +7,13 @@ so that the same seed gives the same archs on every rank, and the Generator's st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from raynas.nets.sharing import Side
     from raynas.space import Arch, Space
     from raynas.space.space import Uniform
 
@@ -30,11 +31,24 @@ class Pass:
         name: unique within the step; an objective finds an earlier pass's logits by it.
         role: what the pass is to objectives and gradient policies.
         archs: one arch, or for the role `mixed` several that share the batch (row i runs `archs[i % len(archs)]`).
+        side: the path through the weights where the sharing pattern has two; the loop sets it (see `on_sides`).
     """
 
     name: str
     role: Role
     archs: tuple[Arch, ...]
+    side: Side | None = None
+
+
+def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]:
+    """Every pass once on each path of the weight-sharing pattern; the largest, which is all of it, only once."""
+    if len(sides) == 1:
+        return list(passes)
+    return [
+        this if this.role == "largest" else replace(this, name=f"{this.name}.{side}", side=side)
+        for this in passes
+        for side in (sides[:1] if this.role == "largest" else sides)
+    ]
 
 
 def single_path(

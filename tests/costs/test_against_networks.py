@@ -35,6 +35,22 @@ def small(size: Any = 16, patches: tuple[int, ...] = (4,), channels: int = 1, **
     )
 
 
+FREE = {"heads": [1, 2, 4], "query_width": [4, 12, 20], "mlp_width": [9, 31]}
+
+
+def free(blocks: dict[str, Any], **constants: Any) -> Space:
+    """A vit space whose query widths are choices of their own."""
+    return Space.from_dict(
+        {
+            "family": "vit",
+            "input": {"size": 12, "channels": 1},
+            "classes": 7,
+            "constants": {"head_dim": None, **constants},
+            "dimensions": {"patch_size": [6, 5, 4], "width": [13, 24, 40], **blocks},
+        }
+    )
+
+
 SPACES = {
     "square": small(),
     "relative": small(relative_position=14),
@@ -49,12 +65,16 @@ SPACES = {
     "token": small(pool="token", channels=2),
     "patch_sizes": small(patches=(16, 5, 2)),
     "deep": small(size=8, patches=(2,), relative_position=1, head_dim=5, drop_path_depth=9),
+    "vitas": free({"depth": [0, 1, 2, 3], "blocks": FREE}, private_heads="qk", sharing="cyclic"),
+    "kept_anywhere": free({"blocks": {"repeat": 3, "kept": [False, True], **FREE}}, private_class_token=False),
+    "stacked": free({"depth": [1, 3], "block": FREE}, qkv_bias="none"),
+    "stacked_to_a_budget": free({"block": FREE}, depth_macs=60_000, max_depth=9),
 }
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_params_and_macs_equal_those_of_extracted_subnets(name: str) -> None:
-    """17 random archs of each of 13 spaces: 221 in all."""
+    """17 random archs of each of 17 spaces: 289 in all."""
     space = SPACES[name]
     codes = space.sample_codes(np.random.default_rng(len(name)), 17)
     archs = space.decode(codes)

@@ -13,6 +13,7 @@ from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 
 BLOCKS = {"heads": [1, 2, 3], "mlp_ratio": [1.5, 2.0, 3.1]}
+FREE = {"heads": [1, 2, 3], "query_width": [6, 12, 18], "mlp_width": [7, 20, 33]}
 DIMENSIONS = {"patch_size": [4], "width": [12, 20, 25], "depth": [1, 2, 3], "blocks": BLOCKS}
 
 DEFINITIONS: dict[str, dict[str, Any]] = {
@@ -50,12 +51,60 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
             ],
         },
     },
+    "vitas": {
+        "input": {"size": [13, 10], "channels": 1},
+        "constants": {"head_dim": None, "private_heads": "qk"},
+        "dimensions": {"patch_size": [5, 4, 3], "width": [7, 19, 25], "depth": [0, 1, 2, 3], "blocks": FREE},
+    },
+    "cyclic": {
+        "input": {"size": 12, "channels": 1},
+        "constants": {"head_dim": None, "sharing": "cyclic", "private_class_token": False},
+        "dimensions": {"patch_size": [4, 3], "width": [3, 9, 14, 23, 25], "depth": [1, 2, 3], "blocks": FREE},
+    },
+    "cyclic heads": {
+        "input": {"size": 12, "channels": 2},
+        "constants": {"head_dim": 8, "sharing": "cyclic", "groups": 5, "relative_position": 2, "private_heads": "qkv"},
+    },
+    "kept anywhere": {
+        "input": {"size": 8, "channels": 1},
+        "constants": {"head_dim": 4, "pool": "mean", "class_token": False},
+        "dimensions": {
+            "patch_size": [4],
+            "width": [12, 20],
+            "blocks": {"repeat": 4, "kept": [False, True], **BLOCKS},
+        },
+    },
+    "kept anywhere, private v": {
+        "input": {"size": 8, "channels": 1},
+        "constants": {"head_dim": None, "private_heads": "v", "qkv_bias": "none", "attention_scale": 0.5},
+        "dimensions": {"patch_size": [4], "width": [12, 20], "blocks": {"repeat": 3, "kept": [False, True], **FREE}},
+    },
+    "one block stacked": {
+        "input": {"size": 8, "channels": 1},
+        "constants": {"head_dim": None, "sharing": "cyclic", "groups": 3},
+        "dimensions": {"patch_size": [4], "width": [12, 20], "depth": [2, 3], "block": FREE},
+    },
+    "stacked to a budget": {
+        "input": {"size": 8, "channels": 1},
+        "constants": {"head_dim": None, "depth_macs": 20000, "max_depth": 5},
+        "dimensions": {"patch_size": [4], "width": [12, 20, 25], "block": FREE},
+    },
+    "bilateral": {
+        "input": {"size": 8, "channels": 1},
+        "constants": {"head_dim": None, "sharing": "bilateral", "private_heads": "qk"},
+        "dimensions": {"patch_size": [4], "width": [12, 20, 25], "depth": [1, 2], "blocks": FREE},
+    },
 }
 
 
 def make_space(name: str) -> Space:
     """One of the spaces above."""
     return Space.from_dict({"family": "vit", "classes": 7, "dimensions": DIMENSIONS, **DEFINITIONS[name]}, name)
+
+
+def block_count(arch: Arch) -> int:
+    """How many block places an arch reaches into."""
+    return 1 + max((int(name.split(".")[1]) for name in arch if name.startswith("blocks.")), default=-1)
 
 
 def make_supernet(space: Space, seed: int = 0) -> Supernet:

@@ -7,28 +7,18 @@ import timm
 import torch
 from nets_spaces import make_images
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import nn
 
 from raynas import load_arch
+from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
+from raynas.nets.vit.checkpoint import read_timm
 from raynas.nets.weights import load_supernet
-from raynas.space import Space
-
-NAMES = {"attn.qkv": "qkv", "attn.proj": "proj", "mlp.fc1": "fc1", "mlp.fc2": "fc2", "patch_embed.proj": "stem.{}.proj"}
 
 
-def from_timm(model: nn.Module, space: Space, head_dim: int) -> Supernet:
+def from_timm(model: nn.Module) -> Supernet:
     """The one-point supernet with a timm model's weights."""
-    patch = space["patch_size"].choices[0]
-    state: dict[str, Tensor] = {}
-    for name, value in model.state_dict().items():
-        if ".qkv." in name:  # [3, heads, head_dim] to [heads, 3, head_dim]
-            value = value.unflatten(0, (3, -1, head_dim)).transpose(0, 1).flatten(0, 2)
-        for theirs, ours in NAMES.items():
-            name = name.replace(theirs, ours.format(patch))
-        renamed = {"cls_token": f"stem.{patch}.class_token", "pos_embed": f"stem.{patch}.position"}
-        state[renamed.get(name, name)] = value
-    return load_supernet(space, state).eval()
+    return load_supernet(*read_timm(model, "model")).eval()
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -57,22 +47,9 @@ def test_logits_and_gradients(pool: str, bias: bool) -> None:
             fc_norm=False,
         )
     )
-    space = Space.from_dict(
-        {
-            "family": "vit",
-            "input": {"size": [32, 24], "channels": 1},
-            "classes": 9,
-            "constants": {"head_dim": 12, "pool": pool, "qkv_bias": "head" if bias else "none"},
-            "dimensions": {
-                "patch_size": [8],
-                "width": [48],
-                "depth": [3],
-                "blocks": {"heads": [4], "mlp_ratio": [2.5]},
-            },
-        }
-    )
-    ours = from_timm(model, space, 12)
-    images = make_images(space, 3)
+    ours = from_timm(model)
+    assert ours.space.constants.pool == pool and ours.space.constants.head_dim == 12
+    images = make_images(ours.space, 3)
     torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
     for network in (ours, model):
         network(images).square().sum().backward()
@@ -80,11 +57,20 @@ def test_logits_and_gradients(pool: str, bias: bool) -> None:
     torch.testing.assert_close(*norms, rtol=1e-4, atol=1e-4)
 
 
-def test_deit_tiny_at_full_size() -> None:
-    space = load_arch("autoformer/published/deit_tiny").space
-    model = randomise(timm.create_model("deit_tiny_patch16_224", pretrained=False))
-    ours = from_timm(model, space, 64)
-    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in model.parameters()) == 5_717_416
-    images = make_images(space, 1)
+@pytest.mark.parametrize("size", ["tiny", "small"])
+def test_deit_at_full_size(size: str) -> None:
+    published = load_arch(f"autoformer/published/deit_{size}")
+    model = randomise(timm.create_model(f"deit_{size}_patch16_224", pretrained=False))
+    ours = from_timm(model)
+    assert ours.space == published.space
+    expected = {"tiny": 5_717_416, "small": 22_050_664}[size]
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in model.parameters()) == expected
+    images = make_images(ours.space, 1)
     with torch.no_grad():
         torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "vit_medium_patch16_gap_256", "resnet18"])
+def test_models_that_no_vit_space_can_express_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="vit space can express"):
+        read_timm(timm.create_model(name), name)

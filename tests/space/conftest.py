@@ -24,7 +24,7 @@ def toy_families(monkeypatch: pytest.MonkeyPatch) -> None:
         def nothing_wrong(space: Space) -> Iterator[tuple[tuple[str | int, ...], str]]:
             return iter(())
 
-        return Family(NoConstants, dimensions, lambda constants, choices: constants, nothing_wrong, _unscaled)
+        return Family(NoConstants, dimensions, lambda constants, dimensions: constants, nothing_wrong, _unscaled)
 
     block = {"blocks.*.op": Rule(int, 0, 9)}
     monkeypatch.setitem(FAMILIES, "shifting", family({"depth": Rule(int, 0, 200), **block}))

@@ -65,7 +65,7 @@ def test_the_text_that_the_others_break_is_right() -> None:
         ("[16]", "[14, 16]", "my.yaml:8: dimensions.patch_size: .* must be in descending order"),
         ("[16]", "[225]", "my.yaml:8: dimensions.patch_size: 225 is larger than the 224 x 224 image"),
         ("[12, 13]", "[12, 300]", "my.yaml:10: dimensions.depth.1: choice 300 is too large"),
-        ("[12, 13]", "[0, 1]", "my.yaml:10: dimensions.depth.0: choice 0 is too small"),
+        ("[12, 13]", "[-1, 1]", "my.yaml:10: dimensions.depth.0: choice -1 is too small"),
         ("[3.5, 4.0]", "[.nan]", "my.yaml:13: dimensions.blocks.mlp_ratio.0: choice nan is not a number"),
         ("[3.5, 4.0]", "[.inf]", "my.yaml:13: dimensions.blocks.mlp_ratio.0: choice inf is too large"),
         ("[3.5, 4.0]", "[0]", "my.yaml:13: dimensions.blocks.mlp_ratio.0: choice 0 is too small"),

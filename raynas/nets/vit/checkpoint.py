@@ -1,9 +1,10 @@
-"""Reading AutoFormer's released supernet checkpoints.
+"""Reading others' weights: AutoFormer's released supernets, and timm's DeiT and ViT.
 
-The released layout differs from ours in three ways. The query-key-value matrix deals its first 3 Q rows round-robin to
-query, key and value (Q = heads x head_dim), so a head's rows lie 3 apart: they are permuted to [heads, 3, head_dim], in
-which fewer heads are still a prefix. Its bias is cut in contiguous thirds instead: the raw vector is kept (`qkv_bias:
-thirds`). And the allocated width may exceed the widest choice (256 against 240 for T): the prefix is taken.
+AutoFormer's released layout differs from ours in three ways. The query-key-value matrix deals its first 3 Q rows
+round-robin to query, key and value (Q = heads x head_dim), so a head's rows lie 3 apart: they are permuted to [heads,
+3, head_dim], in which fewer heads are still a prefix. Its bias is cut in contiguous thirds instead: the raw vector is
+kept (`qkv_bias: thirds`). And the allocated width may exceed the widest choice (256 against 240 for T): the prefix is
+taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.vit.model import VitSupernet
@@ -176,3 +177,76 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
         f"the checkpoint has {depth} blocks of query width {heads:g} and MLP ratio {hidden:g}, patch size {patch}: "
         f"none of {', '.join(RELEASED)}; say which space it is of"
     )
+
+
+_TIMM = {
+    "stem.{patch}.class_token": "cls_token",
+    "stem.{patch}.position": "pos_embed",
+    "stem.{patch}.proj.weight": "patch_embed.proj.weight",
+    "stem.{patch}.proj.bias": "patch_embed.proj.bias",
+}
+_TIMM_BLOCK = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
+"""Ours: timm's name; those not listed are called alike."""
+
+
+def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
+    """Read a vision transformer of timm's (DeiT or plain ViT) as the one-point space of its network.
+
+    Args:
+        model: made by `timm.create_model`.
+        name: of the model, for the space and for messages.
+
+    Returns:
+        The space, and the parameters of its supernet by our names, in float32.
+
+    Raises:
+        UserError: the model has parts that a vit space cannot express; the message names the first.
+    """
+    state = {key: value.detach().float() for key, value in model.state_dict().items()}
+    try:
+        patch = int(state["patch_embed.proj.weight"].shape[-1])
+        heads = int(model.blocks[0].attn.num_heads)  # type: ignore[index, union-attr]
+        size = tuple(model.patch_embed.img_size)  # type: ignore[union-attr, arg-type]
+        pool = {"token": "token", "avg": "mean"}[model.global_pool]  # type: ignore[index]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{name} is not a vision transformer that a vit space can express (no {error})") from error
+    width = state["norm.weight"].shape[0] if "norm.weight" in state else 0
+    depth = len(model.blocks)  # type: ignore[arg-type]
+    definition = {
+        "family": "vit",
+        "input": {"size": list(size), "channels": state["patch_embed.proj.weight"].shape[1]},
+        "classes": state["head.weight"].shape[0] if "head.weight" in state else 1,
+        "constants": {
+            "head_dim": width // heads,
+            "class_token": "cls_token" in state,
+            "pool": pool,
+            "qkv_bias": "head" if "blocks.0.attn.qkv.bias" in state else "none",
+            "norm_eps": getattr(model.norm, "eps", 1e-6),
+        },
+        "dimensions": {
+            "patch_size": [patch],
+            "width": [width],
+            "depth": [depth],
+            "blocks": {"heads": [heads], "mlp_ratio": [state["blocks.0.mlp.fc1.weight"].shape[0] / max(width, 1)]},
+        },
+    }
+    space = Space.from_dict(definition, name)
+    with torch.device("meta"):
+        ours = VitSupernet(space).state_dict()
+    read = {}
+    for key in ours:
+        block = re.match(r"(blocks\.\d+\.)(\w+)\.(.*)", key)
+        if block:
+            source = f"{block[1]}{_TIMM_BLOCK.get(block[2], block[2])}.{block[3]}"
+        else:
+            generic = re.sub(r"^stem\.\d+\.", "stem.{patch}.", key)
+            source = _TIMM.get(generic) or generic
+        if source not in state or state[source].shape != ours[key].shape:
+            raise UserError(f"{name} has no {source} of shape {list(ours[key].shape)}: no vit space can express it")
+        value = state.pop(source)
+        if ".qkv." in key:  # [3, heads, head_dim] to [heads, 3, head_dim]
+            value = value.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+        read[key] = value.clone(memory_format=torch.contiguous_format)
+    if state:
+        raise UserError(f"{name} has {next(iter(state))!r}, which no vit space can express")
+    return space, read

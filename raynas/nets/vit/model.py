@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
-from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem
-from raynas.nets.sharing import NESTED, PATTERNS
+from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
+from raynas.nets.sharing import NESTED, Side, pattern
 from raynas.nets.supernet import Supernet
 from raynas.nets.vit.attention import RelativeIndex, RelativePosition
-from raynas.nets.vit.cost import hidden_width
+from raynas.nets.vit.cost import block_genes, hidden_channels, slots, stacked_depth
 from raynas.space import Arch, Space
 
 
@@ -26,51 +26,58 @@ class BlockShape:
 
     Attributes:
         width: embedding channels.
-        heads: attention heads.
+        query: the query axis, in heads where they are of fixed width, else in channels.
+        heads: number of attention heads (the most of any row).
         hidden: hidden channels of the MLP.
-        acts: [batch, 1, 1] bool, the rows that are deep enough to run the block; None for all.
+        acts: [batch, 1, 1] bool, the rows that run the block; None for all.
     """
 
     width: Channels
-    heads: Channels
+    query: Channels
+    heads: int
     hidden: Channels
     acts: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What acts in the network."""
+    """What acts in the network; the blocks by their place in the supernet."""
 
     patch_size: int
     width: Channels
-    blocks: list[BlockShape]
+    blocks: dict[int, BlockShape]
 
 
 class Block(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
-    def __init__(self, space: Space, width: int, heads: int, hidden: int):
+    def __init__(self, space: Space, width: int, query: int, heads: Sequence[int], hidden: int):
         super().__init__()
         constants = space.constants
-        self.scale: float = constants.attention_scale
-        self.head_dim: int = constants.head_dim
+        self.scale: float | None = constants.attention_scale
+        self.unit: int = constants.head_dim or 1
         self.norm1 = ElasticNorm(width, constants.norm_eps)
-        self.qkv = ElasticQkv(width, heads, self.head_dim, constants.qkv_bias)
+        self.qkv: ElasticQkv | SplitQkv
+        if constants.head_dim is not None and constants.private_heads == "none":
+            self.qkv = ElasticQkv(width, query, self.unit, constants.qkv_bias)
+        else:
+            private = constants.private_heads.replace("none", "")
+            self.qkv = SplitQkv(width, query, self.unit, constants.qkv_bias != "none", private, heads)
         distance = constants.relative_position
-        self.relative = None if distance is None else RelativePosition(distance, self.head_dim)
-        self.proj = ElasticLinear(heads * self.head_dim, width, in_unit=self.head_dim)
+        self.relative = None if distance is None else RelativePosition(distance, self.unit)
+        self.proj = ElasticLinear(query * self.unit, width, in_unit=self.unit)
         self.norm2 = ElasticNorm(width, constants.norm_eps)
         self.fc1 = ElasticLinear(width, hidden)
         self.fc2 = ElasticLinear(hidden, width)
 
-    def axes(self, shape: BlockShape) -> dict[str, tuple[Channels, ...]]:
+    def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
         """The axes of each layer."""
-        width, heads, hidden = shape.width, shape.heads, shape.hidden
+        width, query, hidden = shape.width, shape.query, shape.hidden
         return {
             "norm1": (width,),
-            "qkv": (width, heads),
+            "qkv": (width, query, shape.heads),
             "relative": (),
-            "proj": (heads, width),
+            "proj": (query, width),
             "norm2": (width,),
             "fc1": (width, hidden),
             "fc2": (hidden, width),
@@ -98,15 +105,16 @@ class Block(nn.Module):
         hidden = shape.hidden.mask(F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"])))
         return x + _branch(self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
 
-    def attend(self, x: Tensor, axes: dict[str, tuple[Channels, ...]], index: RelativeIndex | None) -> Tensor:
+    def attend(self, x: Tensor, axes: dict[str, tuple[Any, ...]], index: RelativeIndex | None) -> Tensor:
         """Multi-head self-attention [batch, tokens, width]."""
         q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)
         if self.relative is None or index is None:
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))
             out = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2)
         else:
+            assert self.scale is not None
             out = self.relative(q, k, v, self.scale, index)
-        out = axes["proj"][0].mask(out.flatten(2), self.head_dim)
+        out = axes["proj"][0].mask(out.flatten(2), self.unit)
         return self.proj(out, *axes["proj"])
 
 
@@ -119,7 +127,7 @@ def _branch(x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
 
 
 class VitSupernet(Supernet):
-    """A vision transformer of elastic patch size, width, depth, heads and MLP ratios.
+    """A vision transformer of elastic patch size, width, depth (or kept blocks), heads, query and hidden widths.
 
     Raises:
         UserError: the space has an MLP without a hidden channel.
@@ -129,24 +137,16 @@ class VitSupernet(Supernet):
         super().__init__(space)
         constants = space.constants
         width = int(max(space["width"].choices))
-        depth = int(max(space["depth"].choices))
-        for i in range(depth):
-            if hidden_width(min(space["width"].choices), min(space[f"blocks.{i}.mlp_ratio"].choices)) < 1:
-                raise UserError(f"space {space.name}: the smallest MLP of block {i} has no hidden channel")
-        self.sharing = PATTERNS[constants.sharing]
+        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
         self.stem = Bank(
             space["patch_size"].choices,
-            lambda patch: PatchStem(space.channels, space.input_size, patch, width, constants.class_token),
+            lambda patch: PatchStem(
+                space.channels, space.input_size, patch, width, constants.class_token, constants.private_class_token
+            ),
         )
-        self.blocks = nn.ModuleList(
-            Block(
-                space,
-                width,
-                heads=int(max(space[f"blocks.{i}.heads"].choices)),
-                hidden=hidden_width(width, max(space[f"blocks.{i}.mlp_ratio"].choices)),
-            )
-            for i in range(depth)
-        )
+        shared_token = constants.class_token and not constants.private_class_token
+        self.class_token = new_parameter(1, 1, width) if shared_token else None
+        self.blocks = nn.ModuleList(self._new_block(i, width) for i in range(slots(space)))
         self.norm = ElasticNorm(width, constants.norm_eps)
         self.head = ElasticLinear(width, space.classes)
         self.relative: Bank | None = None
@@ -158,25 +158,49 @@ class VitSupernet(Supernet):
                 ),
             )
 
+    def _new_block(self, index: int, width: int) -> nn.Module:
+        """A block as large as its choices are; nothing where it is never kept."""
+        heads, query, mlp = block_genes(self.space, index)
+        if not self.space.has(heads):
+            return nn.Identity()
+        hidden = int(max(hidden_channels(width, mlp, value) for value in self.space[mlp].choices))
+        narrowest = hidden_channels(min(self.space["width"].choices), mlp, min(self.space[mlp].choices))
+        if narrowest < 1:
+            raise UserError(f"space {self.space.name}: the smallest MLP of block {index} has no hidden channel")
+        return Block(self.space, width, int(max(self.space[query].choices)), self.space[heads].choices, hidden)
+
     # -- shapes ----------------------------------------------------------------------------------------------------
 
-    def shape(self, arch: Arch) -> Shape:
+    def running(self, arch: Arch) -> list[int]:
+        """The places of the blocks that an arch runs."""
+        space = arch.space
+        if "depth" in arch:
+            return list(range(int(arch["depth"])))
+        if "block.heads" not in arch:
+            return [index for index in range(slots(space)) if arch[f"blocks.{index}.kept"]]
+        _, query, mlp = block_genes(space, 0)
+        return list(range(int(stacked_depth(space, arch["patch_size"], arch["width"], arch[query], arch[mlp]))))
+
+    def _block_values(self, arch: Arch, index: int) -> tuple[int, int, int]:
+        """Heads, query width (in heads where they are of fixed width) and hidden channels of a block that runs."""
+        heads, query, mlp = block_genes(arch.space, index)
+        return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
+
+    def shape(self, arch: Arch, side: Side | None = None) -> Shape:
         """What acts for one arch.
 
         Raises:
             UserError: the supernet does not hold the arch.
         """
-        width = self.sharing(int(arch["width"]), self.head.weight.shape[1])
-        blocks = [
-            BlockShape(
-                width,
-                self.sharing(int(arch[f"blocks.{i}.heads"]), self.block(i).qkv.heads),
-                self.sharing(
-                    hidden_width(arch["width"], arch[f"blocks.{i}.mlp_ratio"]), self.block(i).fc1.weight.shape[0]
-                ),
+        share = self.pattern[side]
+        width = share(int(arch["width"]), self.head.weight.shape[1])
+        blocks = {}
+        for index in self.running(arch):
+            block = self.block(index)
+            heads, query, hidden = self._block_values(arch, index)
+            blocks[index] = BlockShape(
+                width, share(query, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0])
             )
-            for i in range(int(arch["depth"]))
-        ]
         return Shape(int(arch["patch_size"]), width, blocks)
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Shape:
@@ -187,19 +211,21 @@ class VitSupernet(Supernet):
             rows: [batch] int64, each row's arch.
         """
         width = Channels.first_of_each([int(arch["width"]) for arch in archs], rows)
-        blocks = []
-        for i in range(max(int(arch["depth"]) for arch in archs)):
-            # A row that is too shallow for the block runs it with the widest shape and is then masked as a whole.
-            deep = [i < arch["depth"] for arch in archs]
-            heads = [int(arch.get(f"blocks.{i}.heads", 0)) for arch in archs]
-            hidden = [hidden_width(arch["width"], arch.get(f"blocks.{i}.mlp_ratio", 0)) for arch in archs]
-            blocks.append(
-                BlockShape(
-                    width,
-                    Channels.first_of_each([count or max(heads) for count in heads], rows),
-                    Channels.first_of_each([count or max(hidden) for count in hidden], rows),
-                    None if all(deep) else torch.tensor(deep, device=rows.device)[rows][:, None, None],
-                )
+        running = [set(self.running(arch)) for arch in archs]
+        blocks = {}
+        for index in sorted(set.union(*running)):
+            # A row that does not run the block runs it with the widest shape and is then masked as a whole.
+            acts = [index in each for each in running]
+            values = [self._block_values(arch, index) for arch, runs in zip(archs, acts, strict=True) if runs]
+            most = tuple(max(column) for column in zip(*values, strict=True))
+            given = iter(values)
+            each = [next(given) if runs else most for runs in acts]
+            blocks[index] = BlockShape(
+                width,
+                Channels.first_of_each([query for _, query, _ in each], rows),
+                most[0],
+                Channels.first_of_each([hidden for _, _, hidden in each], rows),
+                None if all(acts) else torch.tensor(acts, device=rows.device)[rows][:, None, None],
             )
         return Shape(int(archs[0]["patch_size"]), width, blocks)
 
@@ -218,17 +244,18 @@ class VitSupernet(Supernet):
     def run(self, x: Tensor, shape: Shape, paths: Tensor | None) -> Tensor:
         """Images to logits [batch, classes]; the one forward pass behind every execution."""
         index = None if self.relative is None else self.relative.of(shape.patch_size)
-        x = self.stem.of(shape.patch_size)(x, shape.width)
-        for i, block in enumerate(shape.blocks):
+        token = None if self.class_token is None else shape.width.select(self.class_token, 2)
+        x = self.stem.of(shape.patch_size)(x, shape.width, token)
+        for i, block in shape.blocks.items():
             x = self.block(i)(x, block, None if paths is None else paths[i], index)
         x = self.norm(x, shape.width)
         constants = self.space.constants
         pooled = x[:, 0] if constants.pool == "token" else x[:, int(constants.class_token) :].mean(1)
         return self.head(pooled, shape.width, Channels.first(self.space.classes))
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None) -> Tensor:
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None) -> Tensor:
         """Logits of a batch that is all one arch's."""
-        return self.run(x, self.shape(arch), paths)
+        return self.run(x, self.shape(arch, side), paths)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
         """Logits of a mixed batch in one pass."""
@@ -246,33 +273,43 @@ class VitSupernet(Supernet):
         if not 0 < self.drop_path < 1:
             raise UserError(f"drop_path must be in [0, 1), found {self.drop_path}")
         ramp = self.space.constants.drop_path_depth
-        blocks = max(ramp, *(int(arch["depth"]) for arch in archs))
+        blocks = max([ramp, *(1 + max(self.running(arch), default=0) for arch in archs)])
         steps = torch.arange(blocks, device=x.device).clamp(max=ramp - 1) / max(ramp - 1, 1)
         keep = (1 - self.drop_path * steps)[:, None, None]
         return (torch.rand(blocks, 2, len(x), device=x.device) < keep) / keep
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def select(self, arch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
-        shape = self.shape(self._arch(arch))
+        shape = self.shape(self._arch(arch), side)
         parts = {
             "stem": self.stem.select(shape.patch_size, shape.width),
-            **{f"blocks.{i}": self.block(i).select(block) for i, block in enumerate(shape.blocks)},
+            **{f"blocks.{i}": self.block(i).select(block) for i, block in shape.blocks.items()},
             "norm": self.norm.select(shape.width),
             "head": self.head.select(shape.width, Channels.first(self.space.classes)),
         }
-        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+        state = {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+        if self.class_token is not None:
+            state["class_token"] = shape.width.select(self.class_token, 2)
+        return state
 
     def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
         """The dimensions in which these archs differ and which masks cannot express: patch size has other tokens."""
         names = {name for arch in archs for name in arch}
-        differ = {name for name in names if len({arch.get(name) for arch in archs}) > 1}
+        differ = {name for name in names if len({arch[name] for arch in archs if name in arch}) > 1}
         return sorted(name for name in differ if not self.maskable(name))
 
     def maskable(self, dimension: str) -> bool:
-        """Whether masks can express different values of a dimension within one batch."""
-        return dimension != "patch_size" and self.space.constants.sharing in NESTED
+        """Whether masks can express different values of a dimension within one batch.
+
+        Not where heads are cut out of a query width or have private parameters: rows would be computed by others.
+        """
+        constants = self.space.constants
+        whole_heads = constants.head_dim is not None and constants.private_heads == "none"
+        leaf = dimension.rpartition(".")[2]
+        nested = constants.sharing in NESTED and leaf != "patch_size"
+        return nested and (whole_heads or leaf not in ("heads", "query_width"))
 
     def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
         """Masks for small work, groups for large (see `MASKS_BELOW`)."""
@@ -284,7 +321,7 @@ class VitSupernet(Supernet):
 
         AutoFormer's relative-position tables decay, as they do in its release.
         """
-        return {name for name, _ in self.named_parameters() if name.endswith((".class_token", ".position"))}
+        return {name for name, _ in self.named_parameters() if name.endswith(("class_token", ".position"))}
 
 
 MASKS_BELOW = 256

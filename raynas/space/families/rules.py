@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
 
 from raynas.config import Config, Location
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
     from raynas.space.space import Space
 
 
@@ -30,21 +33,49 @@ class Rule:
     descending: bool = False
 
 
+class SharingConstants(Config):
+    """How the widths of an axis share its channels; see `raynas.nets.sharing`.
+
+    Attributes:
+        sharing: `ordinal` gives each width the first channels; `bilateral` trains a left and a right path, and scores
+            the mean of their logits; `cyclic` gives each width an interval that wraps around.
+        groups: for `cyclic`, the number of groups that an axis is divided into.
+    """
+
+    sharing: Literal["ordinal", "bilateral", "cyclic"] = "ordinal"
+    groups: int | None = Field(None, ge=1, le=48)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ten_groups(cls, data: Any) -> Any:
+        """Ten ratios of the largest width are the paper's."""
+        if not isinstance(data, dict):
+            return data
+        if data.get("sharing") == "cyclic":
+            return {**data, "groups": 10 if data.get("groups") is None else data["groups"]}
+        if data.get("groups") is not None:
+            raise ValueError("groups are for sharing: cyclic alone")
+        return data
+
+
 @dataclass(frozen=True)
 class Family:
     """A family's vocabulary.
 
     Attributes:
         constants: model of what is fixed for a whole space.
-        dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1, 1024)}`; all required.
-        resolve: fills in constants that default to something of the space, given constants and choices by template.
-            It runs once, when a space is read: a forward pass may never look at what a space could have been.
+        dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1, 1024)}`.
+        resolve: fills in constants that default to something of the space, given constants and dimensions. It runs
+            once, when a space is read: a forward pass may never look at what a space could have been.
         check: yields what the family cannot build: the place in the space file, and what is wrong.
         scale: the arch with its widths multiplied by a factor, as a one-point space (see `Space.scaled`).
+        required: which of the dimensions a space has, given its constants and the templates that it names: it must
+            have these and no other. Left out: all of them.
     """
 
     constants: type[Config]
     dimensions: dict[str, Rule]
-    resolve: Callable[[Any, dict[str, tuple]], Any]
+    resolve: Callable[[Any, tuple[Dimension, ...]], Any]
     check: Callable[[Space], Iterator[tuple[Location, str]]]
     scale: Callable[[Arch, float], Arch]
+    required: Callable[[Any, set[str]], list[str]] | None = None

@@ -1,62 +1,93 @@
-"""The vocabulary of isotropic vision transformers: AutoFormer, and DeiT-shaped spaces."""
+"""The vocabulary of isotropic vision transformers: AutoFormer, DeiT, ViTAS's DeiT-shaped spaces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from raynas.config import Config, Location
-from raynas.space.families.rules import Family, Rule
+from raynas.config import Location
+from raynas.space.families.rules import Family, Rule, SharingConstants
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
     from raynas.space.space import Space
 
 
 MAX_TOKENS = 2**16
 
 
-class VitConstants(Config):
+class VitConstants(SharingConstants):
     """What is fixed in a vit space.
 
     Attributes:
-        head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width.
-        attention_scale: factor on the raw scores; by default `head_dim ** -0.5`.
+        head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width. None
+            where the query width is a choice of its own (dimension `query_width`), cut into as many heads as chosen.
+        attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
         class_token: whether a class token is prepended to the patch tokens.
+        private_class_token: whether each patch size has a class token of its own, as it has a stem and positions.
         pool: what the classifier reads after the final norm: the class token, or the mean of the patch tokens.
         relative_position: the largest distance R of AutoFormer's relative position on keys and values; None for none.
         qkv_bias: `none`; `head` (each head owns its entries); `thirds` (the first 3 Q entries cut in three contiguous
             thirds, so that an entry serves query in one subnet and key in another: AutoFormer's released layout).
+        private_heads: which of the query, key and value projections each head count has parameters of its own for;
+            ViTAS v1 has `qk`.
         norm_eps: epsilon of every LayerNorm.
-        drop_path_depth: number of blocks over which the drop-path rate rises linearly from 0; by default the largest
-            depth. A shallower subnet never reaches the full rate.
-        sharing: how widths share channels; `ordinal` gives each width the first channels.
+        drop_path_depth: number of blocks over which the drop-path rate rises linearly from 0; by default the most
+            blocks. A shallower subnet never reaches the full rate.
+        depth_macs: where one block is stacked and there is no dimension `depth`: as many blocks as these
+            multiply-accumulates have room for, one at least.
+        max_depth: the most blocks that are stacked then.
     """
 
-    head_dim: int = Field(64, ge=1, le=1024)
+    head_dim: int | None = Field(64, ge=1, le=1024)
     attention_scale: float | None = Field(None, gt=0)
     class_token: bool = True
+    private_class_token: bool = True
     pool: Literal["token", "mean"] = "token"
     relative_position: int | None = Field(None, ge=1, le=1024)
     qkv_bias: Literal["none", "head", "thirds"] = "head"
+    private_heads: Literal["none", "qk", "v", "qkv"] = "none"
     norm_eps: float = Field(1e-6, gt=0)
     drop_path_depth: int | None = Field(None, ge=1, le=256)
-    sharing: Literal["ordinal"] = "ordinal"
+    depth_macs: float | None = Field(None, gt=0)
+    max_depth: int | None = Field(None, ge=1, le=256)
 
 
-def _resolve(constants: VitConstants, choices: dict[str, tuple]) -> VitConstants:
+def _required(constants: VitConstants, given: set[str]) -> list[str]:
+    stacked = any(template.startswith("block.") for template in given)
+    block = "block" if stacked else "blocks.*"
+    names = ["patch_size", "width", f"{block}.heads"]
+    if stacked and constants.depth_macs is not None:
+        pass
+    elif "blocks.*.kept" in given:
+        names.append("blocks.*.kept")
+    else:
+        names.append("depth")
+    if constants.head_dim is None:
+        names.append(f"{block}.query_width")
+    names.append(f"{block}.mlp_width" if f"{block}.mlp_width" in given else f"{block}.mlp_ratio")
+    return names
+
+
+def _resolve(constants: VitConstants, dimensions: tuple[Dimension, ...]) -> VitConstants:
+    depths = [max(dimension.choices) for dimension in dimensions if dimension.name == "depth"]
+    kept = sum(dimension.template == "blocks.*.kept" for dimension in dimensions)
+    most = max(depths or [kept or constants.max_depth or 1])
+    scale = constants.attention_scale
+    if scale is None and constants.head_dim is not None:
+        scale = constants.head_dim**-0.5
     return constants.model_copy(
-        update={
-            "attention_scale": constants.attention_scale or constants.head_dim**-0.5,
-            "drop_path_depth": constants.drop_path_depth or max(choices["depth"]),
-        }
+        update={"attention_scale": scale, "drop_path_depth": constants.drop_path_depth or max(most, 1)}
     )
 
 
 def _check(space: Space) -> Iterator[tuple[Location, str]]:
-    if space.constants.pool == "token" and not space.constants.class_token:
+    constants = space.constants
+    if constants.pool == "token" and not constants.class_token:
         yield ("constants", "pool"), "'token' needs class_token: true"
     patches = space["patch_size"].choices
     largest, finest = max(patches), min(patches)
@@ -65,31 +96,69 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
         yield ("dimensions", "patch_size"), f"{largest} is larger than the {height} x {width} image"
     if -(-height // finest) * -(-width // finest) > MAX_TOKENS:
         yield ("dimensions", "patch_size"), f"{finest} makes more than {MAX_TOKENS} tokens"
-    if min(space["width"].choices) * min(space["blocks.0.mlp_ratio"].choices) < 1:
-        yield ("dimensions", "blocks"), "the smallest width times the smallest mlp_ratio leaves no hidden channel"
+    if (constants.depth_macs is None) != (constants.max_depth is None):
+        yield ("constants",), "depth_macs and max_depth go together"
+    if constants.depth_macs is not None and not space.has("block.heads"):
+        yield ("constants", "depth_macs"), "is for one stacked block (dimensions: block), with no dimension depth"
+    if constants.depth_macs is not None and space.has("depth"):
+        yield ("dimensions", "depth"), "the depth follows from depth_macs: leave the dimension out"
+    if constants.qkv_bias == "thirds" and (constants.head_dim is None or constants.private_heads != "none"):
+        yield ("constants", "qkv_bias"), "thirds is AutoFormer's layout: it needs head_dim and private_heads: none"
+    if constants.relative_position is not None and constants.head_dim is None:
+        yield ("constants", "relative_position"), "its tables have a head's channels: it needs head_dim"
+    for dimension in space.dimensions:
+        prefix, _, leaf = dimension.name.rpartition(".")
+        if leaf == "mlp_ratio" and min(space["width"].choices) * min(dimension.choices) < 1:
+            yield (
+                ("dimensions", prefix.split(".")[0]),
+                "the smallest width times the smallest mlp_ratio leaves no hidden channel",
+            )
+        if leaf == "query_width":
+            for query, heads in product(dimension.choices, space[f"{prefix}.heads"].choices):
+                if query % heads:
+                    yield ("dimensions", prefix.split(".")[0]), f"query_width {query} cannot be cut into {heads} heads"
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Embedding and head width grow by `factor`, each to the nearest channel; all else stays."""
-    space = arch.space
-    head_dim = max(1, round(space.constants.head_dim * factor))
-    # A scale that is not the usual one keeps its ratio to it.
-    attention_scale = space.constants.attention_scale * (space.constants.head_dim / head_dim) ** 0.5
-    constants = space.constants.model_copy(update={"head_dim": head_dim, "attention_scale": attention_scale})
-    width = max(1, round(arch["width"] * factor))
-    return space.replace(constants=constants).off_grid({**arch, "width": width})
+    """Embedding, head (or query) and hidden width grow by `factor`, each to the nearest that exists; all else stays."""
+    space, constants = arch.space, arch.space.constants
+    values: dict[str, Any] = dict(arch)
+    if constants.head_dim is not None:
+        head_dim = max(1, round(constants.head_dim * factor))
+        # A scale that is not the usual one keeps its ratio to it.
+        attention_scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
+        space = space.replace(
+            constants=constants.model_copy(update={"head_dim": head_dim, "attention_scale": attention_scale})
+        )
+    for name, value in arch.items():
+        prefix, _, leaf = name.rpartition(".")
+        if leaf in ("width", "mlp_width"):
+            values[name] = max(1, round(value * factor))
+        elif leaf == "query_width":
+            heads = arch[f"{prefix}.heads"]
+            values[name] = heads * max(1, round(value * factor / heads))
+    return space.off_grid(values)
 
+
+_BLOCK: Mapping[str, Rule] = {
+    "heads": Rule(int, 1, 1024),
+    "query_width": Rule(int, 1, 2**15),
+    "mlp_ratio": Rule(float, 0, 64),
+    "mlp_width": Rule(int, 1, 2**17),
+}
 
 VIT = Family(
     constants=VitConstants,
     dimensions={
         "patch_size": Rule(int, 1, 1024, descending=True),
         "width": Rule(int, 1, 2**15),
-        "depth": Rule(int, 1, 256),
-        "blocks.*.heads": Rule(int, 1, 1024),
-        "blocks.*.mlp_ratio": Rule(float, 0, 64),
+        "depth": Rule(int, 0, 256),
+        "blocks.*.kept": Rule(bool, 0, 1),
+        **{f"blocks.*.{name}": rule for name, rule in _BLOCK.items()},
+        **{f"block.{name}": rule for name, rule in _BLOCK.items()},
     },
     resolve=_resolve,
     check=_check,
     scale=_scale,
+    required=_required,
 )

@@ -1,0 +1,107 @@
+"""Cyclic weight sharing (ViTAS v2): where each width starts, and how evenly the patterns train the groups of an axis.
+
+An axis is divided into l groups, and width j uses j of them. Training a width moves each of its groups by about 1/j
+(a narrow network moves its few weights most), so the influence on group i is x_i, the sum of 1/j over the widths that
+use it. The influences sum to l whatever the pattern. A pattern's gap is S, the sum of (x_i - 1)^2; 2 S is what ViTAS
+prints in the cyclic row of its Table 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+
+import numpy as np
+
+from raynas.errors import UserError
+from raynas.nets.cyclic_solver import solve
+
+MOST_GROUPS = 48
+
+
+@dataclass(frozen=True)
+class CyclicPattern:
+    """A cyclic pattern: width j uses the groups s_j, s_j + 1, .. s_j + j - 1, modulo the number of groups.
+
+    Attributes:
+        starts: s_1 .. s_l, counted from 0; the first and the last are 0.
+        bound: proven: no balanced pattern of as many groups has a smaller gap.
+    """
+
+    starts: tuple[int, ...]
+    bound: Fraction
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """[widths, groups] bool, read-only: whether width j (row j - 1) uses a group."""
+        groups = len(self.starts)
+        places = (np.arange(groups) - np.array(self.starts)[:, None]) % groups
+        table = places < np.arange(1, groups + 1)[:, None]
+        table.setflags(write=False)
+        return table
+
+    @property
+    def influences(self) -> tuple[Fraction, ...]:
+        """x_i of each group."""
+        return influences(self.table)
+
+    @cached_property
+    def gap(self) -> Fraction:
+        """S, the sum of (x_i - 1)^2."""
+        return gap(self.influences)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no balanced pattern is better, proven."""
+        return self.gap == self.bound
+
+
+def cyclic_starts(groups: int) -> CyclicPattern:
+    """The cyclic pattern with the least gap among the balanced ones: of two groups, one may be used by one width more.
+
+    These are Eq. 6 (the least gap) and Eq. 12 (balance) of ViTAS v2. The same number of groups gives the same pattern
+    for ever, since trained weights depend on it. Up to 22 groups the pattern is proven best, and of several best ones
+    it is the one whose starts come first in lexicographic order. Beyond, it is the best that a fixed procedure finds,
+    and `bound` says how much better one could be.
+
+    Args:
+        groups: 1 to 48. The first call with a number solves it: at once up to 16 groups, seconds beyond.
+
+    Raises:
+        UserError: another number of groups.
+    """
+    if isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups <= MOST_GROUPS:
+        raise UserError(f"cyclic sharing divides an axis into 1 to {MOST_GROUPS} groups, not {groups!r}")
+    return _solved(groups)
+
+
+@cache
+def _solved(groups: int) -> CyclicPattern:
+    return CyclicPattern(*solve(groups))
+
+
+def ordinal_table(groups: int) -> np.ndarray:
+    """[widths, groups] bool: width j uses the first j groups. Its gap is l - H_l, with the harmonic number H_l."""
+    return np.tri(groups, dtype=bool)
+
+
+def bilateral_tables(groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """The left and the right path of bilateral sharing: width j uses the first, then the last j groups."""
+    left = ordinal_table(groups)
+    return left, left[:, ::-1]
+
+
+def influences(*paths: np.ndarray) -> tuple[Fraction, ...]:
+    """x_i of each group, the mean over a pattern's paths, so that all patterns are on one scale (mean 1).
+
+    Args:
+        paths: [widths, groups] bool each, one for every path that is trained.
+    """
+    uses = np.sum(paths, axis=0, dtype=int)
+    return tuple(sum(Fraction(int(n), j * len(paths)) for j, n in enumerate(column, 1)) for column in uses.T)
+
+
+def gap(influences: tuple[Fraction, ...]) -> Fraction:
+    """S, the sum of (x_i - 1)^2 over the groups: 0 where all are trained alike."""
+    return sum(((x - 1) ** 2 for x in influences), Fraction(0))
