@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
+from operator import mul
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class CyclicPattern:
 
     Attributes:
         starts: s_1 .. s_l, counted from 0; the first and the last are 0.
-        bound: proven: no balanced pattern of as many groups has a smaller gap.
+        bound: no balanced pattern of as many groups has a smaller gap; proven.
     """
 
     starts: tuple[int, ...]
@@ -61,12 +62,12 @@ def cyclic_starts(groups: int) -> CyclicPattern:
     """The cyclic pattern with the least gap among the balanced ones: of two groups, one may be used by one width more.
 
     These are Eq. 6 (the least gap) and Eq. 12 (balance) of ViTAS v2. The same number of groups gives the same pattern
-    for ever, since trained weights depend on it. Up to 22 groups the pattern is proven best, and of several best ones
+    for ever, since trained weights depend on it. Up to 21 groups the pattern is proven best, and of several best ones
     it is the one whose starts come first in lexicographic order. Beyond, it is the best that a fixed procedure finds,
-    and `bound` says how much better one could be.
+    and `bound` says how much better another could be.
 
     Args:
-        groups: 1 to 48. The first call with a number solves it: at once up to 16 groups, seconds beyond.
+        groups: 1 to 48. The first call with a number solves it: at once up to 16 groups, within seconds beyond.
 
     Raises:
         UserError: another number of groups.
@@ -99,7 +100,8 @@ def influences(*paths: np.ndarray) -> tuple[Fraction, ...]:
         paths: [widths, groups] bool each, one for every path that is trained.
     """
     uses = np.sum(paths, axis=0, dtype=int)
-    return tuple(sum(Fraction(int(n), j * len(paths)) for j, n in enumerate(column, 1)) for column in uses.T)
+    weights = [Fraction(1, width * len(paths)) for width in range(1, len(uses) + 1)]
+    return tuple(sum(map(mul, column, weights), Fraction(0)) for column in uses.T.tolist())
 
 
 def gap(influences: tuple[Fraction, ...]) -> Fraction:

@@ -179,6 +179,34 @@ def blocks(arch: Arch, space: Space) -> Figure:
     return figure
 
 
+@matplotlib.rc_context(_STYLE)
+def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+    """Weight-sharing patterns side by side: above, the groups that each width uses; below, how much each is trained.
+
+    Args:
+        patterns: name -> one table [widths, groups] bool for each path that is trained; where there are several, a
+            width's row has a lane for each. All patterns have equally many groups.
+    """
+    groups = len(next(iter(patterns.values()))[0])
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.subplots(2, len(patterns), sharex=True, sharey="row", squeeze=False, height_ratios=(2, 1))
+    for (name, paths), above, below in zip(patterns.items(), *axes, strict=True):
+        lane = 0.84 / len(paths)
+        for path, (table, colour) in enumerate(zip(paths, PALETTE, strict=False)):
+            widths, used = np.nonzero(table)
+            above.barh(widths + 0.58 + lane * path, 0.9, lane, left=used + 0.55, align="edge", color=colour)
+        influence = np.mean(paths, axis=0).T @ (1 / np.arange(1, groups + 1))
+        below.bar(np.arange(1, groups + 1), influence, 0.9, color=PALETTE[5])
+        below.axhline(1, color=INK, linewidth=1, linestyle="--")
+        above.set_title(f"{name}: gap {((influence - 1) ** 2).sum():.2f}")
+        below.set_xlabel("group")
+    axes[0, 0].set(ylabel="width", ylim=(groups + 0.5, 0.5), xlim=(0.5, groups + 0.5))
+    axes[1, 0].set(ylabel="influence")
+    for each in (axes[0, 0].yaxis, axes[1, 0].xaxis):
+        each.set_major_locator(MaxNLocator(6, integer=True))
+    return figure
+
+
 def block_names(space: Space) -> list[str]:
     """The prefixes of all blocks that a space may have: `["blocks.0", "blocks.1"]`."""
     return list(dict.fromkeys(d.name.rpartition(".")[0] for d in space.dimensions if ".blocks." in f".{d.name}"))

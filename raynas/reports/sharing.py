@@ -1,0 +1,58 @@
+"""What a report shows of weight sharing: the groups of an axis that each width trains, and how evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from raynas.nets.cyclic import bilateral_tables, cyclic_starts, gap, influences, ordinal_table
+from raynas.reports import figures, html
+from raynas.space import Space
+
+GROUPS = 10
+"""Shown where a space has no groups of its own (bilateral sharing); ViTAS's."""
+
+
+def sharing_figure(groups: int) -> Figure:
+    """Ordinal, bilateral and cyclic sharing of one axis side by side (ViTAS v2, Figures 1 and 10).
+
+    Args:
+        groups: that the axis is divided into, 1 to 48.
+
+    Raises:
+        UserError: there is no cyclic pattern of so many groups.
+    """
+    return figures.sharing_patterns(_patterns(groups))
+
+
+def sharing_section(space: Space) -> str:
+    """The section on a space's weight sharing, beside the other patterns; empty for ordinal sharing, the usual one."""
+    sharing, groups = space.constants.sharing, space.constants.groups or GROUPS
+    if sharing == "ordinal":
+        return ""
+    rows = []
+    for name, paths in _patterns(groups).items():
+        found = influences(*paths)
+        rows.append([name, float(gap(found)), float(min(found)), float(max(found)), name == sharing])
+    header = ["pattern", "gap", "least influence", "greatest influence", "this space's"]
+    gaps = ", ".join(f"{row[0]} {row[1]:.2f}" for row in rows)
+    picture = html.figure(
+        figures.svg(sharing_figure(groups), "sharing"),
+        f"Which of {groups} groups each width uses, by three patterns of weight sharing. Their gaps: {gaps}.",
+        f"Which of {groups} groups of channels each width uses (bilateral: a left and a right path), and the influence "
+        "that training all widths has on each group: the sum of 1/width over the widths that use it, 1 on average. The "
+        "gap is the sum of the squared deviations from 1.",
+        html.table("sharing", header, rows),
+    )
+    text = f"The narrower widths of an axis use channels of the widest one, in this space by the {sharing} pattern."
+    return html.section("Weight sharing", html.paragraph(text), picture)
+
+
+def _patterns(groups: int) -> dict[str, Sequence[np.ndarray]]:
+    return {
+        "ordinal": [ordinal_table(groups)],
+        "bilateral": bilateral_tables(groups),
+        "cyclic": [cyclic_starts(groups).table],
+    }
