@@ -208,6 +208,19 @@ def bench_step(options: argparse.Namespace) -> None:
         print(f"{timing.name:<28}{1000 * timing.seconds:>12.1f}{timing.ratio:>8.3f}")
 
 
+def bench_window(options: argparse.Namespace) -> None:
+    """Time random archs within narrow windows."""
+    from raynas.bench.window import bench_window as time_windows
+
+    timings = time_windows(options.space, options.cost, options.shares, options.draws, options.uniform_over)
+    columns = ("holds", "set-up s", "accepted", "ms/arch", "rejection")
+    print(f"{options.cost + ' window':<34}" + "".join(f"{column:>10}" for column in columns))
+    for this in timings:
+        window = f"[{this.low:.0f}, {this.high:.0f}]"
+        times = f"{1000 * this.each:>10.3f}{1000 * this.rejection:>10.3g}" if this.held else f"{'empty':>10}"
+        print(f"{window:<34}{this.held:>10.2g}{this.setup:>10.3f}{this.accepted:>10.1%}{times}")
+
+
 def cost(options: argparse.Namespace) -> None:
     """Print MACs and parameters."""
     from raynas.console import cost_table
@@ -331,6 +344,28 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--rounds", type=_positive, default=11, metavar="N", help="timed steps of each (default: 11)")
     this.add_argument("--batch-size", type=_positive, default=8, metavar="N", help="images of one step (default: 8)")
     this.add_argument("--threads", type=_positive, default=1, metavar="N", help="of torch (default: 1)")
+
+    this = _verb(
+        kinds,
+        "window",
+        bench_window,
+        "time random archs within narrow windows of a cost",
+        "raynas bench window vitas/twins_small --shares 0.001 0.0001",
+    )
+    this.add_argument("space", help="a shipped space, or a YAML file")
+    this.add_argument("--cost", choices=("macs", "params"), default="macs", help="default: macs")
+    this.add_argument(
+        "--shares",
+        nargs="+",
+        type=float,
+        default=(1e-2, 1e-3, 1e-4),
+        metavar="SHARE",
+        help="of all archs, one window above the median for each (default: 0.01 0.001 0.0001)",
+    )
+    this.add_argument("--draws", type=_positive, default=2000, metavar="N", help="from each window (default: 2000)")
+    this.add_argument(
+        "--uniform-over", choices=("dimensions", "archs"), default="dimensions", help="how archs are drawn"
+    )
 
     this = _verb(verbs, "cost", cost, "print MACs and parameters of a space or an arch", "raynas cost autoformer/tiny")
     this.add_argument("name", help="a shipped space or arch, or a YAML file")

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from raynas.config import nearest, shown
-from raynas.costs.total import COSTS, cost, span
+from raynas.costs.chain_builder import span
+from raynas.costs.total import COSTS, cost
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.space import Codes, Space
-from raynas.space.space import Uniform
 
 Bounds = tuple[float | None, float | None]
 """Inclusive (low, high); None leaves a side open."""
-
-LIMIT = 10_000
-"""Random archs in a row that may miss the bounds before the search for one is given up."""
 
 
 class Constraints:
@@ -57,61 +54,24 @@ class Constraints:
         for name, (low, high) in self.bounds.items():
             least, greatest = span(self.space)[name]
             if low > greatest or high < least:
-                raise InfeasibleError(f"no arch has {name} in {_window(low, high)}; {self._spans([name])}")
+                raise InfeasibleError(f"no arch has {name} in {interval(low, high)}; {self._spans([name])}")
             if math.isfinite(low) and math.isfinite(high) and math.ceil(low) > math.floor(high):
-                raise InfeasibleError(f"no arch has {name} in {_window(low, high)}: no whole number is")
+                raise InfeasibleError(f"no arch has {name} in {interval(low, high)}: no whole number is")
 
     def describe(self) -> str:
         """The bounds in words: `params in [5000000, 6000000] and macs in [.., 1300000000]`."""
-        return " and ".join(f"{name} in {_window(*bounds)}" for name, bounds in self.bounds.items())
+        return " and ".join(f"{name} in {interval(*bounds)}" for name, bounds in self.bounds.items())
 
-    def infeasible(self, samples: int, found: int = 0) -> InfeasibleError:
-        """The error for bounds that many random archs missed."""
+    def infeasible(self, samples: int, found: int = 0, among: str = "") -> InfeasibleError:
+        """The error for bounds that many random archs missed; `among` says which archs these were."""
         after = f"after {found} archs, " if found else ""
         spans = self._spans(list(self.bounds))
-        return InfeasibleError(f"{after}0 of {samples} samples had {self.describe()}; {spans}")
+        return InfeasibleError(f"{after}0 of {samples} samples{among} had {self.describe()}; {spans}")
 
     def _spans(self, names: list[str]) -> str:
         if len(names) == 1:
-            return f"this space spans {_window(*span(self.space)[names[0]])}"
-        return "this space spans " + " and ".join(f"{name} {_window(*span(self.space)[name])}" for name in names)
-
-
-def sample_within(
-    space: Space,
-    constraints: Constraints | Mapping[str, Bounds],
-    rng: np.random.Generator,
-    n: int,
-    uniform_over: Uniform = "dimensions",
-    limit: int = LIMIT,
-) -> Codes:
-    """n random archs that meet constraints, as codes [n, dimensions]; the same arch may come more than once.
-
-    Archs are drawn as `Space.sample_codes` draws them, and the ones that miss the bounds are thrown away: every arch
-    within the bounds keeps its share.
-
-    Args:
-        limit: give up after this many draws in a row without one that meets the bounds.
-
-    Raises:
-        InfeasibleError: it gave up, or no arch can meet the bounds; the message says what the space spans.
-    """
-    if not isinstance(constraints, Constraints):
-        constraints = Constraints(space, constraints)
-    constraints.check_feasible()
-    found = [space.sample_codes(rng, 0, uniform_over)]
-    count = missed = 0
-    batch = max(n, 16)
-    while count < n:
-        drawn = space.sample_codes(rng, min(batch, limit - missed), uniform_over)
-        kept = drawn[constraints.feasible(drawn)]
-        found.append(kept)
-        count += len(kept)
-        missed = 0 if len(kept) else missed + len(drawn)
-        if missed >= limit:
-            raise constraints.infeasible(missed, count)
-        batch = min(2 * batch, limit)
-    return np.concatenate(found)[:n]
+            return f"this space spans {interval(*span(self.space)[names[0]])}"
+        return "this space spans " + " and ".join(f"{name} {interval(*span(self.space)[name])}" for name in names)
 
 
 def _read(name: str, bounds: object) -> tuple[float, float]:
@@ -128,7 +88,9 @@ def _read(name: str, bounds: object) -> tuple[float, float]:
     return low, high
 
 
-def _window(low: float, high: float) -> str:
+def interval(low: float, high: float) -> str:
+    """Bounds in words: `[5000000, 6000000]`, with `..` for an open side."""
+
     def side(bound: float) -> str:
         return ".." if math.isinf(bound) else f"{bound:.0f}" if bound == math.floor(bound) else f"{bound}"
 

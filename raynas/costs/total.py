@@ -6,15 +6,13 @@ import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from raynas.errors import UserError
 from raynas.nets.terms import Counts, Term
-from raynas.space import Arch, Codes, Dimension, Space
-from raynas.space.counting import every_choice
+from raynas.space import Arch, Codes, Space
 
 COSTS: tuple[str, ...] = Counts._fields
 """The names of the costs; see `raynas.nets.terms.Counts`."""
@@ -34,7 +32,7 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
     Raises:
         UserError: an arch is not of this space, or codes are not of its shape.
     """
-    return dict(zip(COSTS, _sums(space, _codes(space, archs), _terms(space)), strict=True))
+    return dict(zip(COSTS, sum_of_terms(space, _codes(space, archs), terms_of(space)), strict=True))
 
 
 def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
@@ -45,54 +43,12 @@ def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
     codes = _codes(space, [arch])
     rows = [
         {"term": term.name, **{name: int(count[0]) for name, count in zip(COSTS, counts, strict=True)}}
-        for term, counts in _counted(space, codes, _terms(space))
+        for term, counts in _counted(space, codes, terms_of(space))
     ]
     return [row for row in rows if any(row[name] for name in COSTS)]
 
 
-@lru_cache(maxsize=32)
-def span(space: Space) -> Mapping[str, tuple[int, int]]:
-    """The least and the greatest value of every cost over the whole space, exactly.
-
-    Not simply those of the smallest and largest arch: a finer patch costs more operations, but may save parameters.
-    For each choice of what all blocks share, every block's own extremes add up.
-    """
-    shared = [dimension for dimension in space.dimensions if dimension.unit == dimension.name]
-    units: dict[str, list[Dimension]] = {}
-    for dimension in space.dimensions:
-        if dimension.unit != dimension.name:
-            units.setdefault(dimension.unit, []).append(dimension)
-    terms_of: dict[str | None, list[Term]] = {}
-    for term in _terms(space):
-        touched = {space[name].unit for name in term.dimensions if space[name].unit in units}
-        if len(touched) > 1:
-            raise AssertionError(f"term {term.name} depends on more than one block")
-        terms_of.setdefault(next(iter(touched), None), []).append(term)
-
-    rows = _shared_codes(space, shared)
-    low = _sums(space, rows, terms_of.pop(None, []))
-    high = low.copy()
-    for unit, dimensions in units.items():
-        options = list(product(*(range(len(dimension.choices)) for dimension in dimensions)))
-        codes = np.repeat(rows, len(options), axis=0)
-        codes[:, [space.dimensions.index(dimension) for dimension in dimensions]] = np.tile(options, (len(rows), 1))
-        sums = _sums(space, space.canonical(codes), terms_of.get(unit, [])).reshape(len(COSTS), len(rows), -1)
-        low += sums.min(axis=2)
-        high += sums.max(axis=2)
-    return {name: (int(low[i].min()), int(high[i].max())) for i, name in enumerate(COSTS)}
-
-
-def _shared_codes(space: Space, shared: list[Dimension]) -> Codes:
-    """Every choice of what is not a block's own; the blocks' genes are the first choice for now."""
-    options = list(every_choice(shared))
-    columns = [
-        [dimension.choices.index(option[dimension.name]) if dimension.name in option else 0 for option in options]
-        for dimension in space.dimensions
-    ]
-    return np.array(columns, dtype=np.int16).T
-
-
-def _sums(space: Space, codes: Codes, terms: Iterable[Term]) -> np.ndarray:
+def sum_of_terms(space: Space, codes: Codes, terms: Iterable[Term]) -> np.ndarray:
     """The sum of some terms, [costs, n]."""
     total = np.zeros((len(COSTS), len(codes)), dtype=np.int64)
     for _, counts in _counted(space, codes, terms):
@@ -123,7 +79,8 @@ def _count(space: Space, term: Term, columns: np.ndarray) -> Counts:
 
 
 @lru_cache(maxsize=32)
-def _terms(space: Space) -> tuple[Term, ...]:
+def terms_of(space: Space) -> tuple[Term, ...]:
+    """The terms of a space's family; the sum of all is what an arch costs."""
     return tuple(importlib.import_module(f"raynas.nets.{space.family}.cost").terms(space))
 
 

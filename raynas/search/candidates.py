@@ -63,14 +63,15 @@ class Candidates:
         """Make sure that some arch meets the constraints; this changes no later draw.
 
         Raises:
-            InfeasibleError: none does, or none was found; the message says what the space spans.
+            InfeasibleError: none does, or none was found; the message says which, and what the space spans.
         """
-        self.constraints.check_feasible()
         try:
             sample_within(self.space, self.constraints, np.random.default_rng(0), 1, self._uniform_over)
-        except InfeasibleError:
-            if not self.enumerable or len(self._all_feasible) == 0:
+        except InfeasibleError as error:
+            if not self.enumerable:
                 raise
+            if len(self._all_feasible) == 0:
+                raise InfeasibleError(f"{error}; none of its {self.space.cardinality()} archs does") from error
 
     def random(self, n: int) -> Codes:
         """Up to n random archs that are feasible and new.

@@ -2,7 +2,19 @@
 
 from raynas.space.arch import Arch
 from raynas.space.dimension import Choice, Dimension
+from raynas.space.distribution import Distribution
 from raynas.space.load import load_arch, load_space, save_arch
 from raynas.space.space import INACTIVE, Codes, Space
 
-__all__ = ["INACTIVE", "Arch", "Choice", "Codes", "Dimension", "Space", "load_arch", "load_space", "save_arch"]
+__all__ = [
+    "INACTIVE",
+    "Arch",
+    "Choice",
+    "Codes",
+    "Dimension",
+    "Distribution",
+    "Space",
+    "load_arch",
+    "load_space",
+    "save_arch",
+]

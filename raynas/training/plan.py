@@ -11,6 +11,7 @@ import pydantic
 
 from raynas.config import Config, load_object, nearest
 from raynas.errors import ConfigError
+from raynas.training.draws import BUDGET_OPTIONS, check_budget
 from raynas.training.gradients import POLICIES, GradientPolicy
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.samplers import SAMPLERS
@@ -60,6 +61,8 @@ class Plan(Config):
     @classmethod
     def _sampler(cls, part: SamplerPart) -> SamplerPart:
         _with_options(part, SAMPLERS, "sampler", given=3)
+        if part.name in SAMPLERS:
+            check_budget(**{key: part.options[key] for key in BUDGET_OPTIONS if key in part.options})
         return part
 
     @pydantic.field_validator("objective")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from raynas.training.draws import Budget, draw
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -52,17 +54,33 @@ def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]
 
 
 def single_path(
-    space: Space, rng: np.random.Generator, losses: Losses, *, uniform_over: Uniform = "dimensions"
+    space: Space,
+    rng: np.random.Generator,
+    losses: Losses,
+    *,
+    uniform_over: Uniform = "dimensions",
+    align: Budget | None = None,
+    within: Budget | None = None,
 ) -> list[Pass]:
-    """One uniformly drawn subnet a step (AutoFormer; SPOS)."""
-    return [Pass("random", "random", (space.sample(rng, uniform_over),))]
+    """One random subnet a step (AutoFormer; SPOS; with `align` ViTAS); for its options see `raynas.training.draws`."""
+    return [Pass("random", "random", tuple(draw(space, rng, 1, uniform_over, align, within)))]
 
 
 def sandwich(
-    space: Space, rng: np.random.Generator, losses: Losses, *, random: int = 2, uniform_over: Uniform = "dimensions"
+    space: Space,
+    rng: np.random.Generator,
+    losses: Losses,
+    *,
+    random: int = 2,
+    uniform_over: Uniform = "dimensions",
+    align: Budget | None = None,
+    within: Budget | None = None,
 ) -> list[Pass]:
-    """The sandwich rule: the largest subnet, the smallest, `random` drawn ones, then one update (S3; BigNAS)."""
-    drawn = space.decode(space.sample_codes(rng, random, uniform_over)) if random else []
+    """The sandwich rule: the largest subnet, the smallest, `random` drawn ones, then one update (S3; BigNAS).
+
+    `uniform_over`, `align` and `within` say how the random ones are drawn; see `raynas.training.draws`.
+    """
+    drawn = draw(space, rng, random, uniform_over, align, within)
     return [
         Pass("largest", "largest", (space.largest(),)),
         Pass("smallest", "smallest", (space.smallest(),)),

@@ -81,16 +81,44 @@ def test_a_window_of_a_real_space() -> None:
     assert sample_within(space, {}, rng(), 0).shape == (0, len(space.dimensions))
 
 
+def test_one_arch_in_a_billion_is_found() -> None:
+    space = load_space("autoformer/tiny")
+    codes = sample_within(space, {"params": (5_366_056, 5_366_057), "macs": (None, 2e9)}, rng(), 3)
+    assert set(space.decode(codes)) == {space.smallest()}
+
+
+def test_a_gap_between_costs_is_proved() -> None:
+    space = vit()
+    params = np.unique(cost(space, space.encode(space.enumerate()))["params"])
+    widest = np.diff(params).argmax()
+    below, above = (int(each) for each in params[widest : widest + 2])
+    with pytest.raises(InfeasibleError) as raised:
+        sample_within(space, {"params": (below + 1, above - 1), "macs": (1, None)}, rng(), 5)
+    assert str(raised.value) == (
+        f"no arch has params in [{below + 1}, {above - 1}]: the nearest have {below} and {above}"
+    )
+
+
 def test_it_gives_up_and_says_why() -> None:
     space = load_space("autoformer/tiny")
-    # 5,366,056 is the smallest: one arch in a billion has no more than one parameter beyond it.
+    # Few archs have so few parameters, and they do not execute that much.
     with pytest.raises(InfeasibleError) as raised:
-        sample_within(space, {"params": (5_366_056, 5_366_057)}, rng(), 5)
+        sample_within(space, {"params": (None, 5_600_000), "macs": (2e9, None)}, rng(), 5, limit=500)
     assert str(raised.value) == (
-        "0 of 10000 samples had params in [5366056, 5366057]; this space spans [5366056, 10517272]"
+        "0 of 500 samples with params in [.., 5600000] had params in [.., 5600000] and macs in [2000000000, ..]; "
+        "this space spans params [5366056, 10517272] and macs [1311326976, 2488471424]"
     )
-    with pytest.raises(InfeasibleError, match=r"0 of 500 samples had .*params in .* and macs in \[\.\., 2000000000\]"):
-        sample_within(space, {"params": (5_366_056, 5_366_057), "macs": (None, 2e9)}, rng(), 5, limit=500)
+
+
+@pytest.mark.parametrize("uniform_over", ["dimensions", "archs"])
+def test_narrow_windows_of_real_spaces(uniform_over: Any) -> None:
+    """Windows of a few archs in ten thousand: all draws are inside, and nearly all different."""
+    space = load_space("autoformer/small")
+    for bounds in ({"macs": (3.6e9, 3.602e9)}, {"params": (22e6, 22.005e6), "macs": (4.5e9, 5.3e9)}):
+        constraints = Constraints(space, bounds)
+        assert constraints.feasible(space.sample_codes(rng(), 5000, uniform_over)).mean() < 1e-3
+        codes = sample_within(space, constraints, rng(), 300, uniform_over)
+        assert constraints.feasible(codes).all() and len(np.unique(codes, axis=0)) > 290
 
 
 def test_what_cannot_be_is_refused_without_a_sample() -> None:

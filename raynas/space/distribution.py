@@ -1,0 +1,55 @@
+"""Random archs with given probabilities: what a sampler draws from, and what expected costs are expected under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raynas.space.counting import count_below
+from raynas.space.space import Codes, Space, Uniform
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Independent draws of every dimension: the probabilities of its choices where it acts.
+
+    Attributes:
+        space: the space.
+        probabilities: for each of the space's dimensions, of each of its choices; each sums to 1.
+    """
+
+    space: Space
+    probabilities: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def uniform(cls, space: Space, over: Uniform = "dimensions") -> Distribution:
+        """Every choice equally likely (`dimensions`), or every arch (`archs`); see `Space.sample_codes`."""
+        if over == "archs":
+            return cls(space, tuple(_shares(below) for below in count_below(space.dimensions)))
+        return cls(space, tuple(_shares([1] * len(dimension.choices)) for dimension in space.dimensions))
+
+    def with_weights(self, weights: Mapping[str, Sequence[float]]) -> Distribution:
+        """This distribution with other weights (of any sum) for the choices of some dimensions, by name."""
+        changed = list(self.probabilities)
+        for name, values in weights.items():
+            changed[self.space.index(name)] = _shares(values)
+        return Distribution(self.space, tuple(changed))
+
+    def draw(self, rng: np.random.Generator, n: int) -> Codes:
+        """A choice for every dimension of n archs, for those too that do not act: not yet canonical."""
+        codes = np.empty((n, len(self.probabilities)), dtype=np.int16)
+        for index, shares in enumerate(self.probabilities):
+            bounds = np.cumsum(shares)
+            codes[:, index] = np.searchsorted(bounds, rng.random(n) * bounds[-1], side="right")
+        return codes
+
+    def sample_codes(self, rng: np.random.Generator, n: int) -> Codes:
+        """n random archs as codes [n, dimensions]."""
+        return self.space.canonical(self.draw(rng, n))
+
+
+def _shares(weights: Sequence[float]) -> tuple[float, ...]:
+    total = sum(weights)
+    return tuple(weight / total for weight in weights)  # whole numbers of any size divide to the nearest float

@@ -1,0 +1,89 @@
+"""Where samplers get random archs from: the whole space, or what a budget of cost leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+from raynas.config import nearest, shown
+from raynas.costs import COSTS, sample_within
+from raynas.costs.alignment import aligned
+from raynas.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from raynas.space import Arch, Space
+    from raynas.space.space import Uniform
+
+Budget = Mapping[str, Sequence[float | None]]
+"""Inclusive bounds by cost: `{"macs": [0.9e9, 1.0e9]}`; None leaves a side open."""
+
+BUDGET_OPTIONS = ("uniform_over", "align", "within")
+"""The options of a sampler that `draw` takes."""
+
+_BUDGET = pydantic.TypeAdapter(dict[str, tuple[pydantic.FiniteFloat | None, pydantic.FiniteFloat | None]])
+
+
+def draw(
+    space: Space,
+    rng: np.random.Generator,
+    n: int,
+    uniform_over: Uniform = "dimensions",
+    align: Budget | None = None,
+    within: Budget | None = None,
+) -> list[Arch]:
+    """n random archs.
+
+    Args:
+        uniform_over: `dimensions` or `archs`; see `Space.sample_codes`.
+        align: a cost with a window, into whose middle its average is brought by dropping more or fewer blocks (ViTAS;
+            see `raynas.costs.alignment`). Single archs cost more or less.
+        within: bounds that every arch meets.
+
+    Raises:
+        ConfigError: `align` and `within` are not of this form, or both are given.
+        InfeasibleError: the space has no such archs.
+    """
+    check_budget(align, within, uniform_over)
+    if align is not None:
+        ((name, (low, high)),) = _read("align", align).items()
+        assert low is not None and high is not None
+        return space.decode(aligned(space, name, low, high).sample_codes(rng, n))
+    if within is not None:
+        return space.decode(sample_within(space, _read("within", within), rng, n, uniform_over))
+    return space.decode(space.sample_codes(rng, n, uniform_over))
+
+
+def check_budget(align: Any = None, within: Any = None, uniform_over: Any = "dimensions") -> None:
+    """Refuse budgets that no space could make sense of.
+
+    Raises:
+        ConfigError: says what is wrong.
+    """
+    if align is not None and within is not None:
+        raise ConfigError("give align (the average meets a budget) or within (every arch does), not both")
+    if within is not None:
+        _read("within", within)
+    if align is not None:
+        bounds = _read("align", align)
+        if len(bounds) != 1 or None in next(iter(bounds.values())):
+            raise ConfigError("align: give one cost with both bounds, such as {macs: [0.9e+9, 1.0e+9]}")
+        if uniform_over != "dimensions":
+            raise ConfigError("align decides on the depths: it goes with uniform_over: dimensions alone")
+
+
+def _read(option: str, value: Any) -> dict[str, tuple[float | None, float | None]]:
+    try:
+        bounds = _BUDGET.validate_python(value)
+    except pydantic.ValidationError as error:
+        form = "{macs: [0.9e+9, 1.0e+9]}, null for an open side"
+        raise ConfigError(f"{option}: give bounds by cost, such as {form}, not {shown(value)}") from error
+    for name, (low, high) in bounds.items():
+        if name not in COSTS:
+            raise ConfigError(f"{option}: no cost {shown(name)}{nearest(name, COSTS)}")
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"{option}: {name}: the lower bound {low:g} is above the upper bound {high:g}")
+    return bounds

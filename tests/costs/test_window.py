@@ -1,0 +1,124 @@
+"""Windows against counting through small spaces, and narrow ones of real spaces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from raynas.costs import COSTS, bins, cost, span
+from raynas.costs.chain_builder import chain_of
+from raynas.costs.window import Window, window_of
+from raynas.errors import InfeasibleError
+from raynas.space import Codes, Distribution, Space, load_space
+from tests.costs import staged
+from tests.space.space_parts import vit
+
+pytestmark = pytest.mark.usefixtures("staged_family")
+DISTRIBUTIONS = [Distribution.uniform, lambda space: Distribution.uniform(space, "archs"), staged.uneven]
+SPACES = [vit, staged.depths, staged.anywhere, staged.anywhere_up_to_a_depth]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def everything(space: Space) -> Codes:
+    return space.encode(space.enumerate())
+
+
+@pytest.mark.parametrize("make", SPACES)
+@pytest.mark.parametrize("name", COSTS)
+def test_every_cost_that_there_is_and_no_other(make: Callable[[], Space], name: str) -> None:
+    space = make()
+    codes = everything(space)
+    costs = cost(space, codes)[name]
+    assert span(space)[name] == (costs.min(), costs.max())
+    whole = Window(Distribution.uniform(space), name, -np.inf, np.inf)
+    assert whole.exact and whole.share == pytest.approx(1, abs=1e-12)
+    assert whole.values().tolist() == np.unique(costs).tolist()
+
+
+@pytest.mark.parametrize("make", SPACES)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("rounded", [False, True])
+def test_archs_have_their_probabilities_given_the_window(
+    make: Callable[[], Space], distribution: Any, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = make()
+    codes = everything(space)
+    macs = cost(space, codes)["macs"]
+    low, high = np.quantile(macs, [0.55, 0.6]).astype(int)
+    inside = codes[(low <= macs) & (macs <= high)]
+    expected = staged.probabilities(distribution(space), inside)
+    if rounded:  # bins of several costs each, as in spaces that are too large for others
+        monkeypatch.setattr(bins, "_EXACT_CELLS", 0)
+        monkeypatch.setattr(bins, "CELLS", 40 * chain_of(distribution(space), "macs").rows)
+    one = Window(distribution(space), "macs", low, high)
+    assert one.exact is not rounded
+    if rounded:
+        assert one.share >= expected.sum() - 1e-12
+    else:
+        assert one.share == pytest.approx(expected.sum(), abs=1e-12)
+    n = 30 * len(inside)
+    drawn = Counter(row.tobytes() for row in one.sample_codes(rng(), n))
+    observed = np.array([drawn[row.tobytes()] for row in inside])
+    assert len(inside) > 10 and observed.sum() == n
+    assert chisquare(observed, n * expected / expected.sum()).pvalue > 0.001
+
+
+def test_windows_in_gaps_are_empty_and_their_neighbours_named() -> None:
+    space = staged.depths()
+    macs = np.unique(cost(space, everything(space))["macs"])
+    gaps = np.flatnonzero(np.diff(macs) > 2)[:40]
+    assert len(gaps) == 40
+    for below, above in zip(macs[gaps], macs[gaps + 1], strict=True):
+        assert Window(Distribution.uniform(space), "macs", below + 0.5, above - 0.5).share == 0
+    message = rf"no arch has macs in \[{below + 1}, {above - 1}\]: the nearest have {below} and {above}$"
+    with pytest.raises(InfeasibleError, match=message):
+        window_of(Distribution.uniform(space), "macs", int(below) + 1, int(above) - 1)
+    with pytest.raises(InfeasibleError, match=rf"no arch has macs in .*: the nearest have {macs[-1]}$"):
+        window_of(Distribution.uniform(space), "macs", int(macs[-1]) + 1, np.inf)
+
+
+def test_what_is_not_proved_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bins too coarse to tell: the costs next to the gap fall into those that may meet it."""
+    space = staged.depths()
+    macs = np.unique(cost(space, everything(space))["macs"])
+    middle = macs[len(macs) // 2 :]
+    gap = np.flatnonzero(np.diff(middle) > 2)[0]
+    monkeypatch.setattr(bins, "_EXACT_CELLS", 0)
+    monkeypatch.setattr(bins, "CELLS", 10 * chain_of(Distribution.uniform(space), "macs").rows)
+    with pytest.raises(
+        InfeasibleError, match=r"no arch was found that has .*, which does not prove that there is none"
+    ):
+        window_of(Distribution.uniform(space), "macs", int(middle[gap]) + 1, int(middle[gap + 1]) - 1)
+
+
+def test_no_arch_is_off_the_lattice_of_its_costs() -> None:
+    """In a space too large for bins of one cost: 30 patch sizes and widths, each with a divisor of its differences."""
+    space = load_space("vitas/v1")
+    codes = space.sample_codes(rng(), 6000)
+    macs = cost(space, codes)["macs"]
+    ends = space.values(codes, "patch_size") * 1000 + space.values(codes, "width")
+    groups = [macs[ends == each] for each in np.unique(ends)]
+    divisors = [int(np.gcd.reduce(group - group[0])) for group in groups]
+    assert len(groups) == 30 and min(divisors) > 1000
+    low = 900_000_000
+    while any((group[0] - low) % divisor <= 2 for group, divisor in zip(groups, divisors, strict=True)):
+        low += 1
+    with pytest.raises(InfeasibleError, match=rf"^no arch has macs in \[{low}, {low + 2}\]$"):
+        window_of(Distribution.uniform(space), "macs", low, low + 2)
+
+
+def test_the_same_seed_draws_the_same_archs() -> None:
+    space = load_space("vitas/v1")
+    one = Window(Distribution.uniform(space), "macs", 0.9e9, 0.901e9)
+    first, second = (one.sample_codes(rng(), 50) for _ in range(2))
+    assert (first == second).all() and len(np.unique(first, axis=0)) == 50
+    macs = cost(space, first)["macs"]
+    assert (macs >= 0.9e9).all() and (macs <= 0.901e9).all()
