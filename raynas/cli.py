@@ -136,12 +136,14 @@ def retrain(options: argparse.Namespace) -> None:
 
 
 def import_(options: argparse.Namespace) -> None:
-    """Read a released supernet."""
+    """Read released weights."""
     from raynas.importing import import_supernet
 
     preset = _preset(options.preset, options) if options.preset else None
-    run = import_supernet(options.system, options.checkpoint, options.run, options.data, options.space, preset)
-    print(f"Imported into {run.name}. Next: raynas search {shlex.quote(run.name)}")
+    given = (options.system, options.checkpoint, options.run, options.data, options.space, preset, options.weights)
+    run = import_supernet(*given)
+    verb = "evaluate" if run.exists("best/arch.yaml") else "search"
+    print(f"Imported into {run.name}. Next: raynas {verb} {shlex.quote(run.name)}")
 
 
 def export(options: argparse.Namespace) -> None:
@@ -297,11 +299,13 @@ def _parser() -> argparse.ArgumentParser:
         verbs,
         "import",
         import_,
-        "read a released supernet into a run directory",
-        "raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet",
+        "read a released supernet, or a model of timm, into a run directory",
+        "raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet\n"
+        "  raynas import timm twins_svt_small --run runs/twins --data /data/imagenet",
     )
-    this.add_argument("system", help="whose checkpoint it is: autoformer")
-    this.add_argument("checkpoint", help="the file as released")
+    this.add_argument("system", help="whose it is: autoformer or timm")
+    this.add_argument("checkpoint", help="the file as released; timm: a model's name, whose weights timm downloads")
+    this.add_argument("--weights", metavar="FILE", help="timm: a file of the model's weights instead of a download")
     this.add_argument("--run", required=True, metavar="DIR", help="run directory to make")
     this.add_argument("--space", help="the space that the checkpoint is of (default: told from the checkpoint)")
     this.add_argument("--preset", help="search and retraining for the run (default: the system's own)")

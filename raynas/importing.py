@@ -1,21 +1,30 @@
-"""Released supernets of others as run directories, ready to be searched and evaluated."""
+"""Released weights of others as run directories, ready to be searched, evaluated or fine-tuned."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from safetensors.torch import save
 
-from raynas.data import DataConfig, load_data
+from raynas.config import nearest
+from raynas.data import Data, DataConfig, load_data
 from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import weights_fingerprint
+from raynas.networks import write_arch
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
 from raynas.results.versions import versions
 from raynas.space import load_space
 from raynas.training.inputs import resolve_data
 
-SYSTEMS = ("autoformer",)
+SYSTEMS = ("autoformer", "timm")
+
+TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
+"""The family that reads one of timm's models, by the start of the model's name."""
 
 
 def import_supernet(
@@ -25,31 +34,49 @@ def import_supernet(
     data: str | DataConfig,
     space: str | None = None,
     preset: Preset | None = None,
+    weights_file: str | Path | None = None,
 ) -> RunDir:
-    """Read a released checkpoint into a new run directory.
+    """Read a released checkpoint, or one of timm's models, into a new run directory.
+
+    A timm model is a space of one network, which is then the run's `best`: evaluate it, or fine-tune it by `retrain`.
 
     Args:
-        system: whose layout the checkpoint has: `autoformer`.
-        checkpoint: the file as released.
+        system: whose layout the checkpoint has: `autoformer`; or `timm`.
+        checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
         run_dir: a path or filesystem URI.
         data: what the subnets are scored on: a name, a folder or a URI.
         space: which space the checkpoint is of, by name or path; None to tell from the checkpoint.
         preset: search and retraining for the run; the system's own by default.
+        weights_file: a file of a timm model's weights, instead of those that timm downloads.
 
     Raises:
-        UserError: the checkpoint cannot be read or is of another space, or the data has other classes.
+        UserError: the checkpoint cannot be read or fetched or is of another space, or the data has other classes.
         RunDirError: the run directory holds another supernet.
     """
     if system not in SYSTEMS:
         raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
-    from raynas.nets.vit.checkpoint import read_autoformer
+    images_config = DataConfig.model_validate(data)
+    if system == "timm":
+        if space is not None:
+            raise UserError("the space of a timm model follows from the model: leave the space out")
+        family = _timm_family(str(checkpoint))
+        model = load_timm(str(checkpoint), weights_file)
+        found, weights = family.read_timm(model, str(checkpoint))
+        if images_config.crop_pct is None:
+            images_config = images_config.model_copy(update={"crop_pct": model.pretrained_cfg.get("crop_pct")})
+    else:
+        from raynas.nets.vit.checkpoint import read_autoformer
 
-    found, weights = read_autoformer(checkpoint, None if space is None else load_space(space))
-    preset = (preset or load_preset(f"{system}/preset")).model_copy(update={"data": DataConfig.model_validate(data)})
+        if weights_file is not None:
+            raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
+        found, weights = read_autoformer(checkpoint, None if space is None else load_space(space))
+    preset = (preset or load_preset(f"{system}/preset")).model_copy(update={"data": images_config})
     preset = preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     if images.classes != found.classes:
         raise UserError(f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}")
+    if system == "timm":
+        _compare_reading(model.pretrained_cfg, images)
     run = RunDir(run_dir, create=True)
     fingerprint = weights_fingerprint(weights)
     with run.lock():
@@ -62,4 +89,53 @@ def import_supernet(
         run.write_bytes("supernet.safetensors", save({name: value.contiguous() for name, value in weights.items()}))
         about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}
         run.write_json("supernet.json", {**about, "data": images.fingerprint, "seed": None, "versions": versions()})
+        if found.cardinality() == 1:
+            write_arch(run, "best/arch.yaml", found.smallest())
     return run
+
+
+def load_timm(name: str, weights_file: str | Path | None = None) -> Any:
+    """One of timm's models with trained weights.
+
+    Args:
+        name: of the model, for instance `twins_svt_small`.
+        weights_file: its weights (safetensors, or a file of torch's with tensors alone); without it timm downloads
+            them, or finds them where it has put them before.
+
+    Raises:
+        UserError: there is no such model, or the weights cannot be had or are another's.
+    """
+    import timm
+    from timm.models import load_state_dict
+
+    if not timm.is_model(name):
+        raise UserError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+    if weights_file is not None and not Path(weights_file).is_file():
+        raise UserError(f"{weights_file}: there is no such file")
+    try:
+        if weights_file is None:
+            return timm.create_model(name, pretrained=True)
+        state = load_state_dict(str(weights_file), weights_only=True)
+        model = timm.create_model(name, num_classes=len(state["head.bias"]))
+        model.load_state_dict(state)
+        return model
+    except Exception as error:  # of whichever library reads the file, or talks to the network
+        reason = " ".join(str(error).split()[:40]) or type(error).__name__
+        where = weights_file or "timm's download (--weights takes a file of them instead)"
+        raise UserError(f"no weights of {name} from {where}: {reason}") from error
+
+
+def _compare_reading(trained: Mapping[str, Any], images: Data) -> None:
+    """Say where a model was trained on pixels that were normalised otherwise than those that it will be given."""
+    theirs, ours = [trained["mean"], trained["std"]], [images.mean, images.std]
+    if not np.allclose(theirs, ours, atol=1e-3):
+        shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in (theirs, ours)]
+        print(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")
+
+
+def _timm_family(name: str) -> Any:
+    """The checkpoint module of the family that reads a timm model."""
+    for start, family in TIMM.items():
+        if name.startswith(start):
+            return importlib.import_module(f"raynas.nets.{family}.checkpoint")
+    raise UserError(f"raynas imports from timm the models whose names start with {', '.join(TIMM)}, not {name}")

@@ -26,4 +26,8 @@ def build_supernet(space: Space) -> Supernet:
         from raynas.nets.vit.model import VitSupernet
 
         return VitSupernet(space)
+    if space.family == "twins":
+        from raynas.nets.twins.model import TwinsSupernet
+
+        return TwinsSupernet(space)
     raise UserError(f"space {space.name}: no supernet for family {space.family!r}")

@@ -89,7 +89,8 @@ class Channels:
             UserError: the tensor does not have that many channels.
         """
         size = tensor.shape[dim]
-        if max(stop for _, stop in self.runs) * unit > size:
+        # A pattern that wraps around, or takes the last channels, never points beyond the end: it asks for too many.
+        if max(self.count, *(stop for _, stop in self.runs)) * unit > size:
             raise UserError(f"the arch needs {self.count * unit} channels, but the supernet has {size}")
         if self.runs == ((0, size // unit),) and size % unit == 0:
             return tensor

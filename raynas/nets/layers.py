@@ -6,7 +6,7 @@ Each has one `select(channels...) -> {parameter name: tensor}`, used by its forw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +23,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def new_parameter(*shape: int) -> nn.Parameter:
     """A parameter drawn from a normal distribution of standard deviation 0.02, as AutoFormer and DeiT start."""
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(*shape), std=INIT_STD))
+
+
+def new_kernel(out_channels: int, in_channels: int, side: int, fan_out: int) -> nn.Parameter:
+    """A convolution's weights [outputs, inputs, side, side], normal with variance 2 / fan-out, as Twins starts them."""
+    return nn.Parameter(torch.empty(out_channels, in_channels, side, side).normal_(0, math.sqrt(2 / fan_out)))
 
 
 class ElasticLinear(nn.Module):
@@ -48,6 +53,67 @@ class ElasticLinear(nn.Module):
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
         """[..., inputs] to [..., outputs]; outputs that do not act in a row are not masked here."""
         return F.linear(x, **self.select(inputs, outputs))
+
+
+def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Tensor]:
+    """The acting part of the parameters of a module's layers, by name.
+
+    Args:
+        axes: what each layer's `select` takes; a layer that is None has no parameters.
+    """
+    return {
+        f"{layer}.{name}": tensor
+        for layer, channels in axes.items()
+        if getattr(module, layer) is not None
+        for name, tensor in getattr(module, layer).select(*channels).items()
+    }
+
+
+class ElasticPatchConv(nn.Module):
+    """A convolution over patches that do not overlap; an image that they do not divide is padded with zeros.
+
+    The padding is at the bottom and right.
+
+    Args:
+        in_channels: input channels held.
+        out_channels: output channels held.
+        patch: side of a patch.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, patch: int):
+        super().__init__()
+        self.patch = patch
+        self.weight = new_kernel(out_channels, in_channels, patch, fan_out=patch**2 * out_channels)
+        self.bias = nn.Parameter(torch.zeros(out_channels))
+
+    def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return {"weight": outputs.select(inputs.select(self.weight, 1), 0), "bias": outputs.select(self.bias, 0)}
+
+    def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
+        """[batch, inputs, height, width] to [batch, outputs, patch rows, patch columns]."""
+        below, right = (-side % self.patch for side in x.shape[2:])
+        x = F.pad(x, (0, right, 0, below)) if below or right else x
+        selected = self.select(inputs, outputs)
+        return F.conv2d(x, selected["weight"], selected["bias"], stride=self.patch)
+
+
+class ElasticDepthwiseConv(nn.Module):
+    """A 3 x 3 convolution of each channel on its own, with zeros beyond the borders."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = new_kernel(channels, 1, 3, fan_out=9)
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def select(self, width: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return {"weight": width.select(self.weight, 0), "bias": width.select(self.bias, 0)}
+
+    def forward(self, x: Tensor, width: Channels) -> Tensor:
+        """[batch, width, rows, columns] to the same."""
+        selected = self.select(width)
+        return F.conv2d(x, selected["weight"], selected["bias"], padding=1, groups=width.count)
 
 
 class ElasticNorm(nn.Module):
@@ -194,16 +260,23 @@ class SplitQkv(nn.Module):
 
     def forward(self, x: Tensor, width: Channels, units: Channels, count: int) -> Tensor:
         """[batch, tokens, width] to [batch, tokens, heads, 3, head_dim]; `count` is the number of heads."""
+        weight, bias = self.weights(width, units, count)
+        out = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
+        return out.unflatten(-1, (3, count, -1)).transpose(2, 3)
+
+    def weights(self, width: Channels, units: Channels, count: int) -> tuple[Tensor, Tensor | None]:
+        """The acting weights [3, channels, width] and biases [3, channels] of query, key and value, in this order."""
         projections = [self.shared, None if self.private is None else self.private.of(count)]
         selected = [each.select(width, units, self.unit) for each in projections if each is not None]
-        weight = torch.cat([parts["weight"] for parts in selected]) if len(selected) > 1 else selected[0]["weight"]
-        bias = None
-        if "bias" in selected[0]:
-            bias = torch.cat([parts["bias"] for parts in selected]) if len(selected) > 1 else selected[0]["bias"]
-        out = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
-        out = out.unflatten(-1, (3, count, -1)).transpose(2, 3)
-        places = [self.order.index(part) for part in "qkv"]
-        return out if places == [0, 1, 2] else out[..., places, :]
+        weight = self._in_order([parts["weight"] for parts in selected])
+        return weight, self._in_order([parts["bias"] for parts in selected]) if "bias" in selected[0] else None
+
+    def _in_order(self, stacks: list[Tensor]) -> Tensor:
+        """Stacks of parts in the order in which they lie, as one of query, key and value."""
+        if len(stacks) == 1:
+            return stacks[0]
+        parts = dict(zip(self.order, [part for stack in stacks for part in stack], strict=True))
+        return torch.stack([parts[part] for part in "qkv"])
 
 
 class Bank(nn.ModuleDict):

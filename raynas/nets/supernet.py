@@ -23,12 +23,37 @@ def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
     return supernet.to(device=like.device, dtype=like.dtype)  # the buffers, which are never on the meta device
 
 
+def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None) -> Tensor | None:
+    """What stochastic depth multiplies the two branches of each block with, for every row of a batch.
+
+    Args:
+        x: the batch; only its number of rows and its device matter.
+        rate: the largest rate, which is that of the last block of the ramp and of all beyond it.
+        blocks: how many blocks to draw for.
+        ramp: number of blocks over which the rate rises linearly from 0; all of them where left out.
+
+    Returns:
+        [blocks, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
+
+    Raises:
+        UserError: the rate is not in [0, 1).
+    """
+    if rate == 0:
+        return None
+    if not 0 < rate < 1:
+        raise UserError(f"drop_path must be in [0, 1), found {rate}")
+    last = (blocks if ramp is None else ramp) - 1
+    steps = torch.arange(blocks, device=x.device).clamp(max=last) / max(last, 1)
+    keep = (1 - rate * steps)[:, None, None]
+    return (torch.rand(blocks, 2, len(x), device=x.device) < keep) / keep
+
+
 class Supernet(nn.Module):
     """A weight-sharing network over a space; a subnet is the same class over a one-point space.
 
-    A forward pass is told its arch; there is no current subnet. A family implements `select`, `run_one` and
-    `run_masked`, and never reads a maximum of the space in a forward pass: a one-point space would then compute
-    something else.
+    A forward pass is told its arch; there is no current subnet. A family implements `select` and `run_one` (and what
+    masks need, where it has them), and never reads a maximum of the space in a forward pass: a one-point space would
+    then compute something else.
 
     Attributes:
         space: the search space.
@@ -133,6 +158,12 @@ class Supernet(nn.Module):
         logits = [self.run_one(*group, side) for group in zip(images, archs, drawn, strict=True)]
         return torch.cat(logits)[torch.argsort(order)]
 
+    def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
+        """The dimensions in which these archs differ and which masks cannot express."""
+        names = {name for arch in archs for name in arch}
+        differ = {name for name in names if len({arch[name] for arch in archs if name in arch}) > 1}
+        return sorted(name for name in differ if not self.maskable(name))
+
     def extract(self: SupernetT, arch: Mapping[str, Any], side: Side | None = None) -> SupernetT:
         """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` is enough.
 
@@ -166,22 +197,24 @@ class Supernet(nn.Module):
         """Logits of a batch that is all one arch's."""
         raise NotImplementedError
 
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
-        """Logits of a mixed batch in one pass."""
-        raise NotImplementedError
-
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """What stochastic depth multiplies each row's branches with, drawn for the whole batch before any grouping."""
         raise NotImplementedError
 
-    def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
-        """The dimensions in which these archs differ and which masks cannot express."""
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters (not counting 1-D ones, which are the trainer's to exempt) that should not decay."""
         raise NotImplementedError
+
+    # -- what a family with masks implements -----------------------------------------------------------------------
+
+    def maskable(self, dimension: str) -> bool:
+        """Whether masks can express different values of a dimension within one batch."""
+        return False
 
     def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
         """Whether masks are the faster execution here."""
-        raise NotImplementedError
+        return False
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters (not counting 1-D ones, which are the trainer's to exempt) that should not decay."""
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
+        """Logits of a mixed batch in one pass."""
         raise NotImplementedError

@@ -69,13 +69,19 @@ def read_dimensions(document: Document, location: Location, family: str, constan
     dimensions = []
     for name, place, choices, parent, when in _leaves(tree, location, "", None, document):
         template = template_of(name)
-        rule = rules.get(template) or rules.get(_stage_template(template))
+        rule = rule_of(family, name)
         if rule is None:
             raise document.error(place, f"unknown dimension {shown(template)}{nearest(template, list(rules))}")
         checked = _check_choices(choices, rule, document, place)
         dimensions.append(Dimension(name, checked, parent, frozenset(when)))
     _check_complete(dimensions, _required_templates(family, constants, dimensions), document, location)
     return tuple(dimensions)
+
+
+def rule_of(family: str, name: str) -> Rule | None:
+    """The rule for a dimension of that name; None where the family has no such dimension."""
+    rules, template = FAMILIES[family].dimensions, template_of(name)
+    return rules.get(template) or rules.get(_stage_template(template))
 
 
 def write_dimensions(dimensions: Iterable[Dimension]) -> dict[str, Any]:

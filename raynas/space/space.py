@@ -17,7 +17,7 @@ from raynas.config import Document, nearest, shown, validate, write_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space.arch import Arch, flatten
 from raynas.space.counting import count_all, count_below, draw_weighted, every_choice
-from raynas.space.definition import SpaceConfig, read_dimensions, write_dimensions
+from raynas.space.definition import SpaceConfig, read_dimensions, rule_of, write_dimensions
 from raynas.space.dimension import Choice, Dimension, same_kind, template_of
 from raynas.space.families import FAMILIES
 
@@ -226,7 +226,7 @@ class Space:
         """An arch whose values need not be choices of this space, in a one-point space with this space's constants."""
         flat = flatten(values)
         for name in flat:
-            if template_of(name) not in FAMILIES[self.family].dimensions:
+            if rule_of(self.family, name) is None:
                 raise self._unknown(name)
         definition = self.to_dict()
         definition["dimensions"] = write_dimensions(Dimension(name, (value,)) for name, value in flat.items())

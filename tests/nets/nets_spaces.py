@@ -1,4 +1,4 @@
-"""Small spaces that between them have every feature of the vit family."""
+"""Small spaces that between them have every feature of the families."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from twins_spaces import TWINS
 
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
@@ -94,6 +95,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
         "constants": {"head_dim": None, "sharing": "bilateral", "private_heads": "qk"},
         "dimensions": {"patch_size": [4], "width": [12, 20, 25], "depth": [1, 2], "blocks": FREE},
     },
+    **TWINS,
 }
 
 

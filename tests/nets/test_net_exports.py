@@ -9,7 +9,7 @@ import torch
 from nets_spaces import make_images, make_space, make_supernet
 
 
-@pytest.mark.parametrize("name", ["autoformer", "clipped rectangle", "patch sizes"])
+@pytest.mark.parametrize("name", ["autoformer", "clipped rectangle", "patch sizes", "twins", "twins cyclic"])
 def test_torch_export(name: str, tmp_path: Path) -> None:
     space = make_space(name)
     subnet = make_supernet(space).extract(space.largest())

@@ -1,39 +1,17 @@
-"""Every execution of an arch is the same network: sliced, extracted, grouped, masked."""
+"""The vit supernet: what holds beyond the contract of every family."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections import defaultdict
 
 import pytest
 import torch
-from nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, some_archs
-from torch import Tensor
+from nets_spaces import make_images, make_space, make_supernet, some_archs
 
 from raynas import build_supernet, load_arch, load_space
 from raynas.errors import UserError
-from raynas.nets.supernet import Supernet
-from raynas.space import Arch, Space
-
-every_space = pytest.mark.parametrize("name", DEFINITIONS)
-MASKABLE = ["autoformer", "clipped rectangle", "deit", "thirds alone", "blocks differ", "kept anywhere"]
-every_execution = pytest.mark.parametrize(
-    ("name", "execution"), [(name, "groups") for name in DEFINITIONS] + [(name, "masks") for name in MASKABLE]
-)
-
-
-@every_space
-def test_an_extracted_subnet_computes_what_the_supernet_computes(name: str) -> None:
-    space = make_space(name)
-    supernet = make_supernet(space)
-    images = make_images(space, 2)
-    for arch in some_archs(space, 8):
-        for side in supernet.sides:
-            subnet = supernet.extract(arch, side)
-            assert subnet.space == space.fix(arch)
-            torch.testing.assert_close(subnet(images), supernet(images, arch, side=side), rtol=0, atol=1e-5)
-            torch.testing.assert_close(subnet(images), subnet(images, arch), rtol=0, atol=0)
+from raynas.space import Space
 
 
 def test_an_extracted_subnet_owns_its_memory_and_holds_what_select_gives() -> None:
@@ -67,47 +45,6 @@ def test_a_subnet_of_a_subnet_and_of_another_type() -> None:
     torch.testing.assert_close(again(images), supernet(images, arch), rtol=0, atol=1e-12)
 
 
-@every_execution
-def test_a_mixed_batch_gives_each_row_its_archs_own_logits(name: str, execution: str) -> None:
-    space = make_space(name)
-    supernet = make_supernet(space)
-    archs = some_archs(space, 5)
-    images = make_images(space, 12)
-    own = torch.stack([supernet(images[i : i + 1], archs[i % 5])[0] for i in range(12)])
-    torch.testing.assert_close(supernet(images, archs, execution=execution), own, rtol=0, atol=1e-5)
-    rows = torch.tensor([4, 0, 0, 1, 2, 2, 2, 3, 1, 0, 4, 0])
-    own = torch.stack([supernet(images[i : i + 1], archs[row])[0] for i, row in enumerate(rows)])
-    torch.testing.assert_close(supernet(images, archs, rows, execution=execution), own, rtol=0, atol=1e-5)
-    torch.testing.assert_close(supernet(images, archs, rows), own, rtol=0, atol=1e-5)
-
-
-@every_execution
-def test_gradients_of_a_mixed_batch_are_the_sum_of_the_separate_passes(name: str, execution: str) -> None:
-    space = make_space(name)
-    supernet = make_supernet(space).double()
-    archs = some_archs(space, 4)[::2]  # not the largest: something is left untouched
-    images = make_images(space, 8).double()
-    weights = make_images(space, 8, seed=2).double().flatten(1)[:, : space.classes]
-    expected: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
-    for index, arch in enumerate(archs):
-        supernet.zero_grad()
-        mine = [i for i in range(8) if i % len(archs) == index]
-        (supernet(images[mine], arch) * weights[mine]).sum().backward()
-        for parameter_name, gradient in gradients(supernet).items():
-            expected[parameter_name] = expected[parameter_name] + gradient
-    supernet.zero_grad()
-    (supernet(images, archs, execution=execution) * weights).sum().backward()
-    found = gradients(supernet)
-    assert set(found) == set(expected)
-    for parameter_name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[parameter_name], rtol=1e-9, atol=1e-10, msg=parameter_name)
-
-
-def gradients(supernet: Supernet) -> dict[str, Tensor]:
-    """A copy of every gradient that there is."""
-    return {name: p.grad.clone() for name, p in supernet.named_parameters() if p.grad is not None}
-
-
 @pytest.mark.parametrize("execution", ["groups", "masks"])
 def test_what_no_arch_of_a_pass_uses_is_untouched(execution: str) -> None:
     space = make_space("autoformer")
@@ -131,28 +68,6 @@ def test_the_other_patch_sizes_parameters_are_untouched() -> None:
     supernet(make_images(space, 2), space.smallest()).sum().backward()
     touched = {name.split(".")[1] for name, p in supernet.named_parameters() if "stem" in name and p.grad is not None}
     assert touched == {"5"}
-
-
-@every_execution
-def test_drop_path_is_drawn_for_the_batch_before_it_is_split(name: str, execution: str) -> None:
-    space = make_space(name)
-    supernet = make_supernet(space).train()
-    supernet.drop_path = 0.6
-    archs = some_archs(space, 4)
-    images = make_images(space, 12)
-    side = supernet.sides[0]
-
-    def draw(archs: Arch | list[Arch], network: Supernet = supernet, **options: str) -> Tensor:
-        torch.manual_seed(3)
-        return network(images, archs, side=side, **options)
-
-    mixed = draw(archs, execution=execution)
-    for index, arch in enumerate(archs):
-        own = draw(arch)
-        torch.testing.assert_close(mixed[index::4], own[index::4], rtol=0, atol=1e-5)
-        torch.testing.assert_close(draw(arch, supernet.extract(arch)), own, rtol=0, atol=1e-5)
-    supernet.drop_path = 0.0
-    assert (mixed - draw(archs, execution=execution)).abs().amax(1).gt(1e-3).any()
 
 
 def test_drop_path_ramp_is_the_constants() -> None:

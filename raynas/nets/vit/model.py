@@ -14,7 +14,7 @@ from raynas.errors import UserError
 from raynas.nets.channels import Channels
 from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
 from raynas.nets.sharing import NESTED, Side, pattern
-from raynas.nets.supernet import Supernet
+from raynas.nets.supernet import Supernet, drop_branches
 from raynas.nets.vit.attention import RelativeIndex, RelativePosition
 from raynas.nets.vit.cost import block_genes, hidden_channels, slots, stacked_depth
 from raynas.space import Arch, Space
@@ -268,15 +268,9 @@ class VitSupernet(Supernet):
         on the batch size alone (unless an arch is deeper than the ramp), so that groups, masks and passes of one arch
         agree under the same random state.
         """
-        if not self.training or self.drop_path == 0:
-            return None
-        if not 0 < self.drop_path < 1:
-            raise UserError(f"drop_path must be in [0, 1), found {self.drop_path}")
         ramp = self.space.constants.drop_path_depth
         blocks = max([ramp, *(1 + max(self.running(arch), default=0) for arch in archs)])
-        steps = torch.arange(blocks, device=x.device).clamp(max=ramp - 1) / max(ramp - 1, 1)
-        keep = (1 - self.drop_path * steps)[:, None, None]
-        return (torch.rand(blocks, 2, len(x), device=x.device) < keep) / keep
+        return drop_branches(x, self.drop_path, blocks, ramp) if self.training else None
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -293,12 +287,6 @@ class VitSupernet(Supernet):
         if self.class_token is not None:
             state["class_token"] = shape.width.select(self.class_token, 2)
         return state
-
-    def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
-        """The dimensions in which these archs differ and which masks cannot express: patch size has other tokens."""
-        names = {name for arch in archs for name in arch}
-        differ = {name for name in names if len({arch[name] for arch in archs if name in arch}) > 1}
-        return sorted(name for name in differ if not self.maskable(name))
 
     def maskable(self, dimension: str) -> bool:
         """Whether masks can express different values of a dimension within one batch.

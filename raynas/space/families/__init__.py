@@ -6,6 +6,7 @@ A family is one file here (its vocabulary, no torch) and one folder in `raynas/n
 from __future__ import annotations
 
 from raynas.space.families.rules import Family
+from raynas.space.families.twins import TWINS
 from raynas.space.families.vit import VIT
 
-FAMILIES: dict[str, Family] = {"vit": VIT}
+FAMILIES: dict[str, Family] = {"vit": VIT, "twins": TWINS}

@@ -1,0 +1,1 @@
+"""Twins-SVT: stages of blocks with local window attention or global sub-sampled attention."""

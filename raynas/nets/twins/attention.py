@@ -1,0 +1,135 @@
+"""The two kinds of attention: inside windows, and to a sub-sampled grid (Chu et al., 2021, section 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.nets.channels import Channels
+from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticPatchConv, SplitQkv, select_layers
+from raynas.space.families.twins import TwinsConstants
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionShape:
+    """What acts in a block's attention.
+
+    Attributes:
+        width: embedding channels.
+        query: channels of each of query, key and value.
+        heads: number of heads that the selected query channels are cut into, in the order in which they are selected.
+    """
+
+    width: Channels
+    query: Channels
+    heads: int
+
+
+class Attention(nn.Module):
+    """What both kinds have: projections of their own.
+
+    Args:
+        constants: of the space.
+        grid: rows and columns of the stage's tokens.
+        width: embedding channels held.
+        query: query channels held.
+        heads: the head counts that there are.
+    """
+
+    def __init__(
+        self, constants: TwinsConstants, grid: tuple[int, int], width: int, query: int, heads: tuple[int, ...]
+    ):
+        super().__init__()
+        self.grid = grid
+        self.scale = constants.attention_scale
+        private = constants.private_heads.replace("none", "")
+        self.qkv = SplitQkv(width, query, unit=1, bias=True, private=private, heads=heads)
+        self.proj = ElasticLinear(query, width)
+
+    def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        return {"qkv": (shape.width, shape.query, shape.heads), "proj": (shape.query, shape.width)}
+
+    def select(self, shape: AttentionShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, self.axes(shape))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of [batch, queries, heads, channels] to [batch, keys, heads, channels]: [batch, queries, query]."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2).flatten(2)
+
+
+class LocalAttention(Attention):
+    """Each token attends to the tokens of its window.
+
+    A grid that the window does not divide is padded at the bottom and right. As in the release, the padding is zeros in
+    place of tokens, which are projected and attended to like tokens.
+    """
+
+    def __init__(
+        self, constants: TwinsConstants, grid: tuple[int, int], width: int, query: int, heads: tuple[int, ...]
+    ):
+        super().__init__(constants, grid, width, query, heads)
+        self.window = constants.window
+        self.windows = (-(-grid[0] // self.window), -(-grid[1] // self.window))
+        below, right = (count * self.window - side for count, side in zip(self.windows, grid, strict=True))
+        self.padding = (0, 0, 0, right, 0, below)
+
+    def forward(self, x: Tensor, shape: AttentionShape) -> Tensor:
+        """[batch, tokens, width] to the same."""
+        axes = self.axes(shape)
+        x = x.unflatten(1, self.grid)
+        x = F.pad(x, self.padding) if any(self.padding) else x
+        x = x.unflatten(2, (self.windows[1], self.window)).unflatten(1, (self.windows[0], self.window))
+        x = x.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # [batch of windows, tokens of a window, width]
+        x = self.attend(*self.qkv(x, *axes["qkv"]).unbind(3))
+        x = x.unflatten(1, (self.window, self.window)).unflatten(0, (-1, *self.windows))
+        x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [batch, rows, columns, query]
+        x = x[:, : self.grid[0], : self.grid[1]].flatten(1, 2)
+        return self.proj(x, *axes["proj"])
+
+
+class GlobalAttention(Attention):
+    """Each token attends to a coarser grid, of which each place reads a square of tokens by a convolution and a norm.
+
+    Squares that overhang the grid are padded with zeros, so that every token is read.
+
+    Args:
+        reduction: side of the square; where it is 1, tokens attend to tokens.
+    """
+
+    def __init__(
+        self,
+        constants: TwinsConstants,
+        grid: tuple[int, int],
+        width: int,
+        query: int,
+        heads: tuple[int, ...],
+        reduction: int,
+    ):
+        super().__init__(constants, grid, width, query, heads)
+        self.reduction = ElasticPatchConv(width, width, reduction) if reduction > 1 else None
+        self.norm = ElasticNorm(width, constants.embedding_norm_eps) if reduction > 1 else None
+
+    def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        return {**super().axes(shape), "reduction": (shape.width, shape.width), "norm": (shape.width,)}
+
+    def forward(self, x: Tensor, shape: AttentionShape) -> Tensor:
+        """[batch, tokens, width] to the same."""
+        axes = self.axes(shape)
+        keys = x
+        if self.reduction is not None and self.norm is not None:
+            keys = self.reduction(x.transpose(1, 2).unflatten(2, self.grid), *axes["reduction"])
+            keys = self.norm(keys.flatten(2).transpose(1, 2), *axes["norm"])
+        weight, bias = self.qkv.weights(*axes["qkv"])
+        assert bias is not None
+        q = F.linear(x, weight[0], bias[0]).unflatten(-1, (shape.heads, -1))
+        k, v = (
+            F.linear(keys, weight[1:].flatten(0, 1), bias[1:].flatten()).unflatten(-1, (2, shape.heads, -1)).unbind(2)
+        )
+        return self.proj(self.attend(q, k, v), *axes["proj"])

@@ -1,0 +1,280 @@
+"""The twins supernet: ViTAS's Twins-shaped spaces, and Twins-SVT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.channels import Channels
+from raynas.nets.layers import (
+    Bank,
+    ElasticDepthwiseConv,
+    ElasticLinear,
+    ElasticNorm,
+    ElasticPatchConv,
+    select_layers,
+)
+from raynas.nets.sharing import Side, pattern
+from raynas.nets.supernet import Supernet, drop_branches
+from raynas.nets.twins.attention import AttentionShape, GlobalAttention, LocalAttention
+from raynas.space import Arch, Space
+from raynas.space.families.twins import grids, most_blocks
+
+
+@dataclass(frozen=True, eq=False)
+class BlockShape:
+    """What acts in one block.
+
+    Attributes:
+        kind: `lsa` or `gsa`, see `kind_of`.
+        attention: what acts in its attention of that kind.
+        hidden: hidden channels of the MLP.
+    """
+
+    kind: str
+    attention: AttentionShape
+    hidden: Channels
+
+
+@dataclass(frozen=True, eq=False)
+class StageShape:
+    """What acts in one stage: the channels that it is given, those that it has, and the blocks by their place."""
+
+    inputs: Channels
+    width: Channels
+    blocks: dict[int, BlockShape]
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each added to the residual stream.
+
+    Each kind of attention that can be chosen has parameters of its own; the norms and the MLP serve both.
+    """
+
+    def __init__(self, space: Space, stage: int, grid: tuple[int, int], width: int, place: str):
+        super().__init__()
+        constants = space.constants
+        heads = space[f"{place}.heads"].choices
+        query, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("query_width", "mlp_width"))
+
+        def attention(kind: str) -> nn.Module:
+            if kind == "lsa":
+                return LocalAttention(constants, grid, width, query, heads)
+            return GlobalAttention(constants, grid, width, query, heads, constants.reductions[stage])
+
+        self.norm1 = ElasticNorm(width, constants.norm_eps)
+        self.attention = Bank([kind_of(each) for each in space[f"{place}.global_attention"].choices], attention)
+        self.norm2 = ElasticNorm(width, constants.norm_eps)
+        self.fc1 = ElasticLinear(width, hidden)
+        self.fc2 = ElasticLinear(hidden, width)
+        self.query = query
+
+    def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        width, hidden = shape.attention.width, shape.hidden
+        return {
+            "norm1": (width,),
+            "attention": (shape.kind, shape.attention),
+            "norm2": (width,),
+            "fc1": (width, hidden),
+            "fc2": (hidden, width),
+        }
+
+    def select(self, shape: BlockShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, self.axes(shape))
+
+    def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
+        """One block on tokens [batch, tokens, width].
+
+        Args:
+            paths: [2, batch], what each row's two branches are multiplied with; None for 1.
+        """
+        axes = self.axes(shape)
+        attended = self.attention.of(shape.kind)(self.norm1(x, *axes["norm1"]), shape.attention)
+        x = x + _branch(attended, None if paths is None else paths[0])
+        hidden = F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"]))
+        return x + _branch(self.fc2(hidden, *axes["fc2"]), None if paths is None else paths[1])
+
+
+def kind_of(is_global: bool) -> str:
+    """`gsa`, global sub-sampled, or `lsa`, locally grouped self-attention, as the paper calls them."""
+    # Not `global`: these are names of modules, and torch.export writes those into Python code.
+    return "gsa" if is_global else "lsa"
+
+
+def _branch(x: Tensor, paths: Tensor | None) -> Tensor:
+    return x if paths is None else x * paths[:, None, None].to(x.dtype)
+
+
+class Stage(nn.Module):
+    """A patch embedding with its norm, blocks, and a positional-encoding generator.
+
+    The generator, a depth-wise 3 x 3 convolution that is added to the tokens, stands behind the first block that runs
+    (Chu et al., 2021, section 3.2), wherever that is; in a stage without a block, behind the patch embedding. So every
+    network knows positions, and archs with the same blocks in different places are one network.
+    """
+
+    def __init__(self, space: Space, stage: int, grid: tuple[int, int], inputs: int, blocks: int):
+        super().__init__()
+        constants, here = space.constants, f"stages.{stage}"
+        self.grid = grid
+        self.width = width = int(max(space[f"{here}.width"].choices))
+        self.embedding = ElasticPatchConv(inputs, width, constants.patch_sizes[stage])
+        self.norm = ElasticNorm(width, constants.embedding_norm_eps)
+        self.position = ElasticDepthwiseConv(width)
+        places = [f"{here}.blocks.{i}" for i in range(blocks)]
+        self.blocks = nn.ModuleList(
+            Block(space, stage, grid, width, place) if space.has(f"{place}.heads") else nn.Identity()
+            for place in places
+        )
+
+    def block(self, index: int) -> Block:
+        """One block.
+
+        Raises:
+            UserError: the stage is not that deep, or the block is never kept.
+        """
+        block = self.blocks[index] if index < len(self.blocks) else None
+        if not isinstance(block, Block):
+            raise UserError(f"the arch has a block {index} in a stage for which the supernet has none there")
+        return block
+
+    def select(self, shape: StageShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        axes = {"embedding": (shape.inputs, shape.width), "norm": (shape.width,), "position": (shape.width,)}
+        selected = select_layers(self, axes)
+        for index, block in shape.blocks.items():
+            parts = self.block(index).select(block)
+            selected.update({f"blocks.{index}.{name}": tensor for name, tensor in parts.items()})
+        return selected
+
+    def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
+        """[batch, inputs, height, width] to tokens [batch, tokens, width].
+
+        Args:
+            paths: [places, 2, batch]; see `Block.forward`.
+        """
+        x = self.embedding(x, shape.inputs, shape.width).flatten(2).transpose(1, 2)
+        x = self.norm(x, shape.width)
+        running = list(shape.blocks.items())
+        for index, block in running[:1]:
+            x = self.block(index)(x, block, None if paths is None else paths[index])
+        x = x + self.position(self.image(x), shape.width).flatten(2).transpose(1, 2)
+        for index, block in running[1:]:
+            x = self.block(index)(x, block, None if paths is None else paths[index])
+        return x
+
+    def image(self, x: Tensor) -> Tensor:
+        """Tokens [batch, tokens, width] as [batch, width, rows, columns]."""
+        return x.transpose(1, 2).unflatten(2, self.grid)
+
+
+class TwinsSupernet(Supernet):
+    """A Twins-SVT of elastic widths, depths (or kept blocks), kinds of attention, heads, query and hidden widths.
+
+    One list of channels serves a stage's whole residual stream: the outputs of its patch embedding, its norms, inputs
+    and outputs of its attention (both axes of the sub-sampling convolution), of its MLP and of its positional-encoding
+    generator, and the inputs of the next stage's patch embedding.
+    """
+
+    def __init__(self, space: Space):
+        super().__init__(space)
+        constants = space.constants
+        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
+        inputs, stages = space.channels, []
+        shapes = zip(grids(space.input_size, constants.patch_sizes), most_blocks(space.dimensions), strict=True)
+        for index, (grid, blocks) in enumerate(shapes):
+            stages.append(Stage(space, index, grid, inputs, blocks))
+            inputs = stages[-1].width
+        self.stages = nn.ModuleList(stages)
+        self.norm = ElasticNorm(inputs, constants.norm_eps)
+        self.head = ElasticLinear(inputs, space.classes)
+        # Where each stage's steps of the drop-path ramp begin; the last number is their sum.
+        self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
+
+    # -- shapes ----------------------------------------------------------------------------------------------------
+
+    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
+        """What acts in each stage for one arch.
+
+        Raises:
+            UserError: the supernet does not hold the arch.
+        """
+        stages = sum(name.endswith(".width") for name in arch)
+        if stages != len(self.stages):
+            raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
+        shapes: list[StageShape] = []
+        inputs = Channels.first(self.space.channels)
+        for index, stage in enumerate(self._stages):
+            width = self.pattern[side](int(arch[f"stages.{index}.width"]), stage.width)
+            blocks = {place: self._block_shape(arch, index, place, width, side) for place in running(arch, index)}
+            shapes.append(StageShape(inputs, width, blocks))
+            inputs = width
+        return shapes
+
+    def _block_shape(self, arch: Arch, stage: int, place: int, width: Channels, side: Side | None) -> BlockShape:
+        block, share = self._stages[stage].block(place), self.pattern[side]
+        is_global, heads, query, hidden = (
+            arch[f"stages.{stage}.blocks.{place}.{leaf}"]
+            for leaf in ("global_attention", "heads", "query_width", "mlp_width")
+        )
+        attention = AttentionShape(width, share(int(query), block.query), int(heads))
+        return BlockShape(kind_of(is_global), attention, share(int(hidden), block.fc1.weight.shape[0]))
+
+    @property
+    def _stages(self) -> list[Stage]:
+        return cast(list[Stage], list(self.stages))
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None) -> Tensor:
+        """Logits of a batch that is all one arch's."""
+        shapes = self.shape(arch, side)
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+            x = x if index == 0 else self._stages[index - 1].image(x)
+            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+        x = self.norm(x, shapes[-1].width).mean(1)
+        return self.head(x, shapes[-1].width, Channels.first(self.space.classes))
+
+    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
+        """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
+
+        The rate rises linearly over the places that the constant `drop_path_depths` counts, whatever the arch. The draw
+        depends on the batch size alone, so that groups and passes of one arch agree under the same random state.
+        """
+        return drop_branches(x, self.drop_path, self.ramp[-1]) if self.training else None
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
+        """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
+        shapes = self.shape(self._arch(arch), side)
+        parts = {
+            f"stages.{i}": stage.select(shape)
+            for i, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True))
+        }
+        parts["norm"] = self.norm.select(shapes[-1].width)
+        parts["head"] = self.head.select(shapes[-1].width, Channels.first(self.space.classes))
+        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+
+    def no_weight_decay(self) -> set[str]:
+        """The positional-encoding generators; 1-D tensors (norms, biases) are the trainer's to exempt."""
+        return {f"stages.{index}.position.weight" for index in range(len(self.stages))}
+
+
+def running(arch: Arch, stage: int) -> list[int]:
+    """The places of the blocks that an arch runs in a stage."""
+    depth = f"stages.{stage}.depth"
+    if depth in arch:
+        return list(range(int(arch[depth])))
+    kept = {
+        name: value for name, value in arch.items() if name.startswith(f"stages.{stage}.") and name.endswith(".kept")
+    }
+    return [int(name.split(".")[3]) for name, value in kept.items() if value]

@@ -1,0 +1,146 @@
+"""Every tensor of an extracted subnet holds, along every axis, the channels that the pattern gives that axis."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from nets_spaces import DEFINITIONS, make_space, make_supernet, some_archs
+from tagging import channels_of
+
+from raynas.space import Arch, Space
+
+STARTS = {3: [0, 1, 0], 5: [0, 1, 2, 3, 0], 10: [0, 1, 3, 6, 5, 3, 9, 6, 6, 0]}
+"""Where the interval of each number of groups starts, for 5 and 10 groups as found by brute force."""
+
+Axis = tuple[int, int] | None
+"""How many units act and how many channels a unit has; None for an axis that is never cut."""
+
+
+def expected(constants: Any, side: str | None, size: int, axis: Axis) -> list[int]:
+    """The channels of an axis of some size, from the definition of the patterns."""
+    if axis is None:
+        return list(range(size))
+    count, unit = axis
+    total = size // unit
+    start = total - count if side == "right" else 0
+    if constants.sharing == "cyclic" and count < total:
+        groups = min(max(round(count * constants.groups / total), 1), constants.groups)
+        start = round(STARTS[constants.groups][groups - 1] * total / constants.groups)
+    units = [(start + i) % total for i in range(count)]
+    return [channel for index in units for channel in range(index * unit, (index + 1) * unit)]
+
+
+def twins_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
+    """What each axis of a parameter stands for."""
+    last = max(int(key.split(".")[1]) for key in arch)
+    stage = int(name.split(".")[1]) if name.startswith("stages.") else last
+    width = (arch[f"stages.{stage}.width"], 1)
+    before = (arch[f"stages.{stage - 1}.width"], 1) if stage else None
+    if name.startswith("head."):
+        return (None, width) if name == "head.weight" else (None,)
+    place = re.match(r"stages\.\d+\.blocks\.\d+\.", name)
+    rest = name[place.end() :] if place else re.sub(r"^stages\.\d+\.", "", name)
+    query, hidden = ((arch[f"{place[0]}{leaf}"], 1) if place else None for leaf in ("query_width", "mlp_width"))
+    table: list[tuple[str, tuple[Axis, ...]]] = [
+        (r"embedding\.weight", (width, before, None, None)),
+        (r"position\.weight", (width, None, None, None)),
+        (r"attention\.\w+\.qkv\.(shared|private\.\d)\.weight", (None, query, width)),
+        (r"attention\.\w+\.qkv\.(shared|private\.\d)\.bias", (None, query)),
+        (r"attention\.\w+\.proj\.weight", (width, query)),
+        (r"attention\.gsa\.reduction\.weight", (width, width, None, None)),
+        (r"fc1\.weight", (hidden, width)),
+        (r"fc1\.bias", (hidden,)),
+        (r"fc2\.weight", (width, hidden)),
+        (r"(norm|norm1|norm2|attention\.gsa\.norm)\.(weight|bias)", (width,)),
+        (r"(embedding|position|fc2|attention\.\w+\.proj|attention\.gsa\.reduction)\.bias", (width,)),
+    ]
+    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+
+
+def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
+    """What each axis of a parameter stands for."""
+    width, head_dim = (arch["width"], 1), arch.space.constants.head_dim
+    place = re.match(r"blocks\.\d+\.", name)
+    block = {}
+    if place:
+        genes = place[0] if f"{place[0]}heads" in arch else "block."
+        block = {key.removeprefix(genes): value for key, value in arch.items() if key.startswith(genes)}
+    units = block.get("query_width", block.get("heads", 0))
+    query = (units, head_dim or 1)
+    hidden = (block.get("mlp_width", math.floor(arch["width"] * block.get("mlp_ratio", 0))), 1)
+    table: list[tuple[str, tuple[Axis, ...]]] = [
+        (r"stem\.\d\.proj\.weight", (width, None, None, None)),
+        (r"(stem\.\d\.)?(class_token|position)", (None, None, width)),
+        (r"qkv\.weight", ((units, 3 * (head_dim or 1)), width)),
+        (r"qkv\.bias", ((units, 3 * (head_dim or 1)),)),
+        (r"qkv\.(shared|private\.\d)\.weight", (None, query, width)),
+        (r"qkv\.(shared|private\.\d)\.bias", (None, query)),
+        (r"relative\.\w+", (None, None)),
+        (r"proj\.weight", (width, query)),
+        (r"fc1\.weight", (hidden, width)),
+        (r"fc1\.bias", (hidden,)),
+        (r"fc2\.weight", (width, hidden)),
+        (r"head\.weight", (None, width)),
+        (r"head\.bias", (None,)),
+        (r"(norm|norm1|norm2)\.(weight|bias)|(stem\.\d\.proj|proj|fc2)\.bias", (width,)),
+    ]
+    return next(axes for pattern, axes in table if re.fullmatch(pattern, name[place.end() :] if place else name))
+
+
+AXES: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {"vit": vit_axes, "twins": twins_axes}
+
+
+def check(space: Space, archs: list[Arch]) -> None:
+    supernet = make_supernet(space)
+    for arch in archs:
+        for side in supernet.sides:
+            for name, found in channels_of(supernet, arch, side).items():
+                sizes = supernet.get_parameter(name).shape
+                axes = AXES[space.family](arch, name)
+                wanted = [expected(space.constants, side, *each) for each in zip(sizes, axes, strict=True)]
+                assert list(found) == wanted, (name, dict(arch))
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_of_random_archs(name: str) -> None:
+    space = make_space(name)
+    check(space, some_archs(space, 7))
+
+
+def ratios(largest: int) -> list[int]:
+    """A tenth to the whole, rounded."""
+    return [round(largest * tenths / 10) for tenths in range(1, 11)]
+
+
+FREE = {"heads": [1, 2, 4], "query_width": ratios(40), "mlp_width": ratios(33)}
+TEN_RATIOS: dict[str, dict[str, Any]] = {
+    "twins": {
+        "constants": {"sharing": "cyclic", "patch_sizes": [2, 2], "reductions": [2, 1]},
+        "dimensions": {
+            "stages": [
+                {"width": ratios(25), "depth": [2], "blocks": {**FREE, "global_attention": [False, True]}},
+                {"width": ratios(17), "depth": [1, 2], "blocks": {**FREE, "global_attention": [True]}},
+            ]
+        },
+    },
+    "vit": {
+        "constants": {"sharing": "cyclic", "head_dim": None, "private_heads": "qk"},
+        "dimensions": {"patch_size": [4], "width": ratios(25), "depth": [2], "blocks": FREE},
+    },
+}
+
+
+@pytest.mark.parametrize("family", TEN_RATIOS)
+def test_at_every_ratio_of_widths_that_ten_groups_do_not_divide(family: str) -> None:
+    definition = {"family": family, "input": {"size": 8}, "classes": 3, **TEN_RATIOS[family]}
+    space = Space.from_dict(definition)
+    last = space.largest()
+    archs = [
+        space.arch({**last, **{name: space[name].choices[i] for name in last if len(space[name].choices) == 10}})
+        for i in range(10)
+    ]
+    check(space, archs)

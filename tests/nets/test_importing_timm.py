@@ -1,0 +1,114 @@
+"""`raynas import timm`: a model with its weights becomes a run that is evaluated as timm evaluates it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.models import build_model_with_cfg, register_model
+from timm.models.twins import Twins
+from torch import nn
+
+from raynas.cli import main
+from raynas.data import decode, load_data, load_test, normalise
+from raynas.evaluate import evaluate, networks_to_evaluate
+from raynas.networks import inherited
+from raynas.results import RunDir
+
+CLASSES = 4
+
+
+@register_model
+def twins_of_this_test(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A model of timm's that is small enough, for which there is nothing to download."""
+    widths: dict[str, Any] = {"embed_dims": (8, 12), "num_heads": (2, 3), "mlp_ratios": (2, 2)}
+    rest: dict[str, Any] = {"img_size": 32, "depths": (2, 2), "wss": (3, 3), "sr_ratios": (4, 2)}
+    return build_model_with_cfg(Twins, "twins_svt_small", pretrained, **widths, **rest, **options)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights in both formats, and a folder of images."""
+    root = tmp_path_factory.mktemp("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("twins_of_this_test", num_classes=CLASSES)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    torch.save({"model": model.state_dict()}, root / "model.pth")
+    save_file(model.state_dict(), root / "model.safetensors")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 5)):
+        for name in "abcd":
+            folder = root / "images" / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(rng.integers(0, 256, (80, 70, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+    return root
+
+
+def command(files: Path, run: str, weights: str | None, *more: str, name: str = "twins_of_this_test") -> list[str]:
+    given = ["--weights", f"{files}/{weights}"] if weights else []
+    return ["import", "timm", name, "--run", f"{files}/{run}", "--data", f"{files}/images", *given, *more]
+
+
+@pytest.mark.parametrize("weights", ["model.pth", "model.safetensors"])
+def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
+    assert main(command(files, f"run of {weights}", weights)) == 0
+    run = RunDir(files / f"run of {weights}")
+    model: Any = timm.create_model("twins_of_this_test", num_classes=CLASSES).eval()
+    model.load_state_dict(torch.load(files / "model.pth", weights_only=True)["model"])
+    data = load_data(run.read_yaml("preset.yaml")["data"])
+    assert data.size == (32, 32) and data.config.crop_pct == model.pretrained_cfg["crop_pct"] == 0.9
+    pixels, labels = decode(load_test(data.config))
+    images = normalise(pixels, data)
+    (network,) = networks_to_evaluate(run)
+    with torch.no_grad():
+        logits = model(images)
+        torch.testing.assert_close(inherited(run, network.arch).eval()(images), logits, rtol=0, atol=1e-5)
+    (row,) = evaluate(run, [network], progress=lambda line: None)
+    assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+
+
+@pytest.mark.parametrize(
+    ("weights", "name", "more", "message"),
+    [
+        (None, "twins_of_that_test", [], r"timm has no model 'twins_of_that_test' \(did you mean 'twins_of_this_test'"),
+        (None, "resnet18", [], "whose names start with twins_, deit, vit_, not resnet18"),
+        ("none.pth", "twins_of_this_test", [], "none.pth: there is no such file"),
+        ("model.pth", "twins_svt_small", [], "no weights of twins_svt_small from .*model.pth: "),
+        ("images/val/a/0.png", "twins_of_this_test", [], "no weights of twins_of_this_test from .*0.png: "),
+        ("model.pth", "twins_of_this_test", ["--space", "digits/vit"], "leave the space out"),
+    ],
+)
+def test_mistakes_are_one_line(
+    files: Path, capsys: pytest.CaptureFixture[str], weights: str | None, name: str, more: list[str], message: str
+) -> None:
+    assert main(command(files, "refused", weights, *more, name=name)) == 2
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1 and re.search(message, said), said
+
+
+def test_weights_that_cannot_be_fetched(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a machine without a network."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert main(command(files, "offline", None, name="twins_svt_small")) == 2
+    said = capsys.readouterr().err.strip()
+    assert "no weights of twins_svt_small from timm's download" in said and len(said.splitlines()) == 1
+
+
+def test_pixels_that_are_read_otherwise_are_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """These images are few and small enough to have a mean of their own."""
+    assert main(command(files, "told", "model.pth")) == 0
+    assert "trained on pixels of mean and deviation [0.485, 0.456, 0.406]" in capsys.readouterr().out

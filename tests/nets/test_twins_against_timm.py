@@ -1,0 +1,129 @@
+"""A twins network with every choice fixed is timm's Twins-SVT."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from nets_spaces import make_images
+from timm.models.twins import Twins
+from torch import nn
+
+from raynas.costs import cost
+from raynas.costs.counted import count_macs
+from raynas.errors import UserError
+from raynas.nets.supernet import Supernet
+from raynas.nets.twins.checkpoint import read_timm
+from raynas.nets.weights import load_supernet
+from raynas.space import load_arch
+
+SIZES = {
+    "small": (24_060_776, 2_927_353_344),
+    "base": (56_070_952, 8_562_612_480),
+    "large": (99_271_400, 15_111_777_280),
+}
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """The model with every parameter (biases and norms too) far from its initial value, in eval mode."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    return model.eval()
+
+
+def from_timm(model: nn.Module) -> Supernet:
+    """The one-point supernet with a timm model's weights."""
+    return load_supernet(*read_timm(model, "model")).eval()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_at_full_size(size: str) -> None:
+    model = randomised(timm.create_model(f"twins_svt_{size}", pretrained=False))
+    ours = from_timm(model)
+    arch = load_arch(f"vitas/published/twins_svt_{size}")
+    assert ours.space == arch.space
+    computed = cost(arch.space, [arch])
+    params = sum(parameter.numel() for parameter in model.parameters())
+    assert params == sum(parameter.numel() for parameter in ours.parameters()) == computed["params"][0]
+    assert (params, computed["macs"][0]) == SIZES[size]
+    images = make_images(ours.space, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
+
+
+def small(size: tuple[int, int], windows: int | None = 7) -> nn.Module:
+    """Three stages of 2, 3 and 1 blocks; without windows every block is global."""
+    return randomised(
+        Twins(
+            img_size=size,
+            in_chans=2,
+            num_classes=9,
+            embed_dims=(12, 20, 24),
+            num_heads=(2, 5, 3),
+            mlp_ratios=(2, 3, 1.5),
+            depths=(2, 3, 1),
+            sr_ratios=(4, 2, 1),
+            wss=None if windows is None else (windows,) * 3,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "windows"),
+    [((32, 64), 4), ((32, 64), 7), ((48, 16), 5), ((64, 64), None)],
+    ids=["windows fit", "windows overhang", "windows overhang otherwise", "global alone"],
+)
+def test_logits_gradients_and_macs(size: tuple[int, int], windows: int | None) -> None:
+    model = small(size, windows)
+    ours = from_timm(model)
+    images = make_images(ours.space, 2)
+    torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
+    assert count_macs(ours, images[:1]) == count_macs(model, images[:1])
+    for network in (ours, model):
+        network(images).square().sum().backward()
+    for name, theirs in {
+        "stages.0.embedding.weight": "patch_embeds.0.proj.weight",
+        "stages.1.position.weight": "pos_block.1.proj.0.weight",
+        "stages.0.blocks.1.attention.gsa.reduction.weight": "blocks.0.1.attn.sr.weight",
+    }.items():
+        pair = [network.get_parameter(key).grad for network, key in ((ours, name), (model, theirs))]
+        torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
+
+
+def test_the_drop_path_ramp_is_timms() -> None:
+    model = Twins(embed_dims=(8, 8), num_heads=(1, 1), mlp_ratios=(1, 1), depths=(2, 3), drop_path_rate=0.4)
+    steps = [
+        model.get_submodule(f"blocks.{stage}.{i}.drop_path1")
+        for stage, depth in enumerate((2, 3))
+        for i in range(depth)
+    ]
+    rates = [getattr(step, "drop_prob", 0.0) for step in steps]
+    ours = from_timm(model).train()
+    ours.drop_path = 0.4
+    torch.manual_seed(0)
+    paths = ours.draw_paths(torch.zeros(2000), [])
+    assert paths is not None and paths.shape == (5, 2, 2000)
+    for rate, block in zip(rates, paths, strict=True):
+        assert block.max().item() == pytest.approx(1 / (1 - rate))
+        assert (block == 0).float().mean().item() == pytest.approx(rate, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "deit_tiny_patch16_224", "pvt_v2_b0"])
+def test_other_models_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="twins space can express"):
+        read_timm(timm.create_model(name), name)
+
+
+def test_what_a_twins_space_lacks_is_named() -> None:
+    model = small((32, 32))
+    model.extra = nn.Parameter(torch.zeros(3))
+    with pytest.raises(UserError, match="model has 'extra', which no twins space can express"):
+        read_timm(model, "model")
+    pooled = Twins(embed_dims=(8,), num_heads=(1,), mlp_ratios=(1,), depths=(1,), sr_ratios=(1,), global_pool="")
+    with pytest.raises(UserError, match="pools by ''"):
+        read_timm(pooled, "model")
+    windows = Twins(embed_dims=(8, 8), num_heads=(1, 1), mlp_ratios=(1, 1), depths=(1, 1), sr_ratios=(1, 1), wss=(2, 3))
+    with pytest.raises(UserError, match=r"has windows of \[2, 3\] tokens"):
+        read_timm(windows, "model")
