@@ -74,19 +74,24 @@ def search(options: argparse.Namespace) -> None:
     from raynas.heartbeat import heartbeat
     from raynas.networks import find_arch
     from raynas.results import RunDir
-    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, make_scorer
+    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, choose_winner, make_scorer, time_space
     from raynas.searches import search as search_run
 
     run = RunDir(options.run)
     preset = _preset(run, options)
     scoring = Scoring(images=options.images, precision=options.precision)
-    settings = Settings(search=preset.search, scoring=scoring)
     gpus = 1 if options.gpu else 0
-    with run.lock(), heartbeat("searching"), make_scorer(run, settings, options.replicas, gpus) as scorer:
-        spent = search_run(run, settings, scorer, options.name).evaluations
-        if options.random:
-            random = Settings(search=baseline(preset.search, spent), scoring=scoring)
-            search_run(run, random, scorer, BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}")
+    with run.lock(), heartbeat("searching"):
+        # Before there are replicas, which would disturb what is timed.
+        settings = time_space(run, Settings(search=preset.search, scoring=scoring), options.name)
+        with make_scorer(run, settings, options.replicas, gpus) as scorer:
+            done = [(settings, search_run(run, settings, scorer, options.name), options.name)]
+            if options.random:
+                random = settings.model_copy(update={"search": baseline(preset.search, done[0][1].evaluations)})
+                name = BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}"
+                done.append((random, search_run(run, random, scorer, name), name))
+        for each in done:
+            choose_winner(run, *each)
     path = "best/arch.yaml" if options.name == MAIN else f"searches/{options.name}/arch.yaml"
     winner = find_arch(run, "best") if options.name == MAIN else None
     print(f"Winner: {run.name}/{path}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
@@ -187,6 +192,34 @@ def bench_forward(options: argparse.Namespace) -> None:
         low, high = (f"{1000 * value:.2f}" for value in timing.quartiles)
         rate = timing.batch_size / timing.median
         print(f"{timing.name:<40}{timing.macs:>16,}{1000 * timing.median:>12.2f}{f'{low} to {high}':>20}{rate:>12,.1f}")
+
+
+def bench_latency(options: argparse.Namespace) -> None:
+    """Time subnets as a search by latency does."""
+    from raynas.config import Document, validate
+    from raynas.costs.latency import Conditions
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import find_arch
+    from raynas.results import RunDir
+    from raynas.space import load_arch
+    from raynas.timing.measure import time_archs
+    from raynas.timing.rows import on_of
+
+    run = None if options.run is None else RunDir(options.run)
+    given = {name: getattr(options, name) for name in Conditions.model_fields}
+    conditions = validate(Conditions, Document(given, "raynas bench latency"))
+    archs = [load_arch(name) if run is None else find_arch(run, name) for name in options.archs]
+    with heartbeat("timing"):
+        rows = time_archs(run, archs, conditions, options.resources)
+    print(f"on {on_of(rows[0])}")
+    print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")
+    for name, row in zip(options.archs, rows, strict=True):
+        if row["status"] == "ok":
+            spread = f"{row['ms_q1']:.3f} to {row['ms_q3']:.3f}"
+            rest = f"{row['ms']:>12.3f}{spread:>20}{row['images_per_s']:>12,.1f}{row['passes']:>8}"
+        else:
+            rest = f"  {row['reason']}"
+        print(f"{name:<40}{row['macs']:>16,}{rest}")
 
 
 def bench_score(options: argparse.Namespace) -> None:
@@ -340,6 +373,22 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--rounds", type=_positive, default=30, metavar="N", help="timed passes of each (default: 30)")
     this.add_argument("--threads", type=_positive, metavar="N", help="of torch (default: torch's own choice)")
     this.add_argument("--run", metavar="DIR", help="run directory that keeps the timings")
+    this = _verb(
+        kinds,
+        "latency",
+        bench_latency,
+        "time subnets alone, one after the other, as a search by latency does",
+        "raynas bench latency autoformer/published/tiny --device cuda --batch-size 64 --dtype fp16",
+    )
+    this.add_argument("archs", nargs="+", metavar="ARCH", help="arch file, shipped arch; with --run also best or an id")
+    this.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1 (default: %(default)s)")
+    this.add_argument("--batch-size", type=_positive, default=1, metavar="N", help="images of one pass (default: 1)")
+    this.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "fp16"], help="default: %(default)s")
+    this.add_argument("--threads", type=_positive, default=1, metavar="N", help="of torch (default: 1)")
+    this.add_argument("--seconds", type=_above_0, default=0.3, metavar="S", help="of each timing (default: 0.3)")
+    this.add_argument("--run", metavar="DIR", help="run directory that keeps the timings, and answers from them")
+    text = "time in a Ray actor with this, such as GPU=1 or jetson=1; repeatable (default: in this process)"
+    this.add_argument("--resource", dest="resources", action=_Resource, metavar="NAME=AMOUNT", help=text)
     this = _verb(kinds, "score", bench_score, "compare a scoring pool with its bare forward passes")
     this.add_argument("--run", metavar="DIR", help="its supernet and images (default: an untrained one on the digits)")
     this.add_argument("--replicas", type=_positive, default=2, metavar="N", help="Ray actors (default: 2)")
@@ -416,10 +465,27 @@ def _all_given(argv: list[str]) -> list[str]:
     return argv
 
 
+class _Resource(argparse.Action):
+    """Collects NAME=AMOUNT into one mapping."""
+
+    def __call__(self, parser: Any, namespace: Any, value: Any, option: str | None = None) -> None:
+        name, _, amount = value.partition("=")
+        try:
+            setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), name: _above_0(amount)})
+        except argparse.ArgumentTypeError:
+            raise UserError(f"{option} {value}: give NAME=AMOUNT, such as GPU=1") from None
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
+
+
+def _above_0(text: str) -> float:
+    if not re.fullmatch(r"\d*\.?\d+", text, re.ASCII) or float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return float(text)
 
 
 def _name(text: str) -> str:

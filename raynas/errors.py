@@ -22,3 +22,9 @@ class RunDirError(UserError):
 
 class TrainingCollapsed(UserError):
     """Training diverged twice; the message is the verdict of the health check."""
+
+
+def reason(error: BaseException) -> str:
+    """An exception as one line for a row."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

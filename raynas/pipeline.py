@@ -29,6 +29,7 @@ from raynas.searches import (
     Settings,
     baseline,
     build,
+    choose_winner,
     has_ended,
     make_scorer,
     search,
@@ -102,10 +103,13 @@ def pipeline(
             with story.stage(
                 2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"
             ):
-                spent = search(run, settings, scorer, MAIN, story.tell).evaluations
+                main = search(run, settings, scorer, MAIN, story.tell)
+                spent = main.evaluations
             with story.stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
                 random = settings.model_copy(update={"search": baseline(preset.search, spent)})
-                search(run, random, scorer, BASELINE, story.tell)
+                baseline_search = search(run, random, scorer, BASELINE, story.tell)
+        choose_winner(run, settings, main, MAIN, story.tell)
+        choose_winner(run, random, baseline_search, BASELINE, story.tell)
         winner = find_arch(run, "best")
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
         with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):

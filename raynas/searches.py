@@ -6,25 +6,33 @@ and told again from the rows, it goes through the same archs, whether to go on w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from raynas.config import Config, Document, validate
+from raynas.costs import CostFunction
+from raynas.costs.latency import TimedOn
+from raynas.costs.predictor import LatencyPredictor
 from raynas.errors import RunDirError, UserError
 from raynas.networks import read_space, write_arch
-from raynas.reports.collect import Trace
+from raynas.reports.collect import Timed, Trace
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
 from raynas.search import SearchConfig
 from raynas.search.build import build_search
 from raynas.search.loop import run_search
-from raynas.space import Arch
+from raynas.space import Arch, Space
+from raynas.timing.measure import archs_to_time, time_archs
+from raynas.timing.predict import stored_predictor
+from raynas.timing.rows import on_of
+from raynas.timing.winners import Candidate, choose, known_candidates, time_candidates
 from raynas.timm_models import ARCH_FILE
 
 MAIN, BASELINE = "search", "random"
 _BATCH = 256  # archs asked at a time when a search is read back
+_ROUGH = 0.1  # median error of a predictor of latency; on a quiet device it is a few hundredths
 
 
 class Scoring(Config):
@@ -40,10 +48,14 @@ class Scoring(Config):
 
 
 class Settings(Config):
-    """What `searches/<name>.yaml` records: the search, and what its scores were measured on."""
+    """What `searches/<name>.yaml` records: the search, and what its scores and timings were measured on.
+
+    `timed_on` is filled in by `time_space`, where the search goes by latency or throughput.
+    """
 
     search: SearchConfig
     scoring: Scoring = Field(default_factory=Scoring)
+    timed_on: TimedOn | None = None
 
 
 def search(
@@ -55,9 +67,11 @@ def search(
 ) -> Any:
     """Carry out a search in a run directory, or go on with it.
 
+    A search by latency has its winner from `choose_winner`, to be called when the scorer has ended.
+
     Args:
         run: holds a trained supernet.
-        settings: the search and its budget; what the scores are measured on.
+        settings: the search and its budget; what the scores are measured on; what its timings hold for (`time_space`).
         scorer: a `ScorePool` or `LocalScorer` of this run, entered, made with `settings.scoring`.
         name: of the search; one run directory may hold several. The winner of the one called `search` is `best`.
         progress: called with progress lines.
@@ -71,17 +85,109 @@ def search(
         InfeasibleError: nothing in the space meets the constraints.
         UserError: every arch failed.
     """
-    made = build_search(settings.search, read_space(run))
+    made = build(run, settings)
     try:
         run.begin(f"searches/{name}", settings)
     except RunDirError as error:
         raise RunDirError(str(error).replace("another run directory", "the search another name (--name)")) from None
     finished = run_search(made, scorer, settings.search.batch, progress, name)
-    folder = "best" if name == MAIN else f"searches/{name}"
-    rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
-    for place, arch in _winners(finished, folder):
-        write_arch(run, place, arch, **_found(rows.get(arch.id)))
+    if settings.search.latency is None:
+        _write_winners(run, settings, finished, name, {})
     return finished
+
+
+def choose_winner(
+    run: RunDir, settings: Settings, finished: Any, name: str = MAIN, progress: Callable[[str], None] | None = print
+) -> None:
+    """Time what a finished search by latency may choose, and write the best that truly keeps its limits.
+
+    Not while a scorer's replicas may hold the device. For a search that goes by other costs nothing is left to do.
+
+    Args:
+        run: its run directory.
+        settings: that it was carried out with.
+        finished: what `search` returned.
+        name: of the search.
+        progress: called with progress lines, and one that says what was chosen.
+
+    Raises:
+        UserError: every arch failed, or the device is not there.
+    """
+    config, predictor = settings.search.latency, _predictor(run, settings, read_space(run))
+    if config is None or predictor is None:
+        return
+    timed = time_candidates(run, finished, config, predictor, settings.search.constraints, progress)
+    chosen, line = choose(timed, len(settings.search.objectives) > 1)
+    if progress is not None:
+        progress(f"{name}: {line}")
+    _write_winners(run, settings, finished, name, {one.arch: one for one in chosen})
+
+
+def build(run: RunDir, settings: Settings, space: Space | None = None) -> Any:
+    """The search that settings describe, for the space of a run (or another); see `raynas.search.build_search`.
+
+    Raises:
+        UserError: it cannot be built, or it goes by latency and the settings do not come from `time_space`.
+        RunDirError: the run lacks timings that it goes by.
+        InfeasibleError: nothing in the space meets the constraints.
+    """
+    space = space or read_space(run)
+    predictor = _predictor(run, settings, space)
+    costs: dict[str, CostFunction] = {}
+    if predictor is not None:
+        costs = {"latency": predictor, "throughput": predictor.throughput}
+    return build_search(settings.search, space, costs=costs)
+
+
+def time_space(
+    run: RunDir,
+    settings: Settings,
+    name: str = MAIN,
+    progress: Callable[[str], None] | None = print,
+    space: Space | None = None,
+) -> Settings:
+    """Time the subnets that a search by latency goes by; the settings with what these timings hold for.
+
+    Nothing is timed twice, and nothing at all for a search that goes by other costs.
+
+    Args:
+        run: keeps the timings. It may be untrained: weights do not matter.
+        settings: of the search.
+        name: of the search; one that began on a device goes on there or not at all.
+        progress: called with progress lines, and one about how good the predictor is.
+        space: of a run that has none yet.
+
+    Raises:
+        UserError: there is no such device, it is not the one that the search began on, or no subnet can be timed.
+    """
+    config = settings.search.latency
+    if config is None:
+        return settings
+    space = space or read_space(run)
+    before = None
+    if run.exists(f"searches/{name}.yaml"):
+        recorded = _settings(run, name)
+        before = recorded.timed_on if recorded.search.latency == config else None
+    archs = archs_to_time(space, config.timings)
+    known = time_archs(run, archs, config, config.resources, before, progress=progress)
+    on = on_of(known[0])
+    predictor = stored_predictor(run, space, config.timings, on)
+    if progress is not None:
+        progress(f"{name}: {predictor.describe()}")
+        if predictor.held_out.error > _ROUGH:
+            again = f"remove {run.name}/tables/latencies to time them again"
+            progress(f"{name}: this is a rough prediction. Was the device busy with something else? Then {again}")
+    return settings.model_copy(update={"timed_on": on})
+
+
+def _predictor(run: RunDir, settings: Settings, space: Space) -> LatencyPredictor | None:
+    """What a search by latency goes by; None for one that does not."""
+    config = settings.search.latency
+    if config is None:
+        return None
+    if settings.timed_on is None:
+        raise UserError("the search goes by latency: time its space first, settings = time_space(run, settings)")
+    return stored_predictor(run, space, config.timings, settings.timed_on)
 
 
 def make_scorer(run: RunDir, settings: Settings, replicas: int = 2, gpus: float = 0) -> Any:
@@ -96,7 +202,7 @@ def make_scorer(run: RunDir, settings: Settings, replicas: int = 2, gpus: float 
     """
     from raynas.scoring import LocalScorer, ScorePool
 
-    build_search(settings.search, read_space(run))
+    build(run, settings)
     on: dict[str, Any] = settings.scoring.model_dump()
     return ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
 
@@ -122,7 +228,7 @@ def read_back(run: RunDir, name: str) -> tuple[Any, bool]:
         RunDirError: the run has no search of that name.
     """
     settings = _settings(run, name)
-    made = build_search(settings.search, read_space(run))
+    made = build(run, settings)
     rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
     while archs := made.ask(_BATCH):
         known = [rows[arch.id] for arch in _while_in(archs, rows)]
@@ -137,14 +243,25 @@ def traces(run: RunDir) -> list[Trace]:
     names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
     found = []
     for name in sorted(names, key=lambda name: (name != MAIN, name)):
-        config = _settings(run, name).search
+        settings = _settings(run, name)
+        config = settings.search
         made, finished = read_back(run, name)
         history = getattr(made, "history", [])
         accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
         limits = config.constraints.get("macs", (None, None))
         label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
-        found.append(Trace(label, [row.arch.id for row in history], accuracy, limits, finished))
+        timed = _timed(run, settings, made) if finished else None
+        found.append(Trace(label, [row.arch.id for row in history], accuracy, limits, finished, timed))
     return found
+
+
+def _timed(run: RunDir, settings: Settings, made: Any) -> Timed | None:
+    predictor = _predictor(run, settings, read_space(run))
+    if predictor is None:
+        return None
+    timed = known_candidates(run, made, predictor, settings.search.constraints)
+    rows = [{"arch": one.arch.id, **one.describe(), "keeps": one.excess == 0} for one in timed]
+    return Timed(predictor.describe(), rows)
 
 
 def _settings(run: RunDir, name: str) -> Settings:
@@ -161,23 +278,39 @@ def _while_in(archs: Iterable[Arch], rows: dict[str, Any]) -> Iterator[Arch]:
         yield arch
 
 
-def _winners(finished: Any, folder: str) -> Iterator[tuple[str, Arch]]:
+def _write_winners(run: RunDir, settings: Settings, finished: Any, name: str, chosen: Mapping[Arch, Candidate]) -> None:
+    folder = "best" if name == MAIN else f"searches/{name}"
+    rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
+    for place, arch in _winners(finished, folder, chosen):
+        write_arch(run, place, arch, **_found(rows.get(arch.id)), **_measured(chosen.get(arch), str(settings.timed_on)))
+
+
+def _winners(finished: Any, folder: str, chosen: Collection[Arch]) -> Iterator[tuple[str, Arch]]:
+    """Files and archs: what a search found best; of that, what is among `chosen` where anything is."""
     best = finished.best() if hasattr(finished, "best") else None
     if best is None:
         raise UserError("the search has no best(): its winner cannot be written; its scores are in the run directory")
     if isinstance(best, Arch):
-        yield f"{folder}/{ARCH_FILE}", best
+        yield f"{folder}/{ARCH_FILE}", next(iter(chosen), best)
         return
-    for arch in best:
+    for arch in chosen or best:
         yield f"{folder}/front/{arch.id}.yaml", arch
     # Of the front, the one that is best by accuracy stands for the search; by the first objective if it has none.
     objectives = finished.objectives
     name = "accuracy" if "accuracy" in objectives.names else objectives.names[0]
     sign = 1 if objectives.directions[name] == "max" else -1
-    yield f"{folder}/{ARCH_FILE}", max(finished.front(), key=lambda row: sign * row.objectives[name]).arch
+    front = [row for row in finished.front() if not chosen or row.arch in chosen]
+    yield f"{folder}/{ARCH_FILE}", max(front, key=lambda row: sign * row.objectives[name]).arch
 
 
 def _found(row: dict[str, Any] | None) -> dict[str, Any]:
     """What a winner's file says of it, for information."""
     names = ("macs", "params", "accuracy", "images")
     return {} if row is None else {"inherited weights": {name: row[name] for name in names}}
+
+
+def _measured(candidate: Candidate | None, on: str) -> dict[str, Any]:
+    """What a winner's file says of its time, for information."""
+    if candidate is None:
+        return {}
+    return {"latency": {**candidate.describe(), "on": on}}

@@ -82,6 +82,10 @@ MISTAKES = {
     "odd digits": (["train", "{preset}", "--run", "{files}/new", "--workers", "²"], ["--workers", "at least 1"]),
     "a wrong arch": (["cost", "{files}/arch.yaml"], ["arch.yaml:2", "width", "32"]),
     "an arch of a space with an impossible name": (["cost", "{files}/long.yaml"], ["no space"]),
+    "no such device": (["bench", "latency", "digits/deit", "--device", "tpu"], ["device", "cuda", "tpu"]),
+    "no such GPU": (["bench", "latency", "digits/deit", "--device", "cuda:77"], ["cuda:77", "GPUs"]),
+    "half a resource": (["bench", "latency", "digits/deit", "--resource", "GPU"], ["--resource GPU", "NAME=AMOUNT"]),
+    "no time to time": (["bench", "latency", "digits/deit", "--seconds", "0"], ["--seconds", "above 0"]),
     "no such network": (["bench", "forward", "{files}/empty"], ["empty", "arch.yaml"]),
 }
 

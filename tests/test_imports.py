@@ -28,6 +28,8 @@ LAYERS: dict[str, set[str]] = {
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "search", "space", "training"},
     "training": {"cluster", "costs", "data", "nets", "preset", "results", "space"},
+    # Over a whole search: it times what the search goes by before it, and its candidates after it.
+    "timing": {"cluster", "costs", "networks", "results", "search", "space"},
     "bench": {"costs", "data", "nets", "networks", "results", "scoring", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""

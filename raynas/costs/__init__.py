@@ -1,9 +1,19 @@
 """What archs cost, without building a network: multiply-accumulates, parameters, and sampling within bounds."""
 
 from raynas.costs.chain_builder import span
-from raynas.costs.constraints import Bounds, Constraints
+from raynas.costs.constraints import Bounds, Constraints, CostFunction
 from raynas.costs.sampling import sample_within
 from raynas.costs.scaling import scale_to_macs
 from raynas.costs.total import COSTS, breakdown, cost
 
-__all__ = ["COSTS", "Bounds", "Constraints", "breakdown", "cost", "sample_within", "scale_to_macs", "span"]
+__all__ = [
+    "COSTS",
+    "Bounds",
+    "Constraints",
+    "CostFunction",
+    "breakdown",
+    "cost",
+    "sample_within",
+    "scale_to_macs",
+    "span",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from raynas.space import Codes, Space
 Bounds = tuple[float | None, float | None]
 """Inclusive (low, high); None leaves a side open."""
 
+CostFunction = Callable[[Codes], np.ndarray]
+"""A cost of the caller's own, such as a predicted latency: from codes [n, dimensions] to values [n]."""
+
+_SPAN_SAMPLES = 2_000
+"""Random archs from which the span of a cost that is not counted is told."""
+
 
 class Constraints:
     """Inclusive bounds on the costs of a space's archs.
@@ -23,24 +29,37 @@ class Constraints:
     Attributes:
         space: the space.
         bounds: (low, high) by cost, with infinities for open sides.
+        functions: costs of the caller's own, by name.
 
     Raises:
-        ConfigError: a cost is unknown, or bounds are not a pair (low, high) of numbers or None with low <= high.
+        ConfigError: a cost is unknown, a function has the name of a cost that is counted, or bounds are not a pair
+            (low, high) of numbers or None with low <= high.
     """
 
-    def __init__(self, space: Space, constraints: Mapping[str, Bounds]):
+    def __init__(
+        self, space: Space, constraints: Mapping[str, Bounds], functions: Mapping[str, CostFunction] | None = None
+    ):
         self.space = space
+        self.functions = dict(functions or {})
+        for name in COSTS:
+            if name in self.functions:
+                raise ConfigError(f"{name} is counted exactly: a cost of your own needs another name")
+        known = [*COSTS, *self.functions]
         self.bounds: dict[str, tuple[float, float]] = {}
         for name, bounds in constraints.items():
-            if name not in COSTS:
-                raise ConfigError(f"no constraint on {shown(name)}{nearest(str(name), COSTS)}")
+            if name not in known:
+                raise ConfigError(f"no constraint on {shown(name)}{nearest(str(name), known)}")
             self.bounds[name] = _read(name, bounds)
+
+    def costs(self, codes: Codes) -> dict[str, np.ndarray]:
+        """Every cost by name, counted ones and the caller's own, [n] each."""
+        return {**cost(self.space, codes), **{name: function(codes) for name, function in self.functions.items()}}
 
     def feasible(self, codes: Codes) -> np.ndarray:
         """Which rows meet every bound, bool [n]."""
         meets = np.ones(len(codes), dtype=bool)
         if self.bounds:
-            costs = cost(self.space, codes)
+            costs = self.costs(codes)
             for name, (low, high) in self.bounds.items():
                 meets &= (low <= costs[name]) & (costs[name] <= high)
         return meets
@@ -52,6 +71,8 @@ class Constraints:
             InfeasibleError: no arch meets the bounds. (That none is raised does not mean that one does.)
         """
         for name, (low, high) in self.bounds.items():
+            if name in self.functions:  # what is not counted has no exact span
+                continue
             least, greatest = span(self.space)[name]
             if low > greatest or high < least:
                 raise InfeasibleError(f"no arch has {name} in {interval(low, high)}; {self._spans([name])}")
@@ -70,8 +91,14 @@ class Constraints:
 
     def _spans(self, names: list[str]) -> str:
         if len(names) == 1:
-            return f"this space spans {interval(*span(self.space)[names[0]])}"
-        return "this space spans " + " and ".join(f"{name} {interval(*span(self.space)[name])}" for name in names)
+            return f"this space spans {self._span(names[0])}"
+        return "this space spans " + " and ".join(f"{name} {self._span(name)}" for name in names)
+
+    def _span(self, name: str) -> str:
+        if name not in self.functions:
+            return interval(*span(self.space)[name])
+        values = self.functions[name](self.space.sample_codes(np.random.default_rng(0), _SPAN_SAMPLES))
+        return f"about [{values.min():.4g}, {values.max():.4g}]"
 
 
 def _read(name: str, bounds: object) -> tuple[float, float]:

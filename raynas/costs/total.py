@@ -35,6 +35,11 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
     return dict(zip(COSTS, sum_of_terms(space, _codes(space, archs), terms_of(space)), strict=True))
 
 
+def counted(space: Space, archs: Iterable[Arch] | Codes) -> Iterator[tuple[Term, Counts]]:
+    """Each term of a space with what it costs, int64 [n] each; arguments and errors are those of `cost`."""
+    return _counted(space, _codes(space, archs), terms_of(space))
+
+
 def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
     """What every part of an arch costs: `{"term": "blocks.3.mlp", "macs": ..., "params": ..., "paper_macs": ...}`.
 

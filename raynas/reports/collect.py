@@ -19,6 +19,20 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Timed:
+    """What the best archs of a search by latency take.
+
+    Attributes:
+        about: what latency was predicted from, and how well.
+        rows: best first: `arch`, `predicted_ms`, `ms`, `ms_q1`, `ms_q3`, `images_per_s`, and whether it `keeps` the
+            search's limits.
+    """
+
+    about: str
+    rows: Sequence[Row] = ()
+
+
+@dataclass(frozen=True)
 class Trace:
     """What one search asked for, in its order.
 
@@ -28,6 +42,7 @@ class Trace:
         accuracy: of each arch, 0 to 1; None where scoring it failed.
         limits: the search's bounds on MACs.
         finished: whether it had spent its budget.
+        timed: what its best archs take, where it went by latency.
     """
 
     name: str
@@ -35,6 +50,7 @@ class Trace:
     accuracy: Sequence[float | None]
     limits: tuple[float | None, float | None] = (None, None)
     finished: bool = True
+    timed: Timed | None = None
 
     def best_so_far(self) -> np.ndarray:
         """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""

@@ -41,6 +41,7 @@ def render(content: Content) -> str:
             _summary(content),
             _scores(content),
             _progress(content),
+            _latency(content),
             _winner(content),
             _probes(content),
             _test_split(content),
@@ -169,6 +170,27 @@ def _progress(content: Content) -> str:
         "Every improvement as a table",
     )
     return html.section("Search progress", html.table("searches", header, final), picture)
+
+
+def _latency(content: Content) -> str:
+    timed = [(trace.name, trace.timed) for trace in content.traces if trace.timed is not None]
+    if not timed:
+        return ""
+    rows = [
+        [
+            name, row["arch"], row["predicted_ms"], row["ms"], row["ms_q1"], row["ms_q3"], row["images_per_s"],
+            row["keeps"],
+        ]
+        for name, found in timed
+        for row in found.rows
+    ]  # fmt: skip
+    header = ["search", "arch", "predicted ms", "measured ms", "lower quartile", "upper quartile", "images/s", "fits"]
+    abouts = dict.fromkeys(found.about for _, found in timed)
+    return html.section(
+        "Latency, predicted and measured",
+        *(html.paragraph(f"{about[0].upper()}{about[1:]}.") for about in abouts),
+        html.table("latencies", header, rows),
+    )
 
 
 def _winner(content: Content) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from raynas.errors import UserError
+from raynas.errors import UserError, reason
 from raynas.scoring.ledger import Outcome
-from raynas.scoring.replica import WeightsChanged, reason
+from raynas.scoring.replica import WeightsChanged
 from raynas.space import Arch, Space
 
 log = logging.getLogger(__name__)

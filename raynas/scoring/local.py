@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from raynas.errors import reason
 from raynas.results import RunDir, Store
 from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.frozen import changed, checksums, take_apart
 from raynas.scoring.ledger import Outcome
-from raynas.scoring.replica import WeightsChanged, device_name, reason
+from raynas.scoring.replica import WeightsChanged, device_name
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.subject import Subject, subject_of_parts
 from raynas.space import Arch, Space

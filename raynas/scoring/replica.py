@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from raynas.data.pixels import normalise
+from raynas.errors import reason
 from raynas.scoring.core import PRECISIONS, Score, Statistics, score_arch
 from raynas.scoring.frozen import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
@@ -143,12 +144,6 @@ class Replica:
                 count += 1
             logits.cpu()
         return count, time.perf_counter() - began
-
-
-def reason(error: BaseException) -> str:
-    """An exception as one line for a row."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def device_name(device: torch.device) -> str:

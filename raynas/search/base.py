@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from raynas.config import shown
-from raynas.costs import Bounds, Constraints, cost
+from raynas.costs import COSTS, Bounds, Constraints, CostFunction
 from raynas.errors import UserError
 from raynas.search.candidates import Candidates, logger
 from raynas.search.config import Direction
@@ -86,10 +86,12 @@ class Search(ABC):
         budget: int | None,
         generations: int | None = None,
         uniform_over: Uniform = "dimensions",
+        costs: Mapping[str, CostFunction] | None = None,
     ):
         self.space = space
-        self.objectives = Objectives({"accuracy": "max"} if objectives is None else objectives)
-        self.constraints = Constraints(space, constraints or {})
+        self.constraints = Constraints(space, constraints or {}, costs)
+        computed = [*COSTS, *self.constraints.functions]
+        self.objectives = Objectives({"accuracy": "max"} if objectives is None else objectives, computed)
         self.budget = budget
         self.generations = generations
         self.history: list[Evaluated] = []
@@ -152,7 +154,7 @@ class Search(ABC):
         if wanted is not None and len(codes) < (wanted if left is None else min(wanted, left)) and not self._short:
             self._short = True
             logger.warning("from generation %d on there are fewer new archs than wanted (%d)", self._generation, wanted)
-        costs = cost(self.space, codes)
+        costs = self.constraints.costs(codes)
         for index, arch in enumerate(self.space.decode(codes)):
             values = {name: float(costs[name][index]) for name in costs}
             self._queue.append(_Asked(self._generation, codes[index], values, arch))
@@ -200,6 +202,14 @@ class Search(ABC):
         good = [row for row in self.history if row.objectives is not None]
         keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
         return [row for row, kept in zip(good, keep, strict=True) if kept]
+
+    def ranking(self, n: int) -> list[Evaluated]:
+        """The best n of the history's rows, the best first; with several objectives the whole front, in order."""
+        if len(self.objectives.names) > 1:
+            return self.front()
+        good = [row for row in self.history if row.objectives is not None]
+        order = np.argsort(self._scored()[1][:, 0], kind="stable")
+        return [good[index] for index in order[:n]]
 
     def best(self) -> Arch | list[Arch]:
         """The best arch (the first told of equals); with several objectives the archs of the front.

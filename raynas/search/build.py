@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from raynas.config import load_object, nearest
-from raynas.errors import ConfigError
+from raynas.costs import CostFunction
+from raynas.errors import ConfigError, UserError
 from raynas.search.base import AskTell
-from raynas.search.config import SearchConfig
+from raynas.search.config import TIMED, SearchConfig
 from raynas.search.evolution import Evolution
 from raynas.search.nsga2 import NSGA2
 from raynas.search.uniform import RandomSearch
@@ -18,22 +19,30 @@ from raynas.space import Space
 SEARCHES: dict[str, type] = {"random": RandomSearch, "evolution": Evolution, "nsga2": NSGA2}
 
 
-def build_search(config: SearchConfig, space: Space, seed: int | None = None) -> Any:
+def build_search(
+    config: SearchConfig, space: Space, seed: int | None = None, costs: Mapping[str, CostFunction] | None = None
+) -> Any:
     """The ask/tell object that a configuration describes.
 
     It is quick: build the search before a long training, to learn of an impossible constraint or option first.
 
     A user's own `module:object` is called as `object(space, objectives=..., constraints=..., seed=..., **options)`,
-    with `evaluations` and `generations` where the configuration gives them.
+    with `evaluations` and `generations` where the configuration gives them, and `costs` where there are any.
 
     Args:
         seed: in place of the configuration's.
+        costs: costs that are not counted, as functions of codes: `latency` and `throughput` where it goes by them.
 
     Raises:
         ConfigError: the search is unknown, cannot be imported, takes no such option, or is no ask/tell object.
         InfeasibleError: nothing in the space meets the constraints.
-        UserError: an option is out of range.
+        UserError: an option is out of range, or the search goes by latency and `costs` does not have it.
     """
+    for name in TIMED:
+        if (name in config.objectives or name in config.constraints) and name not in (costs or {}):
+            raise UserError(
+                f"the search goes by {name}: give its predictor, build_search(..., costs={{{name!r}: ...}})"
+            )
     make = load_object(config.name, SEARCHES, "search")
     budget = {"evaluations": config.evaluations, "generations": config.generations}
     arguments = {
@@ -41,6 +50,7 @@ def build_search(config: SearchConfig, space: Space, seed: int | None = None) ->
         "constraints": dict(config.constraints),
         "seed": config.seed if seed is None else seed,
         **{name: value for name, value in budget.items() if value is not None},
+        **({"costs": costs} if costs else {}),
         **config.options,
     }
     _check_arguments(config.name, make, arguments)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import Field, FiniteFloat, PositiveFloat, field_validator, model_validator
 
 from raynas.config import Config, nearest, shown
 from raynas.costs import COSTS
+from raynas.costs.latency import Conditions
 
 Direction = Literal["max", "min"]
 _Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
@@ -21,14 +22,39 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """The options of each of our searches: keyword arguments of its class, explained there."""
 
 
+TIMED = ("latency", "throughput")
+"""What is measured on a device and predicted in between: milliseconds of a batch, and images in a second."""
+
+
+class LatencyConfig(Conditions):
+    """How subnets are timed for a search, as in `Conditions`, and
+
+    Attributes:
+        timings: random archs of the space that are timed, for a predictor to learn from.
+        resources: what the Ray actor that times needs, such as `{GPU: 1}` or `{CPU: 2, jetson: 1}`; with none given,
+            the searching process times itself, without Ray.
+    """
+
+    timings: int = Field(300, ge=20)
+    resources: dict[str, PositiveFloat] | None = None
+
+    @model_validator(mode="after")
+    def _gpu(self) -> LatencyConfig:
+        if self.resources is not None and self.device != "cpu" and "GPU" not in self.resources:
+            raise ValueError("resources: Ray shows an actor no GPU that it did not ask for: add GPU: 1")
+        return self
+
+
 class SearchConfig(Config):
     """A search and its budget.
 
     Attributes:
         name: `random`, `evolution`, `nsga2`, or the user's own ask/tell class or function as `module:object`.
         objectives: what to make large or small, by name: a field of the score (`accuracy`), or `macs`, `params`,
-            `paper_macs`, which the search computes itself.
-        constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`; null leaves a side open.
+            `paper_macs`, `latency`, `throughput`, which the search computes itself.
+        constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`, `latency` (milliseconds of a batch)
+            and `throughput` (images in a second); null leaves a side open.
+        latency: on what latency and throughput are measured; given where the search goes by one of them.
         evaluations: the budget, in archs scored; None for the search's own default.
         generations: the budget, in generations after the first population (not for `random`). With both budgets the
             first that is spent ends the search.
@@ -40,6 +66,7 @@ class SearchConfig(Config):
     name: str = "evolution"
     objectives: dict[str, Direction] = Field({"accuracy": "max"}, min_length=1)
     constraints: dict[str, _Bounds] = Field(default_factory=dict)
+    latency: LatencyConfig | None = None
     evaluations: int | None = Field(None, ge=1)
     generations: int | None = Field(None, ge=0)
     options: dict[str, Any] = Field(default_factory=dict)
@@ -50,11 +77,20 @@ class SearchConfig(Config):
     @classmethod
     def _bounds(cls, constraints: Mapping[str, _Bounds]) -> Mapping[str, _Bounds]:
         for name, (low, high) in constraints.items():
-            if name not in COSTS:
-                raise ValueError(f"no constraint on {name!r}{nearest(name, COSTS)}")
+            if name not in (*COSTS, *TIMED):
+                raise ValueError(f"no constraint on {name!r}{nearest(name, (*COSTS, *TIMED))}")
             if low is not None and high is not None and low > high:
                 raise ValueError(f"{name}: the lower bound {low:g} is above the upper bound {high:g}")
         return constraints
+
+    @model_validator(mode="after")
+    def _measured(self) -> SearchConfig:
+        by = [name for name in TIMED if name in self.objectives or name in self.constraints]
+        if by and self.latency is None:
+            raise ValueError(f"{by[0]} of what? Say so in search.latency, such as {{device: cpu, batch_size: 1}}")
+        if self.latency is not None and not by:
+            raise ValueError("latency: neither an objective nor a constraint goes by latency or throughput")
+        return self
 
     @model_validator(mode="after")
     def _known(self) -> SearchConfig:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from raynas.config import shown
-from raynas.costs import Bounds
+from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
@@ -83,6 +83,7 @@ class Evolution(Search):
         mutation: float | Mapping[str, float] | None = None,
         crossover: Literal["gene", "block"] = "gene",
         tries: int = 10,
+        costs: Mapping[str, CostFunction] | None = None,
     ):
         """Args:
             space: what is searched.
@@ -99,6 +100,7 @@ class Evolution(Search):
                 released ones (0.2 in blocks, 0.4 elsewhere) if not given.
             crossover: whether a cross picks by `gene` (as released) or by whole `block` (as the S3 paper says).
             tries: draws for each mutant or cross wanted before the generator gives up.
+            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
 
         Raises:
             InfeasibleError: nothing in the space meets the constraints.
@@ -111,7 +113,7 @@ class Evolution(Search):
         check_mutation(space, self.mutation)
         children = max(population, mutations + crossovers)
         archs, generations = budgets(evaluations, generations, population, children)
-        super().__init__(space, objectives, constraints, seed, archs, generations)
+        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
         if len(self.objectives.names) != 1:
             raise UserError("Evolution ranks by one objective: use NSGA2, or make the others constraints")
         self.population, self.parents = population, parents

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from raynas.costs import Bounds
+from raynas.costs import Bounds, CostFunction
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
 from raynas.search.evolution import budgets, check_crossover, check_mutation, check_probability
@@ -36,6 +36,7 @@ class NSGA2(Search):
         mutation: float | Mapping[str, float] | None = None,
         crossover: Literal["gene", "block"] = "gene",
         tries: int = 10,
+        costs: Mapping[str, CostFunction] | None = None,
     ):
         """Args:
             space: what is searched.
@@ -50,6 +51,7 @@ class NSGA2(Search):
                 one gene in the longest arch on average if not given.
             crossover: whether a cross picks by `gene` or by whole `block`.
             tries: draws for each child wanted before random archs fill the generation.
+            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
 
         Raises:
             InfeasibleError: nothing in the space meets the constraints.
@@ -62,7 +64,7 @@ class NSGA2(Search):
         self.mutation = 1 / len(space.dimensions) if mutation is None else mutation
         check_mutation(space, self.mutation)
         archs, generations = budgets(evaluations, generations, population, population)
-        super().__init__(space, objectives, constraints, seed, archs, generations)
+        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
         self.population = population
         self.crossover_probability = crossover_probability
         self.crossover: Literal["gene", "block"] = crossover

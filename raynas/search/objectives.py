@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,14 @@ class Objectives:
         scored: those that a scorer must return; the rest are costs of the arch.
     """
 
-    def __init__(self, directions: Mapping[str, Direction]):
-        """Raises: UserError: there is no objective, or a direction is neither `max` nor `min`."""
+    def __init__(self, directions: Mapping[str, Direction], costs: Iterable[str] = COSTS):
+        """Args:
+            directions: `max` or `min` by name.
+            costs: names of what the search computes itself.
+
+        Raises:
+            UserError: there is no objective, or a direction is neither `max` nor `min`.
+        """
         if not directions:
             raise UserError("a search needs an objective, such as {'accuracy': 'max'}")
         for name, direction in directions.items():
@@ -34,7 +40,8 @@ class Objectives:
                 raise UserError(f"objective {name!r}: the direction is 'max' or 'min', not {direction!r}")
         self.directions = dict(directions)
         self.names = list(directions)
-        self.scored = [name for name in directions if name not in COSTS]
+        computed = set(costs)
+        self.scored = [name for name in directions if name not in computed]
         self._signs = np.array([-1.0 if direction == "max" else 1.0 for direction in directions.values()])
 
     def read(self, score: Score, costs: Mapping[str, float]) -> dict[str, float] | None:
@@ -56,7 +63,7 @@ class Objectives:
             raise UserError(f"a score must be a mapping with {', '.join(self.scored)}; {score!r} is not")
         else:
             scored = {name: score for name in self.scored}
-        values = {name: costs[name] if name in COSTS else _number(name, scored[name]) for name in self.names}
+        values = {name: _number(name, scored[name]) if name in scored else costs[name] for name in self.names}
         return values if all(math.isfinite(value) for value in values.values()) else None
 
     def minimised(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:

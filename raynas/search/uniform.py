@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raynas.config import shown
-from raynas.costs import Bounds
+from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
@@ -32,6 +32,7 @@ class RandomSearch(Search):
         *,
         evaluations: int = 1050,
         uniform_over: Uniform = "dimensions",
+        costs: Mapping[str, CostFunction] | None = None,
     ):
         """Args:
             space: what is searched.
@@ -40,6 +41,7 @@ class RandomSearch(Search):
             seed: of the draws.
             evaluations: the budget in archs; the default is what `Evolution` spends by default.
             uniform_over: `dimensions` or `archs`; see `Space.sample_codes`.
+            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
 
         Raises:
             InfeasibleError: nothing in the space meets the constraints.
@@ -48,7 +50,7 @@ class RandomSearch(Search):
         at_least(1, evaluations=evaluations)
         if uniform_over not in ("dimensions", "archs"):
             raise UserError(f"uniform_over is 'dimensions' or 'archs', not {shown(uniform_over)}")
-        super().__init__(space, objectives, constraints, seed, evaluations, uniform_over=uniform_over)
+        super().__init__(space, objectives, constraints, seed, evaluations, uniform_over=uniform_over, costs=costs)
 
     def _next_generation(self) -> Codes:
         return self.candidates.random(_CHUNK)

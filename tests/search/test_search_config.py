@@ -66,7 +66,7 @@ def test_the_seed_can_be_given(medium: Space) -> None:
 @pytest.mark.parametrize("name", SEARCHES)
 def test_options_are_the_arguments_of_the_class(name: str) -> None:
     """The configuration's list of options cannot drift from the class."""
-    fixed = {"space", "objectives", "constraints", "seed", "evaluations", "generations"}
+    fixed = {"space", "objectives", "constraints", "seed", "evaluations", "generations", "costs"}
     assert set(OPTIONS[name]) == set(inspect.signature(SEARCHES[name]).parameters) - fixed
 
 

@@ -1,0 +1,171 @@
+"""Searches by latency: what is handed out keeps the predicted limit, and what wins keeps the measured one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_run import PRESET, SPACE, small_run
+
+from raynas.costs import cost
+from raynas.costs.latency import TimedOn, Timing, timed_on
+from raynas.errors import RunDirError, UserError
+from raynas.networks import find_arch
+from raynas.reports import write_report
+from raynas.results import RunDir
+from raynas.search import SearchConfig
+from raynas.searches import Scoring, Settings, choose_winner, make_scorer, read_back, search, time_space, traces
+from raynas.space import Arch
+from raynas.timing.measure import archs_to_time
+from raynas.timing.rows import Outcome
+from raynas.timing.stopwatch import Stopwatch
+from raynas.timing.winners import Candidate, choose
+
+SETTINGS = Settings(
+    search=SearchConfig.model_validate(
+        {
+            **PRESET.search.model_dump(),
+            "constraints": {"latency": [None, 9.0]},
+            "latency": {"timings": 20, "seconds": 0.001},
+        }
+    ),
+    scoring=Scoring(images=40),
+)
+
+
+def truth(arch: Arch) -> float:
+    """Made-up milliseconds, in proportion to the MACs."""
+    return float(cost(SPACE, [arch])["macs"][0]) / 1.5e5
+
+
+def takes(arch: Arch) -> float:
+    """What an arch takes when it is timed: 10 % more than what the predictor learns from says."""
+    return truth(arch) * (1.0 if arch in archs_to_time(SPACE, 20) else 1.1)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> list[Arch]:
+    """A device on which archs take what `takes` says; the archs that were timed on it."""
+    timed: list[Arch] = []
+
+    def time(self: Stopwatch, arch: Arch) -> Outcome:
+        timed.append(arch)
+        ms = takes(arch)
+        slow = 1.0 if len(timed) % 2 else 1.7  # another program, now and then
+        return Outcome(arch, Timing(self.on, slow * ms, (slow * ms, slow * ms), 5, ms / 2.0), None, "here")
+
+    monkeypatch.setattr(Stopwatch, "time", time)
+    return timed
+
+
+def carry_out(run: RunDir, settings: Settings, lines: list[str], name: str = "search") -> Any:
+    settings = time_space(run, settings, name, progress=lines.append)
+    with make_scorer(run, settings, replicas=0) as scorer:
+        made = search(run, settings, scorer, name, progress=lines.append)
+    choose_winner(run, settings, made, name, progress=lines.append)
+    return made
+
+
+def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch]) -> None:
+    run = small_run(tmp_path / "run")
+    lines: list[str] = []
+    made = carry_out(run, SETTINGS, lines)
+    assert len(device) <= 30 and device[:20] == archs_to_time(SPACE, 20)
+    asked = [row.arch for row in made.history]
+    assert len(asked) == 14 and max(map(truth, asked)) <= 9.0 * 1.001  # the prediction is all but exact
+    best = find_arch(run, "best")
+    ranked = [row.arch for row in made.ranking(10)]
+    keeps = [arch for arch in ranked if takes(arch) <= 9.0]
+    assert best == keeps[0] and best in device
+    said = run.read_yaml("best/arch.yaml")["published"]["latency"]
+    assert said["ms"] == pytest.approx(takes(best)) and said["predicted_ms"] == pytest.approx(truth(best), rel=1e-3)
+    rows = {row["arch"]: row for row in run.store.read("latencies").to_pylist()}
+    assert rows[best.id]["predicted_ms"] == said["predicted_ms"]
+    assert "predicted from 20 timings (median error 0.0%, rank correlation 1.000, held out)" in lines[0]
+    assert best.id in lines[-1] and (("breaks the limits" in lines[-1]) == (best != ranked[0]))
+
+    # The same command again: the same search, and nothing is timed.
+    before = list(device)
+    again = carry_out(run, SETTINGS, [])
+    assert device == before and again.history == made.history and find_arch(run, "best") == best
+    other = Settings(search=SETTINGS.search.model_copy(update={"seed": 3}), scoring=SETTINGS.scoring)
+    carry_out(run, other, [], "other")
+    assert len(device) <= len(before) + 10  # its own winners alone
+
+    (main, _) = traces(run)
+    assert main.timed is not None and [row["arch"] for row in main.timed.rows] == [arch.id for arch in ranked]
+    assert [row["keeps"] for row in main.timed.rows] == [takes(arch) <= 9.0 for arch in ranked]
+    page = Path(write_report(run, traces(run))).read_text()
+    assert "Latency, predicted and measured" in page and f"{takes(best):.4f}" in page
+
+
+def test_a_search_goes_on_only_where_it_was_timed(
+    tmp_path: Path, device: list[Arch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(tmp_path / "run")
+    carry_out(run, SETTINGS, [])
+    here = len(device)
+
+    def elsewhere(conditions: Any) -> TimedOn:
+        return timed_on(conditions).model_copy(update={"device": "a phone"})
+
+    monkeypatch.setattr("raynas.timing.stopwatch.timed_on", elsewhere)
+    carry_out(run, SETTINGS, [])  # all is answered from rows: no device is needed
+    with pytest.raises(RunDirError, match=r"seed was 0, is 9.*--name"):
+        carry_out(run, SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 9})}), [])
+    assert len(device) == here
+    lines: list[str] = []
+    carry_out(run, SETTINGS, lines, "there")
+    assert len(device) >= here + 20 and "latency on a phone" in lines[0]
+    assert read_back(run, "search")[1] and read_back(run, "there")[1]
+
+
+def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
+    run = small_run(tmp_path / "run")
+    config = SearchConfig.model_validate(
+        {
+            "name": "nsga2",
+            "objectives": {"accuracy": "max", "latency": "min"},
+            "constraints": {"throughput": [100.0, None], "macs": [None, 1.45e6]},
+            "latency": {"timings": 20, "seconds": 0.001},
+            "evaluations": 16,
+            "options": {"population": 8},
+        }
+    )
+    made = carry_out(run, Settings(search=config, scoring=SETTINGS.scoring), [])
+    for row in made.history:
+        assert row.objectives["latency"] == pytest.approx(truth(row.arch), rel=1e-3)
+        assert truth(row.arch) <= 10.0 * 1.001 and cost(SPACE, [row.arch])["macs"][0] <= 1.45e6
+    written = {name.removesuffix(".yaml") for name in run.list("best/front")}
+    assert written == {row.arch.id for row in made.front() if takes(row.arch) <= 10.0}
+    assert find_arch(run, "best").id in written
+
+
+def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:
+    run = small_run(tmp_path / "run")
+    config = SETTINGS.search.model_copy(update={"constraints": {"latency": (None, 0.5)}})
+    settings = time_space(run, Settings(search=config), progress=None)
+    with pytest.raises(UserError, match=r"had latency in \[.., 0.5\]; this space spans about \[2.*, 2"):
+        make_scorer(run, settings, replicas=0)
+    with pytest.raises(UserError, match="time its space first"):
+        make_scorer(run, SETTINGS, replicas=0)
+
+
+def candidate(arch: Arch, ms: float | None, excess: float) -> Candidate:
+    if ms is None:
+        return Candidate(arch, 4.0, None, None, None, "no memory", np.inf)
+    return Candidate(arch, 4.0, ms, (ms, ms), 1000 / ms, None, excess)
+
+
+def test_what_is_chosen() -> None:
+    archs = archs_to_time(SPACE, 3)
+    fits, over, failed = candidate(archs[0], 4.1, 0), candidate(archs[1], 5.5, 0.1), candidate(archs[2], None, np.inf)
+    assert choose([fits, over], False)[0] == [fits]
+    kept, line = choose([failed, over, fits], False)
+    assert kept == [fits] and line.index(failed.arch.id) < line.index(fits.arch.id) and "no memory" in line
+    kept, line = choose([failed, over], False)
+    assert kept == [over] and line.startswith("none of the best 2 keeps the limits when timed; the nearest is")
+    kept, line = choose([over, fits], True)
+    assert kept == [fits] and line.startswith("1 of 2 on the front break")

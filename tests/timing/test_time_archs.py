@@ -1,0 +1,169 @@
+"""Timings as rows: each arch once on each device, whoever times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import raynas.timing.measure as measure
+from raynas.costs.latency import Conditions, TimedOn, Timing, timed_on
+from raynas.costs.predictor import LatencyPredictor
+from raynas.errors import RunDirError, UserError
+from raynas.results import RunDir
+from raynas.space import Arch, load_space
+from raynas.timing.measure import archs_to_time, time_archs
+from raynas.timing.predict import fit_predictor, stored_predictor
+from raynas.timing.rows import Latencies, Outcome, on_of
+from raynas.timing.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
+
+SPACE = load_space("digits/vit")
+QUICK = Conditions(seconds=0.001)
+ARCHS = archs_to_time(SPACE, 5)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "run", create=True)
+
+
+def put(run: RunDir, archs: list[Arch], on: TimedOn, ms: float = 5.0) -> None:
+    """Rows as if the archs had been timed."""
+    times = [ms + 0.01 * index for index in range(len(archs))]
+    timings = [Timing(on, ms, (ms, ms), 9, ms / 2.0) for ms in times]
+    outcomes = [Outcome(arch, timing, None, "elsewhere") for arch, timing in zip(archs, timings, strict=True)]
+    Latencies(run.store, on).commit(outcomes)
+
+
+def test_archs_to_time_are_a_growing_list() -> None:
+    archs = archs_to_time(SPACE, 300)
+    assert len(set(archs)) == 300 and archs[:5] == ARCHS
+    assert archs[:2] == [SPACE.smallest(), SPACE.largest()]
+    one = SPACE.fix(SPACE.largest())
+    assert archs_to_time(one, 20) == [one.largest()]
+
+
+def test_rows_say_what_was_measured_and_are_measured_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [ARCHS[0], ARCHS[1], ARCHS[0]]
+    rows = time_archs(run, asked, QUICK, predicted_ms=[1.0, 2.0, 1.0], progress=None)
+    assert [row["arch"] for row in rows] == [arch.id for arch in asked]
+    stored = run.store.read("latencies").to_pylist()
+    assert [row["arch"] for row in stored] == [arch.id for arch in asked[:2]]
+    on = timed_on(QUICK)
+    for row, predicted in zip(stored, (1.0, 2.0), strict=True):
+        assert on_of(row) == on and row["status"] == "ok" and row["predicted_ms"] == predicted
+        assert 0 < row["ms_q1"] <= row["ms"] <= row["ms_q3"] and row["passes"] >= 5 and row["ratio"] > 0
+        assert row["images_per_s"] == pytest.approx(1000 / row["ms"]) and row["space"] == SPACE.fingerprint
+    timed = count(monkeypatch)
+    again = time_archs(run, [*asked, ARCHS[2]], QUICK, progress=None)
+    assert timed == [ARCHS[2]] and [row["ms"] for row in again[:3]] == [row["ms"] for row in rows]
+
+
+def count(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[Arch]:
+    """The archs that are truly timed from now on."""
+    timed: list[Arch] = []
+    real = Stopwatch.time
+
+    def time(self: Stopwatch, arch: Arch) -> Outcome:
+        if len(timed) == stop_after:
+            raise KeyboardInterrupt
+        timed.append(arch)
+        return real(self, arch)
+
+    monkeypatch.setattr(Stopwatch, "time", time)
+    return timed
+
+
+@pytest.mark.parametrize(
+    "change", [{"device": "another"}, {"batch_size": 3}, {"dtype": "bf16"}, {"threads": 7}, {"torch": "1.0"}]
+)
+def test_what_was_timed_elsewhere_is_timed_again(
+    run: RunDir, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = timed_on(QUICK)
+    put(run, ARCHS, here.model_copy(update=change))
+    put(run, ARCHS[:1], here)
+    timed = count(monkeypatch)
+    rows = time_archs(run, ARCHS[:2], QUICK, progress=None)
+    assert timed == ARCHS[1:2] and rows[0]["ms"] == 5.0 and rows[1]["host"] != "elsewhere"
+
+
+def test_the_same_choices_in_another_space_are_another_network(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = SPACE.smallest(), SPACE.with_input(size=(16, 16)).smallest()
+    assert small == large
+    put(run, [large], timed_on(QUICK))
+    timed = count(monkeypatch)
+    time_archs(run, [small], QUICK, progress=None)
+    assert timed == [small]
+    rows = time_archs(None, [small, large], QUICK, progress=None)
+    assert [row["space"] for row in rows] == [small.space.fingerprint, large.space.fingerprint]
+
+
+def test_stopped_and_called_again_nothing_is_timed_twice(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "COMMIT_S", 0.0)
+    first = count(monkeypatch, stop_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        time_archs(run, ARCHS, QUICK, progress=None)
+    monkeypatch.undo()
+    second = count(monkeypatch)
+    lines: list[str] = []
+    rows = time_archs(run, ARCHS, QUICK, progress=lines.append)
+    assert [*first, *second] == ARCHS and len(rows) == 5
+    assert run.store.read("latencies")["arch"].to_pylist() == [arch.id for arch in ARCHS]
+
+
+def test_on_another_device_than_before_nothing_is_timed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = timed_on(QUICK).model_copy(update={"device": "a phone"})
+    put(run, ARCHS[:2], there)
+    timed = count(monkeypatch)
+    assert [row["ms"] for row in time_archs(run, ARCHS[:2], QUICK, on=there, progress=None)] == [5.0, 5.01]
+    with pytest.raises(UserError, match=r"earlier timings are on a phone.*here it is .*--name"):
+        time_archs(run, ARCHS[:3], QUICK, on=there, progress=None)
+    assert timed == []
+
+
+def test_an_arch_that_raises_is_a_row(run: RunDir) -> None:
+    vast = QUICK.model_copy(update={"batch_size": 2**50})
+    rows = time_archs(run, ARCHS[:2], vast, progress=None)
+    assert [row["status"] for row in rows] == ["failed", "failed"] and rows[0]["ms"] is None
+    assert "RuntimeError: " in rows[0]["reason"] and "\n" not in rows[0]["reason"]
+    again = time_archs(run, ARCHS[:1], vast, on=on_of(rows[0]), progress=None)  # no more than that is tried again
+    assert again[0]["reason"] == rows[0]["reason"]
+
+
+def test_a_predictor_is_of_rows_of_one_kind(run: RunDir) -> None:
+    archs, on = archs_to_time(SPACE, 20), timed_on(QUICK)
+    with pytest.raises(RunDirError, match="has 0 of the 20 timings"):
+        stored_predictor(run, SPACE, 20, on)
+    put(run, archs, on)
+    assert stored_predictor(run, SPACE, 20, on)(SPACE.encode(archs)) == pytest.approx(5.0, rel=0.1)
+    other = on.model_copy(update={"device": "a phone"})
+    put(run, archs, other, ms=500.0)
+    assert stored_predictor(run, SPACE, 20, on)(SPACE.encode(archs)) == pytest.approx(5.0, rel=0.1)
+    rows = run.store.read("latencies").to_pylist()
+    with pytest.raises(UserError, match="of one space on one device"):
+        fit_predictor(SPACE, rows)
+    assert isinstance(fit_predictor(SPACE, rows[20:]), LatencyPredictor)
+    failed = [{**row, "status": "failed", "reason": "no memory"} for row in rows[:20]]
+    with pytest.raises(UserError, match="none of 20 subnets could be timed, the first: no memory"):
+        fit_predictor(SPACE, failed)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_in_an_actor_an_arch_that_takes_its_process_down_is_a_row() -> None:
+    with stopwatch(QUICK, {"CPU": 2}) as watch:
+        assert isinstance(watch, RemoteStopwatch) and watch.on == timed_on(QUICK)
+        ray.kill(watch._actor)
+        lost, timed = watch.time(ARCHS[0]), watch.time(ARCHS[1])
+    assert lost.timing is None and "its process ended" in str(lost.reason)
+    assert timed.timing is not None and timed.timing.on == watch.on and timed.host
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_no_such_resource_and_no_such_device() -> None:
+    with pytest.raises(UserError, match=r"within 1 s: it needs 1 CPU, 1 jetson .* the cluster has 4 CPU, 0 jetson"):
+        RemoteStopwatch(QUICK, {"jetson": 1}, start_s=1)
+    with pytest.raises(UserError, match=r"^nothing can be timed: latency is to be measured on cuda:9, but"):
+        RemoteStopwatch(Conditions(device="cuda:9"), {})
