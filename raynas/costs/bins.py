@@ -12,6 +12,9 @@ from raynas.costs.chain import Chain
 CELLS = 2**25
 """The most bins of all rows together, eight bytes each: 256 MiB."""
 
+FEW_CELLS = 2**21
+"""As many for a window that few archs are wanted of: made sooner, and each arch takes longer."""
+
 _EXACT_CELLS = 2**22
 """So many are filled in a fraction of a second: bins of one cost are worth that, however wide the window is."""
 
@@ -47,17 +50,17 @@ class Bins:
     cells: int
 
 
-def make_bins(chain: Chain, low: int, high: int, finest: bool) -> Bins:
-    """Bins of one cost, if they are not too many; else as narrow as pays, or (`finest`) as memory allows."""
+def make_bins(chain: Chain, low: int, high: int, cells: int, finest: bool = False) -> Bins:
+    """Bins of one cost, if they are not too many; else as narrow as pays, or (`finest`) as `cells` allows."""
     needed = _needed(chain, low, high)
     lattice = _common_lattice(chain)
     exact = _layout(chain, needed, lattice)
-    if exact.cells <= (CELLS if finest else _EXACT_CELLS):
+    if exact.cells <= (cells if finest else min(cells, _EXACT_CELLS)):
         return exact
     # Every step rounds by half a bin at most: of this width, roundings widen the window on either side by half of it.
     width = 0.0 if finest else (high - low) / len(chain.steps)
-    width = max(width, np.maximum(needed[1] - needed[0], 0).sum() / CELLS)
-    while (bins := _layout(chain, needed, np.maximum(lattice, math.ceil(width)))).cells > CELLS:
+    width = max(width, np.maximum(needed[1] - needed[0], 0).sum() / cells)
+    while (bins := _layout(chain, needed, np.maximum(lattice, math.ceil(width)))).cells > cells:
         width *= 1.25
     return bins
 

@@ -16,7 +16,7 @@ from raynas.space.space import Uniform
 LIMIT = 10_000
 """Random archs in a row that may miss the bounds before the search for one is given up."""
 
-_Bound = tuple[str, float, float]
+Bound = tuple[str, float, float]
 
 _PROBES = 2_000
 _FEW = 0.02
@@ -46,8 +46,7 @@ def sample_within(
     if not isinstance(constraints, Constraints):
         constraints = Constraints(space, constraints)
     constraints.check_feasible()
-    counted = tuple((name, *bounds) for name, bounds in sorted(constraints.bounds.items()) if name in COSTS)
-    narrow = _narrowest(space, counted, uniform_over)
+    narrow = narrowest_bound(constraints, uniform_over)
     draw: Callable[[np.random.Generator, int], Codes] = partial(space.sample_codes, uniform_over=uniform_over)
     if narrow is not None:
         draw = window_of(Distribution.uniform(space, uniform_over), *narrow).sample_codes
@@ -67,12 +66,19 @@ def sample_within(
     return np.concatenate(found)[:n]
 
 
-@lru_cache(maxsize=64)
-def _narrowest(space: Space, bounds: tuple[_Bound, ...], uniform_over: Uniform) -> _Bound | None:
-    """The bound that fewest archs meet; None where enough archs meet all of them.
+def narrowest_bound(constraints: Constraints, uniform_over: Uniform = "dimensions") -> Bound | None:
+    """The counted bound, (cost, low, high), that fewest archs meet; None where enough archs meet all of them.
 
-    It depends on its arguments alone, so that the same seed gives the same archs.
+    Raises:
+        InfeasibleError: no arch meets a bound.
     """
+    counted = tuple((name, *bounds) for name, bounds in sorted(constraints.bounds.items()) if name in COSTS)
+    return _narrowest(constraints.space, counted, uniform_over)
+
+
+@lru_cache(maxsize=64)
+def _narrowest(space: Space, bounds: tuple[Bound, ...], uniform_over: Uniform) -> Bound | None:
+    # It depends on its arguments alone, so that the same seed gives the same archs.
     codes = space.sample_codes(np.random.default_rng(0), _PROBES, uniform_over)
     costs = cost(space, codes)
     meets = [(low <= costs[name]) & (costs[name] <= high) for name, low, high in bounds]

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from raynas.costs.bins import fill, make_bins, numbers
+from raynas.costs.bins import CELLS, fill, make_bins, numbers
 from raynas.costs.chain_builder import chain_of
 from raynas.costs.constraints import interval
 from raynas.costs.total import cost
@@ -35,7 +35,7 @@ _TRIES = 2**17
 class Window:
     """The archs of a distribution whose cost lies in [low, high], both included and infinite where a side is open.
 
-    `finest` makes the bins as narrow as memory allows, where otherwise they are as narrow as pays.
+    It has `cells` bins at most; `finest` makes them as narrow as that allows, instead of as narrow as pays.
 
     Attributes:
         exact: whether every bin is one cost: nothing is drawn in vain then.
@@ -43,13 +43,21 @@ class Window:
             otherwise. 0 proves that the window is empty.
     """
 
-    def __init__(self, distribution: Distribution, name: str, low: float, high: float, finest: bool = False):
+    def __init__(
+        self,
+        distribution: Distribution,
+        name: str,
+        low: float,
+        high: float,
+        cells: int = CELLS,
+        finest: bool = False,
+    ):
         self.distribution, self.name = distribution, name
         self.low, self.high = low, high
         self._chain = chain_of(distribution, name)
         least, greatest = self._chain.span()
         first_cost, last_cost = math.ceil(max(low, least)), math.floor(min(high, greatest))
-        self._bins = make_bins(self._chain, first_cost, last_cost, finest)
+        self._bins = make_bins(self._chain, first_cost, last_cost, cells, finest)
         self.exact = self._bins.exact
         self._mass = fill(self._chain, self._bins)
         last = numbers(self._chain.last)
@@ -82,7 +90,7 @@ class Window:
         while count < n:
             if self.share == 0 or missed >= tries:
                 raise InfeasibleError(f"0 of {missed} archs drawn had {self}")
-            batch = min(math.ceil((n - count) / self._rate), _BATCH)
+            batch = min(max(math.ceil((n - count) / self._rate), missed), _BATCH)  # the more, the longer none is found
             found.append(self.draw(rng, batch))
             count += len(found[-1])
             missed = 0 if len(found[-1]) else missed + batch
@@ -121,16 +129,16 @@ class Window:
 
 
 @lru_cache(maxsize=2)  # tables may be large
-def window_of(distribution: Distribution, name: str, low: float, high: float) -> Window:
+def window_of(distribution: Distribution, name: str, low: float, high: float, cells: int = CELLS) -> Window:
     """A window that archs were found in. It takes up to a few seconds to make, and is kept.
 
     Raises:
         InfeasibleError: no arch is in the window, or none was found; the message says which.
     """
     for finest in (False, True):
-        window = Window(distribution, name, low, high, finest)
+        window = Window(distribution, name, low, high, cells, finest)
         if window.share == 0:
-            raise InfeasibleError(f"no arch has {window}{_nearest(distribution, name, low, high)}")
+            raise InfeasibleError(f"no arch has {window}{_nearest(distribution, name, low, high, cells)}")
         try:
             window.sample_codes(np.random.default_rng(0), 1)
         except InfeasibleError as error:
@@ -140,14 +148,14 @@ def window_of(distribution: Distribution, name: str, low: float, high: float) ->
     raise InfeasibleError(f"no arch was found that has {window}, which does not prove that there is none") from missed
 
 
-def _nearest(distribution: Distribution, name: str, low: float, high: float) -> str:
+def _nearest(distribution: Distribution, name: str, low: float, high: float, cells: int) -> str:
     """The costs next to an empty window, in words; nothing where bins of one cost would be too many."""
     chain = chain_of(distribution, name)
     least, greatest = chain.span()
     low, high = max(low, least - 1), min(high, greatest + 1)
     margin = max(high - low, 1.0)
-    while make_bins(chain, math.ceil(low - margin), math.floor(high + margin), finest=False).exact:
-        values = Window(distribution, name, low - margin, high + margin).values()
+    while make_bins(chain, math.ceil(low - margin), math.floor(high + margin), cells).exact:
+        values = Window(distribution, name, low - margin, high + margin, cells).values()
         below, above = values[values < low], values[values > high]
         if (len(below) or low - margin < least) and (len(above) or high + margin > greatest):
             return f": the nearest have {' and '.join(str(value) for value in (*below[-1:], *above[:1]))}"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
 
 from raynas.costs import Constraints, sample_within
+from raynas.costs.bins import FEW_CELLS
+from raynas.costs.sampling import Bound, narrowest_bound
+from raynas.costs.window import Window
 from raynas.errors import InfeasibleError
-from raynas.space import Codes, Space
+from raynas.space import Codes, Distribution, Space
 from raynas.space.space import Uniform
 
 ENUMERABLE = 20_000
@@ -88,6 +93,32 @@ class Candidates:
         if missing and self.enumerable:
             found.append(self.take(self._rng.permutation(self._all_feasible), missing))
         return np.concatenate(found)
+
+    def mutants(
+        self, parents: Codes, probability: float | Mapping[str, float], tries: int, tally: Counter[str]
+    ) -> Codes:
+        """Mutants, feasible and new, where mutation alone hardly ever meets the constraints; elsewhere none.
+
+        Each parent's are drawn as `Space.mutate_codes` would, out of the window of the narrowest bound.
+
+        Args:
+            parents: a mutant is wanted of each row.
+            probability: as of `Space.mutate_codes`.
+            tries: draws for each mutant wanted.
+            tally: as of `take`.
+        """
+        found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
+        if self.narrow is not None and len(parents):
+            for parent, wanted in zip(*np.unique(parents, axis=0, return_counts=True), strict=True):
+                window = Window(Distribution.of_mutants(self.space, parent, probability), *self.narrow, cells=FEW_CELLS)
+                with suppress(InfeasibleError):  # too few to be found
+                    found.append(self.take(window.sample_codes(self._rng, tries * wanted), wanted, tally))
+        return np.concatenate(found)
+
+    @cached_property
+    def narrow(self) -> Bound | None:
+        """The bound that makes feasible archs rare, (cost, low, high); None where they are not."""
+        return narrowest_bound(self.constraints, self._uniform_over)
 
     def _draw(self, n: int) -> Codes:
         """n random feasible archs; fewer where they are too rare to find so many."""

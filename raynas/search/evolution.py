@@ -57,7 +57,9 @@ class Evolution(Search):
       gene with k choices changes with (k - 1) / k of it. Blocks that a greater depth adds are random.
     * A cross takes every gene from either of two parents that have the same active genes (the same depth). The pair is
       redrawn up to 50 times; a parent may pair with itself, and the child is then a duplicate.
-    * Each generator gives up after `tries` draws for each arch wanted.
+    * Each generator gives up after `tries` draws for each arch wanted. In windows that hold less than a fiftieth of the
+      space, where hardly any mutant is inside, the mutants that are missing are drawn out of the window: each as
+      probable as mutation makes it.
 
     What differs from the released script: the children of the last generation count like all others (there they are
     evaluated, but never ranked), and a pair of parents that never matches is dropped instead of crossed badly.
@@ -139,7 +141,13 @@ class Evolution(Search):
     def _mutants(self, parents: Codes) -> Codes:
         drawn = parents[self._rng.integers(len(parents), size=self.tries * self.mutations)]
         mutants = self.space.mutate_codes(drawn, self._rng, self.mutation)
-        return self.candidates.take(mutants, self.mutations, self.tally["mutation"])
+        taken = self.candidates.take(mutants, self.mutations, self.tally["mutation"])
+        missing = self.mutations - len(taken)
+        if not missing or self.candidates.narrow is None:
+            return taken
+        parents = parents[self._rng.integers(len(parents), size=missing)]
+        more = self.candidates.mutants(parents, self.mutation, self.tries, self.tally["mutation"])
+        return np.concatenate([taken, more])
 
     def _crosses(self, parents: Codes) -> Codes:
         pairs = self._rng.integers(len(parents), size=(self.tries * self.crossovers, 1 + _REDRAWS, 2))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raynas.space.counting import count_below
-from raynas.space.space import Codes, Space, Uniform
+from raynas.space.space import INACTIVE, Codes, Space, Uniform
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,17 @@ class Distribution:
         if over == "archs":
             return cls(space, tuple(_shares(below) for below in count_below(space.dimensions)))
         return cls(space, tuple(_shares([1] * len(dimension.choices)) for dimension in space.dimensions))
+
+    @classmethod
+    def of_mutants(cls, space: Space, code: np.ndarray, probability: float | Mapping[str, float]) -> Distribution:
+        """What `Space.mutate_codes` makes of one arch, int16 [dimensions]."""
+        shares = []
+        for dimension, choice, rate in zip(space.dimensions, code, space.mutation_rates(probability), strict=True):
+            each = np.full(len(dimension.choices), 1.0 if choice == INACTIVE else rate) / len(dimension.choices)
+            if choice != INACTIVE:
+                each[choice] += 1 - rate
+            shares.append(_shares(each.tolist()))
+        return cls(space, tuple(shares))
 
     def with_weights(self, weights: Mapping[str, Sequence[float]]) -> Distribution:
         """This distribution with other weights (of any sum) for the choices of some dimensions, by name."""

@@ -333,10 +333,14 @@ class Space:
             probability: one for all genes, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`.
                 Genes that begin to act (blocks added by a greater depth) are drawn at random.
         """
-        rates = np.array([self._rate(dimension, probability) for dimension in self.dimensions])
+        rates = self.mutation_rates(probability)
         fresh = np.stack([rng.integers(len(d.choices), size=len(codes)) for d in self.dimensions], axis=1)
         redraw = (rng.random(codes.shape) < rates) | (codes == INACTIVE)
         return self.canonical(np.where(redraw, fresh, codes).astype(np.int16))
+
+    def mutation_rates(self, probability: float | Mapping[str, float]) -> np.ndarray:
+        """The probability of each gene of being redrawn, float64 [dimensions]; see `mutate_codes`."""
+        return np.array([self._rate(dimension, probability) for dimension in self.dimensions], dtype=np.float64)
 
     def _rate(self, dimension: Dimension, probability: float | Mapping[str, float]) -> float:
         rate: float | None

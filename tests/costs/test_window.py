@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from raynas.costs import COSTS, bins, cost, span
+from raynas.costs import COSTS, cost, span
+from raynas.costs.bins import CELLS
 from raynas.costs.chain_builder import chain_of
 from raynas.costs.window import Window, window_of
 from raynas.errors import InfeasibleError
@@ -47,7 +48,7 @@ def test_every_cost_that_there_is_and_no_other(make: Callable[[], Space], name: 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("rounded", [False, True])
 def test_archs_have_their_probabilities_given_the_window(
-    make: Callable[[], Space], distribution: Any, rounded: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Space], distribution: Any, rounded: bool
 ) -> None:
     space = make()
     codes = everything(space)
@@ -55,10 +56,9 @@ def test_archs_have_their_probabilities_given_the_window(
     low, high = np.quantile(macs, [0.55, 0.6]).astype(int)
     inside = codes[(low <= macs) & (macs <= high)]
     expected = staged.probabilities(distribution(space), inside)
-    if rounded:  # bins of several costs each, as in spaces that are too large for others
-        monkeypatch.setattr(bins, "_EXACT_CELLS", 0)
-        monkeypatch.setattr(bins, "CELLS", 40 * chain_of(distribution(space), "macs").rows)
-    one = Window(distribution(space), "macs", low, high)
+    # Rounded: bins of several costs each, as in spaces that are too large for others.
+    cells = 8 * chain_of(distribution(space), "macs").rows if rounded else CELLS
+    one = Window(distribution(space), "macs", low, high, cells)
     assert one.exact is not rounded
     if rounded:
         assert one.share >= expected.sum() - 1e-12
@@ -85,18 +85,17 @@ def test_windows_in_gaps_are_empty_and_their_neighbours_named() -> None:
         window_of(Distribution.uniform(space), "macs", int(macs[-1]) + 1, np.inf)
 
 
-def test_what_is_not_proved_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_proved_is_not_said() -> None:
     """Bins too coarse to tell: the costs next to the gap fall into those that may meet it."""
     space = staged.depths()
     macs = np.unique(cost(space, everything(space))["macs"])
     middle = macs[len(macs) // 2 :]
     gap = np.flatnonzero(np.diff(middle) > 2)[0]
-    monkeypatch.setattr(bins, "_EXACT_CELLS", 0)
-    monkeypatch.setattr(bins, "CELLS", 10 * chain_of(Distribution.uniform(space), "macs").rows)
+    cells = 10 * chain_of(Distribution.uniform(space), "macs").rows
     with pytest.raises(
         InfeasibleError, match=r"no arch was found that has .*, which does not prove that there is none"
     ):
-        window_of(Distribution.uniform(space), "macs", int(middle[gap]) + 1, int(middle[gap + 1]) - 1)
+        window_of(Distribution.uniform(space), "macs", int(middle[gap]) + 1, int(middle[gap + 1]) - 1, cells)
 
 
 def test_no_arch_is_off_the_lattice_of_its_costs() -> None:
@@ -122,3 +121,20 @@ def test_the_same_seed_draws_the_same_archs() -> None:
     assert (first == second).all() and len(np.unique(first, axis=0)) == 50
     macs = cost(space, first)["macs"]
     assert (macs >= 0.9e9).all() and (macs <= 0.901e9).all()
+
+
+@pytest.mark.parametrize("make", SPACES)
+def test_mutants_have_a_distribution_of_their_own(make: Callable[[], Space]) -> None:
+    space = make()
+    codes = everything(space)
+    parent = codes[len(codes) // 3]
+    rates = {space.dimensions[1].template: 0.5, "*": 0.3}
+    expected = staged.probabilities(Distribution.of_mutants(space, parent, rates), codes)
+    assert expected.sum() == pytest.approx(1, abs=1e-12)
+    n = 40_000
+    drawn = Counter(row.tobytes() for row in space.mutate_codes(np.tile(parent, (n, 1)), rng(), rates))
+    observed = np.array([drawn[row.tobytes()] for row in codes])
+    often = expected * n >= 5
+    assert often.sum() > 20
+    pooled = [*observed[often], observed[~often].sum()], [*expected[often] * n, expected[~often].sum() * n]
+    assert chisquare(*pooled).pvalue > 0.001
