@@ -313,4 +313,4 @@ def _measured(candidate: Candidate | None, on: str) -> dict[str, Any]:
     """What a winner's file says of its time, for information."""
     if candidate is None:
         return {}
-    return {"latency": {**candidate.describe(), "on": on}}
+    return {"latency": {**candidate.describe(), "timed_on": on}}
