@@ -1,0 +1,25 @@
+"""The window benchmark measures windows that hold what it says; what it measures is the machine's matter."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from raynas.bench.window import bench_window
+from raynas.costs import cost
+from raynas.space import load_space
+
+
+def test_windows_hold_what_is_said() -> None:
+    lines: list[str] = []
+    wide, single = bench_window("autoformer/tiny", shares=(0.1, 1e-6), draws=200, progress=lines.append)
+    assert len(lines) == 2 and lines[0].startswith("macs in [")
+    space = load_space("autoformer/tiny")
+    macs = cost(space, space.sample_codes(np.random.default_rng(3), 20_000))["macs"]
+    for timing in (wide, single):
+        inside = ((macs >= timing.low) & (macs <= timing.high)).mean()
+        assert timing.held == pytest.approx(inside, abs=5 * math.sqrt(inside / 20_000))
+        assert timing.accepted == 1 and timing.setup > 0
+    assert wide.held > 3 * single.held and single.rejection > wide.rejection > 0
