@@ -175,6 +175,16 @@ def test_bench_times_networks_in_turns(run: RunDir, capsys: pytest.CaptureFixtur
     assert all(row["seconds"] > 0 for row in rows)
 
 
+def test_bench_times_subnets_alone_and_once(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_yaml("space.yaml", load_space("digits/vit").to_dict())
+    command = ["bench", "latency", "digits/deit", "--batch-size", "3", "--seconds", "0.01", "--run", run.uri]
+    assert main(command) == 0
+    shown = capsys.readouterr().out.splitlines()[-3:]
+    assert main(command) == 0 and capsys.readouterr().out.splitlines()[-3:] == shown
+    (row,) = run.store.read("latencies").to_pylist()
+    assert row["device"] in shown[0] and f"{row['ms']:.3f}" in shown[2] and row["batch_size"] == 3
+
+
 def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", run.uri]) == 0
     path = Path(capsys.readouterr().out.strip())
