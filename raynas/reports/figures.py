@@ -49,6 +49,29 @@ class Mark:
 
 
 @matplotlib.rc_context(_STYLE)
+def regret(curves: Mapping[str, np.ndarray]) -> Figure:
+    """How far searches are from the best that there is.
+
+    Args:
+        curves: by algorithm the regret [seeds, evaluations], an accuracy between 0 and 1: drawn as its mean with the
+            95 % interval of the mean.
+    """
+    figure, axes = _new(7.2, 3.8)
+    for (name, values), colour in zip(curves.items(), PALETTE, strict=False):
+        evaluations = np.arange(1, values.shape[1] + 1)
+        mean = values.mean(axis=0)
+        half = 1.96 * values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros_like(mean)
+        axes.plot(evaluations, mean, color=colour, label=name)
+        axes.fill_between(evaluations, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
+    axes.set(xlabel="subnets scored", ylabel="accuracy below the best there is")
+    started = max(values[:, min(10, values.shape[1]) - 1].mean() for values in curves.values())
+    axes.set_ylim(0, 1.3 * started or 1)  # the first few are far off, and would flatten the rest
+    _percent(axes)
+    axes.legend()
+    return figure
+
+
+@matplotlib.rc_context(_STYLE)
 def accuracy_against_macs(
     groups: Mapping[str, tuple[np.ndarray, np.ndarray]],
     front: tuple[np.ndarray, np.ndarray],

@@ -32,6 +32,7 @@ class NSGA2(Search):
         evaluations: int | None = None,
         generations: int | None = None,
         population: int = 50,
+        parents: int | None = None,
         crossover_probability: float = 0.9,
         mutation: float | Mapping[str, float] | None = None,
         crossover: Literal["gene", "block"] = "gene",
@@ -46,6 +47,8 @@ class NSGA2(Search):
             evaluations: the budget in archs.
             generations: the budget in generations after the first population; 20 if no budget is given.
             population: archs that survive, and archs of each generation.
+            parents: draw parents from the best so many of the population, by rank and then distance, as ViTAS says
+                (20 of 50; neither its release nor the algorithm as published does); from all of it if not given.
             crossover_probability: how often a child has two parents.
             mutation: probability of redrawing a gene of a child: one for all, or by template with `"*"` for the rest;
                 one gene in the longest arch on average if not given.
@@ -58,6 +61,8 @@ class NSGA2(Search):
             UserError: an argument is out of range.
         """
         at_least(1, evaluations=evaluations, population=population, tries=tries)
+        if parents is not None:
+            at_least(1, parents=parents)
         at_least(0, generations=generations)
         check_crossover(crossover)
         check_probability("crossover_probability", crossover_probability)
@@ -66,6 +71,7 @@ class NSGA2(Search):
         archs, generations = budgets(evaluations, generations, population, population)
         super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
         self.population = population
+        self.parents = population if parents is None else parents
         self.crossover_probability = crossover_probability
         self.crossover: Literal["gene", "block"] = crossover
         self.tries = tries
@@ -79,6 +85,8 @@ class NSGA2(Search):
         if all(row.objectives is None for row in self.history):  # the first population; or everything failed so far
             return self.candidates.random(self.population)
         parents, rank, crowding = self._survive()
+        best = np.lexsort((-crowding, rank))[: self.parents]
+        parents, rank, crowding = parents[best], rank[best], crowding[best]
         n = self.tries * self.population
         first, second = (parents[self._tournaments(rank, crowding, n)] for _ in range(2))
         crossed = self.space.crossover_codes(first, second, self._rng, by=self.crossover)

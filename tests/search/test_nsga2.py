@@ -137,3 +137,18 @@ def test_tournaments_go_by_rank_then_crowding() -> None:
     winners = np.bincount(search._tournaments(rank, crowding, 40_000), minlength=4) / 40_000
     # The k-th best of four wins against itself and those below it: (2 (4 - k) + 1) / 16.
     assert winners == pytest.approx(np.array([3, 5, 7, 1]) / 16, abs=0.01)
+
+
+def test_parents_come_from_the_best_of_the_population(medium: Space) -> None:
+    """With one parent, no crossing and no mutation there is nobody to descend from but the best so far."""
+    search = NSGA2(medium, population=10, parents=1, generations=1, crossover_probability=0, mutation=0.15)
+    drive(search)
+    best = max((row.arch for row in search.history if row.generation == 0), key=accuracy)
+    children = [row.arch for row in search.history if row.generation == 1]
+
+    def distance(arch: Arch) -> int:
+        return int((medium.encode([arch]) != medium.encode([best])).sum())
+
+    assert len(children) == 10 and np.mean([distance(arch) for arch in children]) < len(medium.dimensions) / 3
+    with pytest.raises(UserError, match="parents must be an integer of at least 1"):
+        NSGA2(medium, parents=0)

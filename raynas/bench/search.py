@@ -1,0 +1,101 @@
+"""Every search algorithm on an exact benchmark: a space of 4,000 archs, all of which have been scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from raynas.costs import cost
+from raynas.errors import InfeasibleError
+from raynas.search import SearchConfig, build_search
+from raynas.space import Space, load_space
+from raynas.space.load import SPACES
+
+SPACE = "digits/vitas_block"
+TABLE = SPACES / "digits" / "vitas_block_scores.parquet"
+SEARCHES: dict[str, dict[str, Any]] = {
+    "random": {"name": "random"},
+    "evolution": {"name": "evolution"},
+    "nsga2": {"name": "nsga2"},
+    "nsga2, 20 parents": {"name": "nsga2", "options": {"parents": 20}},
+}
+
+
+@dataclass(frozen=True)
+class Regrets:
+    """One algorithm.
+
+    Attributes:
+        name: of the algorithm.
+        regret: [seeds, evaluations], the best accuracy that there is less the best one found so far.
+    """
+
+    name: str
+    regret: np.ndarray
+
+
+def known_scores(space: Space) -> list[dict[str, float]]:
+    """The accuracy of every arch by its id, in each of the five supernets that were scored in full."""
+    table = pq.read_table(TABLE, columns=["seed", "arch", "accuracy"]).to_pydict()
+    scores: list[dict[str, float]] = [{} for _ in range(1 + max(table["seed"]))]
+    for seed, arch, accuracy in zip(table["seed"], table["arch"], table["accuracy"], strict=True):
+        scores[seed][arch] = accuracy
+    assert all(len(each) == space.cardinality() for each in scores)
+    return scores
+
+
+def bench_search(
+    macs: float | None = 1e6,
+    evaluations: int = 400,
+    seeds: int = 20,
+    searches: Sequence[str] = tuple(SEARCHES),
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Regrets]:
+    """Carry out searches whose every score is looked up.
+
+    Args:
+        macs: the budget, in multiply-accumulates; None for none.
+        evaluations: archs that each search may ask for.
+        seeds: of each search; seed i searches supernet i modulo five, the same for every algorithm.
+        searches: names of `SEARCHES`.
+        progress: called with a line at each search.
+
+    Raises:
+        InfeasibleError: no arch meets the budget.
+    """
+    space = load_space(SPACE)
+    scores = known_scores(space)
+    archs = list(space.enumerate())
+    fits = cost(space, archs)["macs"] <= (np.inf if macs is None else macs)
+    if not fits.any():
+        raise InfeasibleError(f"no arch of {SPACE} has at most {macs:g} MACs")
+    best = [max(each[arch.id] for arch, fit in zip(archs, fits, strict=True) if fit) for each in scores]
+    found = []
+    for name in searches:
+        progress(f"{name}, {seeds} seeds")
+        curves = []
+        for seed in range(seeds):
+            known = scores[seed % len(scores)]
+            accuracies = _searched(space, SEARCHES[name], macs, evaluations, seed, known)
+            curves.append(best[seed % len(scores)] - np.maximum.accumulate(accuracies))
+        length = min(len(curve) for curve in curves)
+        found.append(Regrets(name, np.stack([curve[:length] for curve in curves])))
+    return found
+
+
+def _searched(
+    space: Space, config: dict[str, Any], macs: float | None, evaluations: int, seed: int, known: dict[str, float]
+) -> np.ndarray:
+    """The accuracies in the order in which a search asked for them."""
+    settings = {**config, "evaluations": evaluations, "seed": seed, "constraints": {"macs": (None, macs)}}
+    search = build_search(SearchConfig.model_validate(settings), space)
+    told: list[float] = []
+    while archs := search.ask(50):
+        values = [known[arch.id] for arch in archs]
+        search.tell(archs, values)
+        told += values
+    return np.array(told)

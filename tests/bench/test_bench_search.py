@@ -1,0 +1,30 @@
+"""The exact benchmark of search algorithms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from raynas.bench.search import TABLE, bench_search, known_scores
+from raynas.costs import cost
+from raynas.space import load_space
+
+
+def test_the_table_holds_every_arch_of_the_space_as_it_is() -> None:
+    space = load_space("digits/vitas_block")
+    archs = list(space.enumerate())
+    table = pq.read_table(TABLE)
+    assert table.schema.metadata[b"space"].decode() == space.fingerprint
+    assert table.num_rows == 5 * len(archs) == 20_000
+    for scores in known_scores(space):
+        assert set(scores) == {arch.id for arch in archs} and 0 <= min(scores.values()) < max(scores.values()) <= 1
+    assert table["macs"].to_pylist()[: len(archs)] == cost(space, archs)["macs"].tolist()
+
+
+def test_regret_is_what_is_left_to_the_best_under_the_budget() -> None:
+    space = load_space("digits/vitas_block")
+    archs = list(space.enumerate())
+    (found,) = bench_search(macs=1e5, evaluations=1000, seeds=2, searches=["random"])
+    fits = int((cost(space, archs)["macs"] <= 1e5).sum())
+    assert found.regret.shape == (2, fits) and 0 < fits < 1000  # it asks for every arch that fits, and for none twice
+    assert (found.regret[:, -1] == 0).all() and (found.regret >= 0).all() and (np.diff(found.regret) <= 0).all()
