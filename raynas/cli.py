@@ -97,6 +97,34 @@ def search(options: argparse.Namespace) -> None:
     print(f"Winner: {run.name}/{path}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
 
 
+def rank(options: argparse.Namespace) -> None:
+    """Say how well inherited weights rank subnets."""
+    from raynas.heartbeat import heartbeat
+    from raynas.rank import rank_lines, rank_run
+    from raynas.results import RunDir
+    from raynas.scoring import LocalScorer, ScorePool
+
+    run = RunDir(options.run)
+    preset = _preset(run, options)
+    gpus = 1 if options.gpu else 0
+    scorer = ScorePool(run, options.replicas, gpus=gpus) if options.replicas else LocalScorer(run)
+    with run.lock(), heartbeat("ranking"):
+        rows = rank_run(
+            run,
+            scorer,
+            preset.retrain_recipe,
+            archs=options.archs,
+            buckets=options.buckets,
+            train=options.train,
+            finetune_epochs=options.finetune,
+            seeds=range(options.seeds),
+            truth=options.truth,
+            parallel=options.parallel,
+        )
+    for line in rank_lines(rows):
+        print(line)
+
+
 def evaluate(options: argparse.Namespace) -> None:
     """Measure finished networks on the test split."""
     from raynas.evaluate import evaluate as evaluate_networks
@@ -222,6 +250,26 @@ def bench_latency(options: argparse.Namespace) -> None:
         print(f"{name:<40}{row['macs']:>16,}{rest}")
 
 
+def bench_search(options: argparse.Namespace) -> None:
+    """Compare search algorithms on a space whose every subnet has been scored."""
+    from raynas.bench.search import bench_search as measure
+    from raynas.statistics import mean_interval
+
+    found = measure(options.macs, options.evaluations, options.seeds, progress=print)
+    places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
+    print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")
+    print(f"{'':<20}" + "".join(f"{n:>20}" for n in places))
+    for this in found:
+        spreads = [mean_interval((100 * this.regret[:, n - 1]).tolist()) for n in places]
+        cells = [f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}" for mean, half in spreads]
+        print(f"{this.name:<20}" + "".join(f"{cell:>20}" for cell in cells))
+    if options.figure:
+        from raynas.reports.figures import regret
+
+        regret({this.name: this.regret for this in found}).savefig(options.figure, dpi=160)
+        print(f"Figure: {options.figure}")
+
+
 def bench_score(options: argparse.Namespace) -> None:
     """Compare a scoring pool with what arithmetic alone allows."""
     from raynas.bench.score import bench_score as measure
@@ -312,6 +360,29 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp16"])
     _set(this)
 
+    this = _verb(
+        verbs,
+        "rank",
+        rank,
+        "say how well inherited weights rank subnets: by MACs, and against networks trained on their own",
+        "raynas rank runs/a --archs 2000 --train 50",
+    )
+    _run(this)
+    this.add_argument("--archs", type=_positive, default=2000, metavar="N", help="subnets to score (default: 2000)")
+    this.add_argument("--buckets", type=_positive, default=8, metavar="N", help="equal ranges of MACs (default: 8)")
+    this.add_argument(
+        "--truth", metavar="FILE", help="Parquet file of networks trained alone: network, values, accuracy"
+    )
+    this.add_argument(
+        "--train", type=_positive, default=0, metavar="N", help="train N of the subnets alone as the truth"
+    )
+    this.add_argument("--finetune", type=_positive, metavar="EPOCHS", help="and fine-tune the same for so many epochs")
+    this.add_argument("--seeds", type=_positive, default=1, metavar="N", help="trainings of each (default: 1)")
+    this.add_argument("--parallel", type=_positive, metavar="N", help="trainings at a time; 1: without Ray")
+    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
+    _set(this)
+
     this = _verb(verbs, "evaluate", evaluate, "measure finished networks on the test split", "raynas evaluate runs/a")
     _run(this)
     _arch(this, default=None, more=" (default: the winner and every retrained network)")
@@ -389,6 +460,11 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--run", metavar="DIR", help="run directory that keeps the timings, and answers from them")
     text = "time in a Ray actor with this, such as GPU=1 or jetson=1; repeatable (default: in this process)"
     this.add_argument("--resource", dest="resources", action=_Resource, metavar="NAME=AMOUNT", help=text)
+    this = _verb(kinds, "search", bench_search, "compare search algorithms on 4,000 subnets that all have been scored")
+    this.add_argument("--macs", type=float, default=1e6, metavar="N", help="budget in MACs (default: 1e6)")
+    this.add_argument("--evaluations", type=_positive, default=400, metavar="N", help="of each (default: 400)")
+    this.add_argument("--seeds", type=_positive, default=20, metavar="N", help="of each algorithm (default: 20)")
+    this.add_argument("--figure", metavar="FILE", help="draw regret against evaluations")
     this = _verb(kinds, "score", bench_score, "compare a scoring pool with its bare forward passes")
     this.add_argument("--run", metavar="DIR", help="its supernet and images (default: an untrained one on the digits)")
     this.add_argument("--replicas", type=_positive, default=2, metavar="N", help="Ray actors (default: 2)")

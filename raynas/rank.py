@@ -1,0 +1,306 @@
+"""How well inherited weights rank subnets: correlations with MACs, and with the networks trained on their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy import stats
+
+from raynas.costs import sample_within, span
+from raynas.errors import InfeasibleError, UserError
+from raynas.networks import read_space
+from raynas.results import RunDir
+from raynas.retrain import retrain
+from raynas.space import Arch, Space
+from raynas.training.recipe import Recipe
+
+Row = dict[str, Any]
+RESAMPLES = 1000
+FEWEST = 4  # pairs: an interval from fewer says nothing
+FINETUNE_RATE = 0.1  # of the recipe's learning rate: what is inherited is refined, not replaced
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is ranked: archs, by eight or so equal ranges of MACs.
+
+    Attributes:
+        edges: [buckets + 1] MACs.
+        buckets: the archs of each, the cheapest first.
+    """
+
+    edges: np.ndarray
+    buckets: list[list[Arch]]
+
+    def spread(self, n: int) -> list[Arch]:
+        """n of them, as evenly from the buckets as there are archs in them."""
+        rounds = max(len(bucket) for bucket in self.buckets)
+        return [bucket[i] for i in range(rounds) for bucket in self.buckets if i < len(bucket)][:n]
+
+
+def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sample:
+    """About n different archs: as many from each of some equal ranges of MACs, equally likely by dimension within it.
+
+    A range with fewer archs gives all that were found in it.
+
+    Raises:
+        UserError: there are fewer archs wanted than buckets.
+    """
+    if not 1 <= buckets <= n:
+        raise UserError(f"rank at least as many archs as there are buckets: {n} archs, {buckets} buckets")
+    edges = np.linspace(*span(space)["macs"], buckets + 1)
+    each = n // buckets
+    found: list[list[Arch]] = []
+    for bucket in range(buckets):
+        window = (float(edges[bucket]), float(edges[bucket + 1]))
+        try:
+            codes = sample_within(space, {"macs": window}, np.random.default_rng([seed, bucket]), 4 * each)
+        except InfeasibleError:  # a range that no arch is in
+            codes = space.sample_codes(np.random.default_rng(0), 0)
+        found.append(list(dict.fromkeys(space.decode(codes)))[:each])
+    return Sample(edges, found)
+
+
+def rank(
+    run: RunDir,
+    scorer: Any,
+    sample: Sample,
+    truth: Mapping[str, Mapping[str, float]] | None = None,
+    seed: int = 0,
+) -> list[Row]:
+    """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
+
+    Args:
+        run: gets the rows as its table `rankings`.
+        scorer: a `ScorePool` or `LocalScorer` of this run, entered.
+        sample: what is scored.
+        truth: accuracies by network id, by what they are of: `{"scratch": {...}}`. Their archs must be in the sample,
+            or scored in this run before.
+        seed: of the bootstrap.
+
+    Returns:
+        One row for each pair of quantities, statistic and bucket (`bucket` None: all of them). Intervals are 95 %
+        percentile bootstrap over networks.
+    """
+    scores = [scorer.score(bucket) for bucket in sample.buckets]
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    for bucket, scored in enumerate([*scores, [row for each in scores for row in each]]):
+        whole = bucket == len(scores)
+        place = {
+            "bucket": None if whole else bucket,
+            "low": float(sample.edges[0 if whole else bucket]),
+            "high": float(sample.edges[-1 if whole else bucket + 1]),
+        }
+        good = [row for row in scored if row["accuracy"] is not None]
+        found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
+        rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
+    truth = truth or {}
+    known = {"inherited": _inherited(run), **truth}
+    names = list(known)
+    place = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
+    for i, x in enumerate(names):
+        for y in names[i + 1 :]:
+            both = sorted(set(known[x]) & set(known[y]))
+            if x == "inherited" and not both:
+                raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
+            found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
+            rows += [{"x": x, "y": y, **place, **row} for row in found]
+    run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
+    return rows
+
+
+def pearson(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Pearson's correlation of each resample [draws]: indices [draws, n] into x and y [n]."""
+    x, y = x[draws], y[draws]
+    x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
+    return (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+
+
+def spearman(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each resample: Pearson's of the ranks within it, ties at their mean."""
+    x, y = (stats.rankdata(each[draws], axis=1).ravel() for each in (x, y))
+    return pearson(x, y, np.arange(draws.size).reshape(draws.shape))
+
+
+def kendall(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Kendall's tau-b of each resample.
+
+    How often each pair of points comes in a resample is the product of how often its points do: with counts w, the
+    pairs that agree less those that disagree are w' S w, S the products of the signs of their differences.
+    """
+    n = len(x)
+    counts = np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float32)
+    agree, differ_x, differ_y = np.zeros((3, len(draws)))
+    for start in range(0, n, 1000):  # so many rows of the matrices at a time
+        rows = slice(start, start + 1000)
+        signs = [np.sign(each[rows, None] - each).astype(np.float32) for each in (x, y)]
+        mine = counts[:, rows]
+        agree += (mine @ (signs[0] * signs[1]) * counts).sum(axis=1, dtype=np.float64)
+        differ_x += (mine @ np.abs(signs[0]) * counts).sum(axis=1, dtype=np.float64)
+        differ_y += (mine @ np.abs(signs[1]) * counts).sum(axis=1, dtype=np.float64)
+    return agree / np.sqrt(differ_x * differ_y)
+
+
+STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "pearson": pearson,
+    "spearman": spearman,
+    "kendall": kendall,
+}
+
+
+def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generator) -> list[Row]:
+    """Pearson, Spearman and Kendall (tau-b) of two lists, each with its 95 % bootstrap interval.
+
+    A value is None where there are too few pairs or one of the lists is constant.
+    """
+    pairs = (np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    n = len(pairs[0])
+    rows: list[Row] = [{"statistic": name, "value": None, "lower": None, "upper": None} for name in STATISTICS]
+    if n >= FEWEST and all(len(np.unique(each)) > 1 for each in pairs):
+        draws = rng.integers(n, size=(RESAMPLES, n))
+        varies = np.all([np.ptp(each[draws], axis=1) > 0 for each in pairs], axis=0)
+        draws = np.concatenate([np.arange(n)[None], draws[varies]])
+        for row in rows:
+            value, *resampled = STATISTICS[row["statistic"]](*pairs, draws)
+            low, high = np.percentile(resampled, [2.5, 97.5])
+            row.update(value=float(value), lower=float(low), upper=float(high))
+    return [{**row, "networks": n} for row in rows]
+
+
+def read_truth(path: str | Path) -> pa.Table:
+    """A table of networks trained on their own: a Parquet file with columns `network`, `values` and `accuracy`.
+
+    `values` is the architecture as JSON; rows of one network are several seeds.
+
+    Raises:
+        UserError: there is no such file, or it lacks a column.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+    missing = [name for name in ("network", "values", "accuracy") if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path} lacks the column {missing[0]!r}: a truth table has network, values and accuracy")
+    return table
+
+
+def archs_of(table: pa.Table, space: Space) -> list[Arch]:
+    """The archs of a truth table, each once.
+
+    Raises:
+        UserError: one is not of the space.
+    """
+    values = dict.fromkeys(table["values"].to_pylist())
+    return list(dict.fromkeys(space.arch(json.loads(each)) for each in values))
+
+
+def accuracies(table: pa.Table) -> dict[str, float]:
+    """Mean accuracy over seeds by network id; networks that failed or were not measured are left out."""
+    rows = table.select(["network", "accuracy"]).to_pylist()
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["accuracy"] is not None:
+            found.setdefault(row["network"], []).append(row["accuracy"])
+    return {network: float(np.mean(values)) for network, values in found.items()}
+
+
+def train_alone(
+    run: RunDir,
+    archs: Sequence[Arch],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    finetune_epochs: int | None = None,
+    parallel: int | None = None,
+    progress: Callable[[str], None] = print,
+) -> dict[str, dict[str, float]]:
+    """Train networks on their own, from scratch and (with a number of epochs) also from what they inherit.
+
+    What was trained before in this run is not trained again.
+
+    Returns:
+        Accuracies on the search split by network id: `{"scratch": ..., "finetuned": ...}`.
+    """
+    trained = {"scratch": retrain(run, archs, recipe, "scratch", seeds, "train", parallel, progress)}
+    if finetune_epochs is not None:
+        rate = recipe.lr * FINETUNE_RATE
+        short = recipe.model_copy(update={"epochs": finetune_epochs, "warmup_epochs": 0, "lr": rate})
+        trained["finetuned"] = retrain(run, archs, short, "finetuned", seeds, "train", parallel, progress)
+    return {how: accuracies(pa.Table.from_pylist(rows)) for how, rows in trained.items()}
+
+
+def _inherited(run: RunDir) -> dict[str, float]:
+    """Accuracies of everything scored in a run, by network id; of several paths to one network their mean."""
+    return accuracies(run.store.read("scores", ["network", "accuracy"]))
+
+
+def rank_lines(rows: Sequence[Row]) -> list[str]:
+    """The table of a ranking as text."""
+    lines = [f"{'':<34}{'networks':>9}" + "".join(f"{name:>26}" for name in STATISTICS)]
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row
+    for (x, y, bucket, low, high), found in groups.items():
+        where = "" if bucket is None else f", {low / 1e6:,.4g} to {high / 1e6:,.4g} M"
+        cells = "".join(f"{_cell(found[name]):>26}" for name in STATISTICS)
+        lines.append(f"{f'{y} by {x}{where}':<34}{found['kendall']['networks']:>9,}{cells}")
+    return lines
+
+
+def _cell(row: Row) -> str:
+    if row["value"] is None:
+        return "-"
+    return f"{row['value']:.3f} [{row['lower']:.3f}, {row['upper']:.3f}]"
+
+
+def rank_run(
+    run: RunDir,
+    scorer: Any,
+    recipe: Recipe,
+    *,
+    archs: int = 2000,
+    buckets: int = 8,
+    train: int = 0,
+    finetune_epochs: int | None = None,
+    seeds: Sequence[int] = (0,),
+    truth: str | Path | None = None,
+    parallel: int | None = None,
+    seed: int = 0,
+) -> list[Row]:
+    """Everything that `raynas rank` does.
+
+    Args:
+        scorer: a `ScorePool` or `LocalScorer` of this run, not entered: trainings come first, and need its CPUs.
+        recipe: of networks trained on their own.
+        archs: how many to score.
+        buckets: ranges of MACs.
+        train: how many of them to train on their own, evenly from the buckets.
+        finetune_epochs: fine-tune the same networks for so many epochs, too.
+        seeds: of these trainings.
+        truth: a table of networks trained elsewhere (see `read_truth`).
+        parallel: trainings at a time, as Ray tasks; 1 for none of Ray.
+        seed: of the sample and the bootstrap.
+
+    Raises:
+        UserError: the settings or the truth table do not fit.
+    """
+    space = read_space(run)
+    table = None if truth is None else read_truth(truth)
+    sample = sample_by_budget(space, archs, buckets, seed)
+    known: dict[str, Mapping[str, float]] = {}
+    measured_elsewhere = [] if table is None else archs_of(table, space)
+    if table is not None:
+        known["truth"] = accuracies(table)
+    if train:
+        known |= train_alone(run, sample.spread(train), recipe, seeds, finetune_epochs, parallel)
+    with scorer:
+        scorer.score(measured_elsewhere)
+        return rank(run, scorer, sample, known, seed)
