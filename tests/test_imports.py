@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "training": {"cluster", "costs", "data", "nets", "preset", "results", "space"},
     # Over a whole search: it times what the search goes by before it, and its candidates after it.
     "timing": {"cluster", "costs", "networks", "results", "search", "space"},
-    "bench": {"costs", "data", "nets", "networks", "results", "scoring", "space"},
+    "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""
 

@@ -11,6 +11,7 @@ import yaml
 from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
 from raynas.reports.html import Percent
+from raynas.reports.sharing import sharing_section
 from raynas.results import RunDir
 from raynas.statistics import mean_interval
 
@@ -43,6 +44,7 @@ def render(content: Content) -> str:
             _progress(content),
             _latency(content),
             _winner(content),
+            _sharing(content),
             _probes(content),
             _test_split(content),
             _what_was_run(content),
@@ -211,6 +213,10 @@ def _winner(content: Content) -> str:
         "The blocks as a table",
     )
     return html.section("The winner, block by block", picture, html.preformatted(values))
+
+
+def _sharing(content: Content) -> str:
+    return "" if content.space is None else sharing_section(content.space)
 
 
 def _probes(content: Content) -> str:

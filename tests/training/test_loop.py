@@ -108,6 +108,25 @@ def test_sandwich_gradient_is_the_sum_of_its_passes() -> None:
         torch.testing.assert_close(trained[name], parameter.detach() - 0.1 * parameter.grad, atol=1e-6, rtol=1e-5)
 
 
+def test_both_paths_of_a_bilateral_supernet_are_trained() -> None:
+    """The smallest subnet on its left and on its right path; the largest, which is all of it, once."""
+    space = SPACE.replace(constants=SPACE.constants.model_copy(update={"sharing": "bilateral"}))
+    settings = recipe(opt="momentum", momentum=0.0, weight_decay=0.0, epochs=1, batch_size=96, lr=0.1, warmup_epochs=0)
+    trained = train_loop(space, few(), plan({"name": "sandwich", "random": 0}), settings).model.state_dict()
+    model = build_supernet(space)
+    model.load_state_dict(start_weights())
+    ((images, labels),) = list(TrainLoader(few(), batch_size=96, seed=derive(0, "data", 0)).epoch(0))
+    F.cross_entropy(model(images, space.largest(), side="left"), labels).backward()
+    for side in ("left", "right"):
+        F.cross_entropy(model(images, space.smallest(), side=side), labels).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(trained[name], parameter.detach() - 0.1 * parameter.grad, atol=1e-6, rtol=1e-5)
+    # What is scored is the mean of both paths' logits.
+    both = [model(images, space.smallest(), side=side) for side in ("left", "right")]
+    torch.testing.assert_close(model(images, space.smallest()), (both[0] + both[1]) / 2)
+
+
 def test_gradient_sets_are_kept_apart() -> None:
     apart = train_loop(SPACE, few(), plan("sandwich", gradients=f"{HERE}:LargestAlone"), recipe())
     alone = train_loop(SPACE, few(), plan(f"{HERE}:largest_alone"), recipe())

@@ -1,0 +1,292 @@
+"""What the `raynas` command does, one thin function for each verb; `raynas.cli` reads the options.
+
+Imports stand in the functions: `raynas --help` and a slip of the pen wait for no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from raynas.errors import UserError
+
+if TYPE_CHECKING:
+    from raynas.preset import Preset
+
+
+def demo(options: argparse.Namespace) -> None:
+    """The whole way on the digits."""
+    from raynas.demo import run_demo
+
+    run_demo(options.run)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train a supernet."""
+    from raynas.heartbeat import heartbeat
+    from raynas.training import train as train_supernet
+
+    preset = _preset(options.preset, options)
+    with heartbeat("training the supernet"):
+        run = train_supernet(preset, run_dir=options.run, workers=options.workers, use_gpu=options.gpu)
+    print(f"Next: raynas search {shlex.quote(run.name)}")
+
+
+def search(options: argparse.Namespace) -> None:
+    """Search a trained supernet."""
+    from raynas.console import describe_cost
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import find_arch
+    from raynas.results import RunDir
+    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, choose_winner, make_scorer, time_space
+    from raynas.searches import search as search_run
+
+    run = RunDir(options.run)
+    preset = _preset(run, options)
+    scoring = Scoring(images=options.images, precision=options.precision)
+    gpus = 1 if options.gpu else 0
+    with run.lock(), heartbeat("searching"):
+        # Before there are replicas, which would disturb what is timed.
+        settings = time_space(run, Settings(search=preset.search, scoring=scoring), options.name)
+        with make_scorer(run, settings, options.replicas, gpus) as scorer:
+            done = [(settings, search_run(run, settings, scorer, options.name), options.name)]
+            if options.random:
+                random = settings.model_copy(update={"search": baseline(preset.search, done[0][1].evaluations)})
+                name = BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}"
+                done.append((random, search_run(run, random, scorer, name), name))
+        for each in done:
+            choose_winner(run, *each)
+    path = "best/arch.yaml" if options.name == MAIN else f"searches/{options.name}/arch.yaml"
+    winner = find_arch(run, "best") if options.name == MAIN else None
+    print(f"Winner: {run.name}/{path}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
+
+
+def rank(options: argparse.Namespace) -> None:
+    """Say how well inherited weights rank subnets."""
+    from raynas.heartbeat import heartbeat
+    from raynas.rank import rank_lines, rank_run
+    from raynas.results import RunDir
+    from raynas.scoring import LocalScorer, ScorePool
+
+    run = RunDir(options.run)
+    preset = _preset(run, options)
+    gpus = 1 if options.gpu else 0
+    scorer = ScorePool(run, options.replicas, gpus=gpus) if options.replicas else LocalScorer(run)
+    with run.lock(), heartbeat("ranking"):
+        rows = rank_run(
+            run,
+            scorer,
+            preset.retrain_recipe,
+            archs=options.archs,
+            buckets=options.buckets,
+            train=options.train,
+            finetune_epochs=options.finetune,
+            seeds=range(options.seeds),
+            truth=options.truth,
+            parallel=options.parallel,
+        )
+    for line in rank_lines(rows):
+        print(line)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Measure finished networks on the test split."""
+    from raynas.evaluate import evaluate as evaluate_networks
+    from raynas.evaluate import networks_to_evaluate
+    from raynas.heartbeat import heartbeat
+    from raynas.results import RunDir
+
+    run = RunDir(options.run)
+    with heartbeat("evaluating"):
+        rows = evaluate_networks(run, networks_to_evaluate(run, options.arch), options.again)
+    print(f"{'arch':<14}{'weights':<12}{'seed':>5}{'MACs':>16}{'top-1':>9}{'images':>9}{'reading':>9}")
+    for row in rows:
+        seed = "" if row["seed"] is None else row["seed"]
+        print(
+            f"{row['arch']:<14}{row['how']:<12}{seed:>5}{row['macs']:>16,}{row['accuracy']:>9.2%}{row['images']:>9,}"
+            f"{row['reading']:>9}"
+        )
+    count = max(row["reading"] for row in run.store.read("evaluations", ["reading"]).to_pylist())
+    print(f"The test split has been read {count} time(s) in this run.")
+
+
+def retrain(options: argparse.Namespace) -> None:
+    """Train found networks on their own."""
+    from raynas.console import retrained_lines
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import find_arch
+    from raynas.results import RunDir
+    from raynas.retrain import retrain as retrain_networks
+
+    run = RunDir(options.run)
+    preset = _preset(run, options)
+    start = options.start or preset.retrain.start
+    how: Any = "finetuned" if start == "inherited" else "scratch"
+    seeds = range(options.seeds) if options.seeds else preset.retrain.seeds
+    train_on = options.on or preset.retrain.train_on
+    archs = [find_arch(run, name) for name in options.arch or ["best"]]
+    with heartbeat("retraining"):
+        rows = retrain_networks(run, archs, preset.retrain_recipe, how, list(seeds), train_on, options.parallel)
+    for line in retrained_lines(rows):
+        print(line)
+    print(f"Next: raynas evaluate {shlex.quote(options.run)}")
+
+
+def import_(options: argparse.Namespace) -> None:
+    """Read released weights."""
+    from raynas.importing import import_supernet
+
+    preset = _preset(options.preset, options) if options.preset else None
+    given = (options.system, options.checkpoint, options.run, options.data, options.space, preset, options.weights)
+    run = import_supernet(*given)
+    verb = "evaluate" if run.exists("best/arch.yaml") else "search"
+    print(f"Imported into {run.name}. Next: raynas {verb} {shlex.quote(run.name)}")
+
+
+def export(options: argparse.Namespace) -> None:
+    """Write a network as plain files."""
+    from raynas.export import choose, export_into_run
+    from raynas.export import export as export_network
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import Network, find_arch, trained_networks
+    from raynas.results import RunDir
+
+    run = RunDir(options.run)
+    arch = find_arch(run, options.arch)
+    network = Network(arch, "inherited") if options.inherited else choose(trained_networks(run), arch)
+    print(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
+    with heartbeat("exporting"):
+        if options.to is None:
+            export_into_run(run, network, options.onnx)
+        else:
+            export_network(run, network, options.to, options.onnx)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the HTML page."""
+    from raynas.reports import write_report
+    from raynas.results import RunDir
+    from raynas.searches import traces
+
+    run = RunDir(options.run)
+    print(write_report(run, traces(run)))
+
+
+def bench_forward(options: argparse.Namespace) -> None:
+    """Time forward passes."""
+    from raynas.bench.forward import bench_forward as time_networks
+    from raynas.results import RunDir
+
+    run = None if options.run is None else RunDir(options.run)
+    timings = time_networks(options.names, options.batch_size, options.rounds, options.threads, run)
+    print(f"{'network':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}")
+    for timing in timings:
+        low, high = (f"{1000 * value:.2f}" for value in timing.quartiles)
+        rate = timing.batch_size / timing.median
+        print(f"{timing.name:<40}{timing.macs:>16,}{1000 * timing.median:>12.2f}{f'{low} to {high}':>20}{rate:>12,.1f}")
+
+
+def bench_latency(options: argparse.Namespace) -> None:
+    """Time subnets as a search by latency does."""
+    from raynas.config import Document, validate
+    from raynas.costs.latency import Conditions
+    from raynas.heartbeat import heartbeat
+    from raynas.networks import find_arch
+    from raynas.results import RunDir
+    from raynas.space import load_arch
+    from raynas.timing.measure import time_archs
+    from raynas.timing.rows import on_of
+
+    run = None if options.run is None else RunDir(options.run)
+    given = {name: getattr(options, name) for name in Conditions.model_fields}
+    conditions = validate(Conditions, Document(given, "raynas bench latency"))
+    archs = [load_arch(name) if run is None else find_arch(run, name) for name in options.archs]
+    with heartbeat("timing"):
+        rows = time_archs(run, archs, conditions, options.resources)
+    print(f"on {on_of(rows[0])}")
+    print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")
+    for name, row in zip(options.archs, rows, strict=True):
+        if row["status"] == "ok":
+            spread = f"{row['ms_q1']:.3f} to {row['ms_q3']:.3f}"
+            rest = f"{row['ms']:>12.3f}{spread:>20}{row['images_per_s']:>12,.1f}{row['passes']:>8}"
+        else:
+            rest = f"  {row['reason']}"
+        print(f"{name:<40}{row['macs']:>16,}{rest}")
+
+
+def bench_search(options: argparse.Namespace) -> None:
+    """Compare search algorithms on a space whose every subnet has been scored."""
+    from raynas.bench.search import bench_search as measure
+    from raynas.statistics import mean_interval
+
+    found = measure(options.macs, options.evaluations, options.seeds, progress=print)
+    places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
+    print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")
+    print(f"{'':<20}" + "".join(f"{n:>20}" for n in places))
+    for this in found:
+        spreads = [mean_interval((100 * this.regret[:, n - 1]).tolist()) for n in places]
+        cells = [f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}" for mean, half in spreads]
+        print(f"{this.name:<20}" + "".join(f"{cell:>20}" for cell in cells))
+    if options.figure:
+        from raynas.reports.figures import regret
+
+        regret({this.name: this.regret for this in found}).savefig(options.figure, dpi=160)
+        print(f"Figure: {options.figure}")
+
+
+def bench_score(options: argparse.Namespace) -> None:
+    """Compare a scoring pool with what arithmetic alone allows."""
+    from raynas.bench.score import bench_score as measure
+    from raynas.heartbeat import heartbeat
+
+    with heartbeat("scoring"):
+        found = measure(options.run, replicas=options.replicas, archs=options.archs, progress=print)
+    for name, value in found.items():
+        print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")
+
+
+def bench_step(options: argparse.Namespace) -> None:
+    """Compare training steps."""
+    from raynas.bench.step import bench_step as time_steps
+
+    timings = time_steps(options.rounds, options.batch_size, options.threads, print)
+    print(f"{'network':<28}{'median ms':>12}{'ratio':>8}")
+    for timing in timings:
+        print(f"{timing.name:<28}{1000 * timing.seconds:>12.1f}{timing.ratio:>8.3f}")
+
+
+def bench_window(options: argparse.Namespace) -> None:
+    """Time random archs within narrow windows."""
+    from raynas.bench.window import bench_window as time_windows
+
+    timings = time_windows(options.space, options.cost, options.shares, options.draws, options.uniform_over)
+    columns = ("holds", "set-up s", "accepted", "ms/arch", "rejection")
+    print(f"{options.cost + ' window':<34}" + "".join(f"{column:>10}" for column in columns))
+    for this in timings:
+        window = f"[{this.low:.0f}, {this.high:.0f}]"
+        times = f"{1000 * this.each:>10.3f}{1000 * this.rejection:>10.3g}" if this.held else f"{'empty':>10}"
+        print(f"{window:<34}{this.held:>10.2g}{this.setup:>10.3f}{this.accepted:>10.1%}{times}")
+
+
+def cost(options: argparse.Namespace) -> None:
+    """Print MACs and parameters."""
+    from raynas.console import cost_table
+
+    print(cost_table(options.name))
+
+
+def _preset(source: Any, options: argparse.Namespace) -> Preset:
+    """A preset by name or file, or a run's own, with what the command line changes."""
+    from raynas.config import Document, validate
+    from raynas.preset import Preset, load_preset, override, parse_overrides
+    from raynas.results import RunDir
+
+    changes = parse_overrides(options.changes)
+    if getattr(options, "data", None) is not None:
+        changes = {"data": {"name": options.data}, **changes}
+    if not isinstance(source, RunDir):
+        return load_preset(source, changes)
+    if not source.exists("preset.yaml"):
+        raise UserError(f"{source.name} has no preset.yaml: train a supernet first (raynas train, or raynas import)")
+    return override(validate(Preset, Document(source.read_yaml("preset.yaml"), f"{source.name}/preset.yaml")), changes)
