@@ -96,6 +96,9 @@ def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> C
     if not callable(function):
         raise ConfigError(f"{what} {part.name!r} is not callable")
     parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < given and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ConfigError(f"{what} {part.name!r} takes {len(positional)} arguments by position; a {what} gets {given}")
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     options = [p.name for p in named[given:]]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -66,12 +66,12 @@ class Recipe(Config):
         seed: of everything random in training.
     """
 
-    epochs: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
+    epochs: int = Field(ge=1, le=10**6)
+    batch_size: int = Field(ge=1, le=10**7)
     accumulate: int = Field(default=1, ge=1)
     opt: str = "adamw"
     opt_args: dict[str, Any] = Field(default_factory=dict)
-    lr: float = Field(gt=0)
+    lr: float = Field(gt=0, le=1e4)
     lr_base_batch: int | None = Field(default=512, ge=1)
     weight_decay: float = Field(default=0.05, ge=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)

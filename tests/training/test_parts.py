@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from training_parts import SPACE, plan
+from training_parts import SPACE, plan, recipe
 
 from raynas.config import parse_yaml, validate
 from raynas.errors import ConfigError
@@ -80,6 +80,7 @@ def test_distillation_loss_by_hand() -> None:
         ("objective: {name: labels, temperature: 2}", "objective 'labels' has no option 'temperature' (it has none)"),
         ("gradients: {name: sum, weight: 1}", "gradient policy 'sum' has no option 'weight' (it has none)"),
         ("sampler: nowhere:thing", "sampler 'nowhere:thing' cannot be imported"),
+        ("sampler: os:system", "sampler 'os:system' takes 1 arguments by position; a sampler gets 3"),
         ("samplr: sandwich", "unknown key 'samplr' (did you mean 'sampler'?)"),
     ],
 )
@@ -87,6 +88,12 @@ def test_wrong_names_are_told_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate(Plan, parse_yaml(text, "p.yaml"))
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{"lr": 1e300}, {"epochs": 10**40}, {"batch_size": 10**40}])
+def test_numbers_beyond_any_use_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="less than or equal"):
+        recipe(**changes)
 
 
 def test_own_part_needs_its_required_option() -> None:
