@@ -16,7 +16,7 @@ demo: $(VENV)/installed
 	$(BIN)/raynas demo
 
 test: lint
-	$(BIN)/python -m pytest --durations=10
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=10
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""One Ray for the whole test session, kept small and quiet."""
+"""One Ray for each test process (`make test` starts two), kept small and quiet."""
 
 from __future__ import annotations
 
