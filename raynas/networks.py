@@ -71,7 +71,8 @@ def find_arch(run: RunDir, name: str) -> Arch:
             raise UserError(
                 f"arch {name} was not scored in {run.name}: give one of its `scores` table, or an arch file"
             )
-        return read_space(run).arch(json.loads(found[0]["values"]))
+        space, values = read_space(run), json.loads(found[0]["values"])
+        return space.arch(values) if values in space else space.off_grid(values)
     return _fitted(load_arch(name), read_space(run))
 
 

@@ -115,6 +115,14 @@ def test_a_scored_arch_is_found_by_its_id(run: RunDir) -> None:
     assert find_arch(run, made.history[3].arch.id) == made.history[3].arch
 
 
+def test_so_is_one_off_the_spaces_grid(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    arch = SPACE.off_grid({**SPACE.smallest(), "width": 40})
+    with LocalScorer(run, images=10) as scorer:
+        scorer.score([arch])
+    assert find_arch(run, arch.id) == arch and arch not in SPACE
+
+
 def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     carry_out(run, SETTINGS)
