@@ -205,6 +205,8 @@ def _winner(content: Content) -> str:
     rows = [[block, *(arch.get(f"{block}.{leaf}") for leaf in leaves)] for block in blocks]
     table = html.table("blocks", ["block", *(leaf.replace("_", " ") for leaf in leaves)], rows)
     whole = ", ".join(f"{key} {value}" for key, value in arch.items() if ".blocks." not in f".{key}")
+    if not blocks:  # one block, stacked: all of it is in the values
+        return html.section("The winner", html.paragraph(f"{arch.id}: {whole}."), html.preformatted(values))
     picture = html.figure(
         figures.svg(figures.blocks(arch, content.space), "blocks"),
         f"Bars for each of the winner's {len(blocks)} blocks ({whole}); the values are in the table below.",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
 import pytest
 import torch
 from nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, some_archs
 from torch import Tensor
 
+from raynas.costs import cost
 from raynas.nets.supernet import Supernet
-from raynas.space import Arch
+from raynas.space import Arch, Space
 
 every_space = pytest.mark.parametrize("name", DEFINITIONS)
 MASKABLE = ["autoformer", "clipped rectangle", "deit", "thirds alone", "blocks differ", "kept anywhere"]
@@ -30,6 +32,21 @@ def test_an_extracted_subnet_computes_what_the_supernet_computes(name: str) -> N
             assert subnet.space == space.fix(arch)
             torch.testing.assert_close(subnet(images), supernet(images, arch, side=side), rtol=0, atol=1e-5)
             torch.testing.assert_close(subnet(images), subnet(images, arch), rtol=0, atol=0)
+
+
+@every_space
+def test_a_subnet_of_its_own_space_costs_what_it_costs_in_the_large_one(name: str) -> None:
+    """And it can be drawn, saved, read back and scaled there: its one-point space is a space like any other."""
+    space = make_space(name)
+    for arch in some_archs(space, 6):
+        alone = space.fix(arch)
+        assert {key: list(each) for key, each in cost(alone, [alone.smallest()]).items()} == {
+            key: list(each) for key, each in cost(space, [arch]).items()
+        }
+        assert Space.from_dict(alone.to_dict()).smallest() == arch == alone.sample(np.random.default_rng(0))
+        macs = int(cost(space, [arch])["macs"][0])
+        scaled = space.scaled(arch, macs=2 * macs)
+        assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(2 * macs, rel=0.5)
 
 
 @every_execution

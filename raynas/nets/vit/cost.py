@@ -92,7 +92,9 @@ def terms(space: Space) -> list[Term]:
         Term("positions", ("patch_size", "width"), partial(_positions, space)),
     ]
     for index in range(slots(space)):
-        _, query, mlp = block_genes(space, index)
+        heads, query, mlp = block_genes(space, index)
+        if not space.has(heads):  # a block that is never kept
+            continue
         attention, hidden = partial(_attention, space), partial(_mlp, space, mlp)
         if space.has("block.heads"):
             # Whether the block is there at all depends on the depth, which all of its choices may decide.
