@@ -121,6 +121,15 @@ def test_mistakes_are_told() -> None:
         supernet(images, space.off_grid(deep))
 
 
+def test_a_block_that_no_arch_keeps_is_not_there() -> None:
+    space = make_space("kept anywhere")
+    arch = next(arch for arch in some_archs(space, 40) if not arch["blocks.1.kept"] and arch["blocks.0.kept"])
+    subnet = make_supernet(space).extract(arch)
+    more = {**arch, "blocks.1.kept": True, "blocks.1.heads": 1, "blocks.1.mlp_ratio": 2.0}
+    with pytest.raises(UserError, match="keeps block 1, which no arch of the supernet keeps"):
+        subnet(make_images(space, 1), space.off_grid(more))
+
+
 def test_an_mlp_without_a_hidden_channel_is_refused() -> None:
     definition = make_space("deit").to_dict()
     definition["dimensions"]["blocks"] = {"heads": [1], "mlp_ratio": [0.05, 1.0]}

@@ -79,8 +79,8 @@ def stacked_depth(space: Space, patch_size: Any, width: Any, query: Any, mlp: An
     values = [np.asarray(value) for value in (patch_size, width, query, mlp)]
     patch_size, width, query, mlp = np.broadcast_arrays(*values)
     fixed = _patch_embedding(space, patch_size, width).macs + _head(space, width).macs
-    gene = "block.mlp_ratio" if space.has("block.mlp_ratio") else "block.mlp_width"
-    block = _attention(space, patch_size, width, query).macs + _mlp(space, gene, patch_size, width, mlp).macs
+    hidden = _mlp(space, block_genes(space, 0)[2], patch_size, width, mlp).macs
+    block = _attention(space, patch_size, width, query).macs + hidden
     room = (space.constants.depth_macs - fixed) // block
     return np.clip(room, 1, space.constants.max_depth).astype(np.int64)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -233,11 +233,14 @@ class VitSupernet(Supernet):
         """One block.
 
         Raises:
-            UserError: the supernet is not that deep.
+            UserError: the supernet is not that deep, or does not have this block.
         """
         if index >= len(self.blocks):
             raise UserError(f"the arch has more than the supernet's {len(self.blocks)} blocks")
-        return cast(Block, self.blocks[index])
+        block = self.blocks[index]
+        if not isinstance(block, Block):
+            raise UserError(f"the arch keeps block {index}, which no arch of the supernet keeps")
+        return block
 
     # -- the network -----------------------------------------------------------------------------------------------
 
