@@ -73,6 +73,7 @@ def rank(
     scorer: Any,
     sample: Sample,
     truth: Mapping[str, Mapping[str, float]] | None = None,
+    others: Sequence[Arch] = (),
     seed: int = 0,
 ) -> list[Row]:
     """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
@@ -81,8 +82,9 @@ def rank(
         run: gets the rows as its table `rankings`.
         scorer: a `ScorePool` or `LocalScorer` of this run, entered.
         sample: what is scored.
-        truth: accuracies by network id, by what they are of: `{"scratch": {...}}`. Their archs must be in the sample,
-            or scored in this run before.
+        truth: accuracies by network id, by what they are of: `{"scratch": {...}}`. Their archs must be in the sample
+            or among `others`.
+        others: archs outside the sample that are scored for their truth alone.
         seed: of the bootstrap.
 
     Returns:
@@ -90,9 +92,10 @@ def rank(
         percentile bootstrap over networks.
     """
     scores = [scorer.score(bucket) for bucket in sample.buckets]
+    everything = [row for each in scores for row in each]
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
-    for bucket, scored in enumerate([*scores, [row for each in scores for row in each]]):
+    for bucket, scored in enumerate([*scores, everything]):
         whole = bucket == len(scores)
         place = {
             "bucket": None if whole else bucket,
@@ -103,7 +106,8 @@ def rank(
         found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
         rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
     truth = truth or {}
-    known = {"inherited": _inherited(run), **truth}
+    # Of this call's scores alone: the run may hold others, on other images or in another precision.
+    known = {"inherited": _by_network([*everything, *scorer.score(others)]), **truth}
     names = list(known)
     place = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
     for i, x in enumerate(names):
@@ -205,7 +209,10 @@ def archs_of(table: pa.Table, space: Space) -> list[Arch]:
 
 def accuracies(table: pa.Table) -> dict[str, float]:
     """Mean accuracy over seeds by network id; networks that failed or were not measured are left out."""
-    rows = table.select(["network", "accuracy"]).to_pylist()
+    return _by_network(table.select(["network", "accuracy"]).to_pylist())
+
+
+def _by_network(rows: Sequence[Row]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for row in rows:
         if row["accuracy"] is not None:
@@ -234,12 +241,7 @@ def train_alone(
         rate = recipe.lr * FINETUNE_RATE
         short = recipe.model_copy(update={"epochs": finetune_epochs, "warmup_epochs": 0, "lr": rate})
         trained["finetuned"] = retrain(run, archs, short, "finetuned", seeds, "train", parallel, progress)
-    return {how: accuracies(pa.Table.from_pylist(rows)) for how, rows in trained.items()}
-
-
-def _inherited(run: RunDir) -> dict[str, float]:
-    """Accuracies of everything scored in a run, by network id; of several paths to one network their mean."""
-    return accuracies(run.store.read("scores", ["network", "accuracy"]))
+    return {how: _by_network(rows) for how, rows in trained.items()}
 
 
 def rank_lines(rows: Sequence[Row]) -> list[str]:
@@ -302,5 +304,4 @@ def rank_run(
     if train:
         known |= train_alone(run, sample.spread(train), recipe, seeds, finetune_epochs, parallel)
     with scorer:
-        scorer.score(measured_elsewhere)
-        return rank(run, scorer, sample, known, seed)
+        return rank(run, scorer, sample, known, measured_elsewhere, seed)

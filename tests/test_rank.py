@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,17 @@ def test_every_pair_is_correlated(ranked: RunDir) -> None:
     columns = np.array([[trained[network, how] for network in networks] for how in ("scratch", "finetuned")])
     assert row["value"] == pytest.approx(np.corrcoef(columns)[0, 1])
     assert any("inherited by macs" in line for line in rank_lines(rows))
+
+
+def test_scores_measured_otherwise_do_not_mix_in(ranked: RunDir) -> None:
+    trained = ranked.store.read("networks").to_pylist()
+    with LocalScorer(ranked, images=20) as scorer:
+        rows = scorer.score([SPACE.arch(json.loads(row["values"])) for row in trained])
+    assert len(rows) == 10
+    before = ranked.store.read("rankings").to_pylist()[: 3 * (4 + 3)]
+    recipe = override(PRESET, {"retrain.recipe.epochs": 1}).retrain_recipe
+    again = rank_run(ranked, LocalScorer(ranked), recipe, archs=24, buckets=3, train=5, finetune_epochs=1, parallel=1)
+    assert [row["value"] for row in again] == [row["value"] for row in before]
 
 
 def test_a_truth_table_from_elsewhere(ranked: RunDir, tmp_path: Path) -> None:
