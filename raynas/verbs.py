@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raynas.errors import UserError
@@ -220,6 +221,8 @@ def bench_search(options: argparse.Namespace) -> None:
     from raynas.bench.search import bench_search as measure
     from raynas.statistics import mean_interval
 
+    if options.figure and not Path(options.figure).resolve().parent.is_dir():
+        raise UserError(f"{options.figure}: there is no such folder")
     found = measure(options.macs, options.evaluations, options.seeds, progress=print)
     places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
     print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from raynas.costs import cost
-from raynas.errors import InfeasibleError
+from raynas.errors import InfeasibleError, UserError
 from raynas.search import SearchConfig, build_search
 from raynas.space import Space, load_space
 from raynas.space.load import SPACES
@@ -66,7 +67,10 @@ def bench_search(
 
     Raises:
         InfeasibleError: no arch meets the budget.
+        UserError: the budget is not a finite number.
     """
+    if macs is not None and not math.isfinite(macs):
+        raise UserError(f"macs must be a finite number, not {macs}")
     space = load_space(SPACE)
     scores = known_scores(space)
     archs = list(space.enumerate())

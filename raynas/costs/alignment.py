@@ -47,9 +47,11 @@ def aligned(space: Space, name: str, low: float, high: float) -> Distribution:
         low, high: the window.
 
     Raises:
-        ConfigError: the space has neither depths nor blocks to drop.
+        ConfigError: the space has neither depths nor blocks to drop, or the window is none.
         InfeasibleError: no q in (0, 1) gives that cost; the message says what costs are reached.
     """
+    if not low <= high:  # NaN is not, either
+        raise ConfigError(f"align {name}: the lower bound {low:g} is not below the upper bound {high:g}")
     target = (low + high) / 2
 
     def expected(q: float) -> float:

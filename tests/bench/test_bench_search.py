@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from raynas.bench.search import TABLE, bench_search, known_scores
+from raynas.cli import main
 from raynas.costs import cost
 from raynas.space import load_space
 
@@ -28,3 +30,17 @@ def test_regret_is_what_is_left_to_the_best_under_the_budget() -> None:
     fits = int((cost(space, archs)["macs"] <= 1e5).sum())
     assert found.regret.shape == (2, fits) and 0 < fits < 1000  # it asks for every arch that fits, and for none twice
     assert (found.regret[:, -1] == 0).all() and (found.regret >= 0).all() and (np.diff(found.regret) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--macs", "inf"], "macs must be a finite number"),
+        (["--macs", "nan"], "macs must be a finite number"),
+        (["--macs", "10"], "no arch of digits/vitas_block has at most 10 MACs"),
+        (["--figure", "no/folder.png"], "no/folder.png: there is no such folder"),
+    ],
+)
+def test_mistakes_are_told_at_once(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "search", "--seeds", "1", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -53,7 +53,7 @@ class SharingConstants(Config):
             return data
         if data.get("sharing") == "cyclic":
             return {**data, "groups": 10 if data.get("groups") is None else data["groups"]}
-        if data.get("groups") is not None:
+        if data.get("groups") is not None and data.get("sharing", "ordinal") in ("ordinal", "bilateral"):
             raise ValueError("groups are for sharing: cyclic alone")
         return data
 
