@@ -126,9 +126,18 @@ class Crew:
         self._pull(archs)
         for round_ in range(IN_FLIGHT):  # one each before a second for anybody
             for member in self.ready:
-                if self._queue and len(member.tasks) <= round_:
+                if self._queue and len(member.tasks) <= round_ and not self._wants_to_be_alone(member):
                     self._send(member, self._queue.popleft())
                     self._pull(archs)
+
+    def _wants_to_be_alone(self, member: _Member) -> bool:
+        """Whether the next task may not join a replica's: one that a replica was lost at has nobody beside it.
+
+        A replica may die at its second task before the driver has seen the first one's result, and the first is blamed:
+        so may an innocent arch be, but alone it is never blamed twice.
+        """
+        chunks = [task.archs for task in member.tasks]
+        return bool(chunks) and any(arch.id in self._lost for chunk in (*chunks, self._queue[0]) for arch in chunk)
 
     def _pull(self, archs: Iterator[Arch]) -> None:
         if self._queue:
