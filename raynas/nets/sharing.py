@@ -13,7 +13,7 @@ from typing import Literal
 
 from raynas.nets.channels import Channels
 from raynas.nets.cyclic import cyclic_starts
-from raynas.space.families.rules import SharingConstants
+from raynas.space.families.rules import CommonConstants
 
 Side = Literal["left", "right"]
 Sharing = Callable[[int, int], Channels]
@@ -25,7 +25,7 @@ NESTED = frozenset({"ordinal"})
 """Patterns whose widths are prefixes of one another, which masks can therefore express."""
 
 
-def pattern(constants: SharingConstants, side: Side | None) -> Sharing:
+def pattern(constants: CommonConstants, side: Side | None) -> Sharing:
     """The pattern that a space's constants name, on one of its sides."""
     if constants.sharing == "cyclic":
         assert constants.groups is not None

@@ -76,6 +76,7 @@ class Supernet(nn.Module):
         rows: Tensor | None = None,
         execution: Execution = "auto",
         side: Side | None = None,
+        patches: bool = False,
     ) -> Tensor:
         """Images to logits.
 
@@ -87,16 +88,18 @@ class Supernet(nn.Module):
                 `masks` (one pass at the batch's largest widths) or `auto` (see `prefers_masks`). The results are the
                 same to rounding.
             side: the path to run where the pattern has two (see `sides`); left out, the mean of both paths' logits.
+            patches: also return what the token head says of each patch token (training on token labels wants it).
 
         Returns:
-            Logits [batch, classes].
+            Logits [batch, classes]; with `patches` [batch, 1 + patch tokens, classes], the image's first, then its
+            patches' in row-major order of `token_grid`.
 
         Raises:
             UserError: the images are not of the space's size, an arch does not fit, there are more archs than rows,
-                masks cannot express what the archs differ in, or there is no such side.
+                masks cannot express what the archs differ in, there is no such side, or no token head.
         """
         if side is None and len(self.sides) > 1:
-            return torch.stack([self(x, archs, rows, execution, each) for each in self.sides]).mean(0)
+            return torch.stack([self(x, archs, rows, execution, each, patches) for each in self.sides]).mean(0)
         self._check_side(side)
         expected = (self.space.channels, *self.space.input_size)
         if x.ndim != 4 or tuple(x.shape[1:]) != expected:
@@ -105,25 +108,28 @@ class Supernet(nn.Module):
             if self._only is None:
                 raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
             archs = self._only
+        if patches and not self.space.constants.token_head:
+            raise UserError(f"space {self.space.name} has no token head: set its constant token_head: true")
         if isinstance(archs, Mapping):
             arch = self._arch(archs)
-            return self.run_one(x, arch, self.draw_paths(x, [arch]), side)
+            return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)
         archs, rows = self._assign([self._arch(arch) for arch in archs], rows, x)
         paths = self.draw_paths(x, archs)
+        x = self.stem_of_all(x)
         if len(archs) == 1:
-            return self.run_one(x, archs[0], paths, side)
+            return self.run_one(x, archs[0], paths, side, patches)
         if execution == "groups":
-            return self._run_groups(x, archs, rows, paths, side)
+            return self._run_groups(x, archs, rows, paths, side, patches)
         unmaskable = self.unmaskable(archs)
         if execution == "masks":
             if unmaskable:
                 raise UserError(f"masks cannot express archs that differ in {unmaskable}; use execution='groups'")
-            return self.run_masked(x, archs, rows, paths)
+            return self.run_masked(x, archs, rows, paths, patches)
         if execution != "auto":
             raise UserError(f"unknown execution {execution!r}: auto, groups or masks")
         if not unmaskable and self.prefers_masks(x, archs):
-            return self.run_masked(x, archs, rows, paths)
-        return self._run_groups(x, archs, rows, paths, side)
+            return self.run_masked(x, archs, rows, paths, patches)
+        return self._run_groups(x, archs, rows, paths, side, patches)
 
     def _check_side(self, side: Side | None) -> None:
         if side is not None and side not in SIDES[self.space.constants.sharing]:
@@ -149,13 +155,13 @@ class Supernet(nn.Module):
         return different, torch.tensor([place[archs[row]] for row in listed], device=x.device)
 
     def _run_groups(
-        self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, side: Side | None
+        self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, side: Side | None, patches: bool
     ) -> Tensor:
         order = torch.argsort(rows, stable=True)
         sizes = torch.bincount(rows, minlength=len(archs)).tolist()
         images = x[order].split(sizes)
         drawn = [None] * len(archs) if paths is None else paths[..., order].split(sizes, dim=-1)
-        logits = [self.run_one(*group, side) for group in zip(images, archs, drawn, strict=True)]
+        logits = [self.run_one(*group, side, patches) for group in zip(images, archs, drawn, strict=True)]
         return torch.cat(logits)[torch.argsort(order)]
 
     def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
@@ -193,8 +199,21 @@ class Supernet(nn.Module):
         """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
         raise NotImplementedError
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None) -> Tensor:
-        """Logits of a batch that is all one arch's."""
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        raise NotImplementedError
+
+    def stem_of_all(self, x: Tensor) -> Tensor:
+        """What is not searched and runs once on the whole batch, before it is dealt to archs: a stem with BatchNorm."""
+        return x
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch tokens that the token head reads.
+
+        Raises:
+            UserError: they depend on the arch.
+        """
         raise NotImplementedError
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
@@ -215,6 +234,6 @@ class Supernet(nn.Module):
         """Whether masks are the faster execution here."""
         return False
 
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
-        """Logits of a mixed batch in one pass."""
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
+        """Logits of a mixed batch in one pass, as `forward` returns them."""
         raise NotImplementedError

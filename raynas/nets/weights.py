@@ -84,13 +84,17 @@ def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> S
 
 
 def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:
-    """The state with a fresh head where its head is for another number of classes."""
+    """The state with fresh heads where its heads are for another number of classes."""
     head = state.get("head.weight")
     if head is None or head.ndim != 2 or len(head) == space.classes:
         return state
     print(f"the weights are for {len(head)} classes: a new head for {space.classes} classes is initialised")
-    weight = new_parameter(space.classes, head.shape[1]).detach().to(head)
-    return {**state, "head.weight": weight, "head.bias": torch.zeros(space.classes).to(head)}
+    fresh = {}
+    for name in ("head", "token_head"):
+        if f"{name}.weight" in state:
+            fresh[f"{name}.weight"] = new_parameter(space.classes, head.shape[1]).detach().to(head)
+            fresh[f"{name}.bias"] = torch.zeros(space.classes).to(head)
+    return {**state, **fresh}
 
 
 def weights_fingerprint(state: Mapping[str, Tensor]) -> str:

@@ -38,7 +38,10 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
         "constants": {"head_dim": 8, "relative_position": 1, "qkv_bias": "none"},
         "dimensions": {**DIMENSIONS, "patch_size": [5, 4, 3]},
     },
-    "deit": {"input": {"size": 16, "channels": 3}, "constants": {"head_dim": 8, "drop_path_depth": 2}},
+    "deit": {
+        "input": {"size": 16, "channels": 3},
+        "constants": {"head_dim": 8, "drop_path_depth": 2, "token_head": True},
+    },
     "thirds alone": {"input": {"size": 16, "channels": 3}, "constants": {"head_dim": 4, "qkv_bias": "thirds"}},
     "blocks differ": {
         "input": {"size": 8, "channels": 1},
@@ -68,7 +71,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     },
     "kept anywhere": {
         "input": {"size": 8, "channels": 1},
-        "constants": {"head_dim": 4, "pool": "mean", "class_token": False},
+        "constants": {"head_dim": 4, "pool": "mean", "class_token": False, "token_head": True},
         "dimensions": {
             "patch_size": [4],
             "width": [12, 20],
@@ -92,7 +95,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     },
     "bilateral": {
         "input": {"size": 8, "channels": 1},
-        "constants": {"head_dim": None, "sharing": "bilateral", "private_heads": "qk"},
+        "constants": {"head_dim": None, "sharing": "bilateral", "private_heads": "qk", "token_head": True},
         "dimensions": {"patch_size": [4], "width": [12, 20, 25], "depth": [1, 2], "blocks": FREE},
     },
     **TWINS,

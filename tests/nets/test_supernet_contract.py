@@ -11,6 +11,7 @@ from nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, som
 from torch import Tensor
 
 from raynas.costs import cost
+from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 
@@ -110,3 +111,30 @@ def test_drop_path_is_drawn_for_the_batch_before_it_is_split(name: str, executio
         torch.testing.assert_close(draw(arch, supernet.extract(arch)), own, rtol=0, atol=1e-5)
     supernet.drop_path = 0.0
     assert (mixed - draw(archs, execution=execution)).abs().amax(1).gt(1e-3).any()
+
+
+WITH_TOKEN_HEAD = [name for name, definition in DEFINITIONS.items() if definition["constants"].get("token_head")]
+
+
+@pytest.mark.parametrize("name", WITH_TOKEN_HEAD)
+def test_a_token_head_reads_each_archs_patches_however_the_network_runs(name: str) -> None:
+    space = make_space(name)
+    supernet = make_supernet(space)
+    archs, images = some_archs(space, 4), make_images(space, 8)
+    rows, columns = supernet.token_grid
+    own = torch.stack([supernet(images[i : i + 1], archs[i % 4], patches=True)[0] for i in range(8)])
+    assert own.shape == (8, 1 + rows * columns, space.classes)
+    torch.testing.assert_close(own[:, 0], supernet(images, archs), rtol=0, atol=1e-5)
+    for execution in ("groups", "masks") if name in MASKABLE else ("groups",):
+        mixed = supernet(images, archs, execution=execution, patches=True)
+        torch.testing.assert_close(mixed, own, rtol=0, atol=1e-5)
+    for side in supernet.sides:
+        subnet = supernet.extract(archs[2], side)
+        expected = supernet(images, archs[2], side=side, patches=True)
+        torch.testing.assert_close(subnet(images, patches=True), expected, rtol=0, atol=1e-5)
+
+
+def test_a_network_without_a_token_head_says_so() -> None:
+    space = make_space("autoformer")
+    with pytest.raises(UserError, match="space autoformer has no token head: set its constant token_head: true"):
+        make_supernet(space)(make_images(space, 2), space.largest(), patches=True)

@@ -30,6 +30,7 @@ TWINS: dict[str, dict[str, Any]] = {
             "reductions": [3, 2],
             "sharing": "cyclic",
             "private_heads": "qk",
+            "token_head": True,
         },
         "dimensions": {
             "stages": [

@@ -45,7 +45,7 @@ def terms(space: Space) -> list[Term]:
                 Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(_mlp, math.prod(grid))),
             ]
         before = (width,)
-    return [*listed, Term("head", before, partial(_head, space.classes))]
+    return [*listed, Term("head", before, partial(_head, space.classes, 1 + int(space.constants.token_head)))]
 
 
 def _embedding(tokens: int, inputs: int, *widths: np.ndarray) -> Counts:
@@ -84,9 +84,9 @@ def _mlp(tokens: int, width: np.ndarray, hidden: np.ndarray) -> Counts:
     return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
 
 
-def _head(classes: int, width: np.ndarray) -> Counts:
-    """The final norm and the classifier, which reads one vector an image."""
-    return _alike(width * classes, width * classes + classes + 2 * width)
+def _head(classes: int, heads: int, width: np.ndarray) -> Counts:
+    """The final norm and the classifiers: of the image, which reads one vector, and of patches, where there is one."""
+    return _alike(width * classes, heads * (width * classes + classes) + 2 * width)
 
 
 def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:

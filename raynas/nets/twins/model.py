@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
+from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import (
     Bank,
     ElasticDepthwiseConv,
@@ -196,6 +197,7 @@ class TwinsSupernet(Supernet):
         self.stages = nn.ModuleList(stages)
         self.norm = ElasticNorm(inputs, constants.norm_eps)
         self.head = ElasticLinear(inputs, space.classes)
+        self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
         # Where each stage's steps of the drop-path ramp begin; the last number is their sum.
         self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
 
@@ -234,14 +236,19 @@ class TwinsSupernet(Supernet):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None) -> Tensor:
-        """Logits of a batch that is all one arch's."""
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
         shapes = self.shape(arch, side)
         for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
             x = x if index == 0 else self._stages[index - 1].image(x)
             x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
-        x = self.norm(x, shapes[-1].width).mean(1)
-        return self.head(x, shapes[-1].width, Channels.first(self.space.classes))
+        x = self.norm(x, shapes[-1].width)
+        return classify(self.head, self.token_head if patches else None, x.mean(1), x, shapes[-1].width)
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of the last stage's tokens."""
+        return self._stages[-1].grid
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
@@ -261,7 +268,7 @@ class TwinsSupernet(Supernet):
             for i, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True))
         }
         parts["norm"] = self.norm.select(shapes[-1].width)
-        parts["head"] = self.head.select(shapes[-1].width, Channels.first(self.space.classes))
+        parts |= select_heads(self.head, self.token_head, shapes[-1].width)
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
 
     def no_weight_decay(self) -> set[str]:

@@ -164,6 +164,7 @@ def _mlp(space: Space, gene: str, patch_size: np.ndarray, width: np.ndarray, val
 
 
 def _head(space: Space, width: np.ndarray) -> Counts:
-    """The final norm and the classifier, which reads one vector an image."""
+    """The final norm and the classifiers: of the image, which reads one vector, and of patches, where there is one."""
     macs = width * space.classes
-    return Counts(macs, macs + space.classes + 2 * width, macs)
+    heads = 1 + int(space.constants.token_head)
+    return Counts(macs, heads * (macs + space.classes) + 2 * width, macs)

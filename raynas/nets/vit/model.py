@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
+from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
 from raynas.nets.sharing import NESTED, Side, pattern
 from raynas.nets.supernet import Supernet, drop_branches
@@ -149,6 +150,7 @@ class VitSupernet(Supernet):
         self.blocks = nn.ModuleList(self._new_block(i, width) for i in range(slots(space)))
         self.norm = ElasticNorm(width, constants.norm_eps)
         self.head = ElasticLinear(width, space.classes)
+        self.token_head = ElasticLinear(width, space.classes) if constants.token_head else None
         self.relative: Bank | None = None
         if constants.relative_position is not None:
             self.relative = Bank(
@@ -244,8 +246,8 @@ class VitSupernet(Supernet):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, shape: Shape, paths: Tensor | None) -> Tensor:
-        """Images to logits [batch, classes]; the one forward pass behind every execution."""
+    def run(self, x: Tensor, shape: Shape, paths: Tensor | None, patches: bool) -> Tensor:
+        """Images to logits as `forward` returns them; the one forward pass behind every execution."""
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
         x = self.stem.of(shape.patch_size)(x, shape.width, token)
@@ -253,16 +255,29 @@ class VitSupernet(Supernet):
             x = self.block(i)(x, block, None if paths is None else paths[i], index)
         x = self.norm(x, shape.width)
         constants = self.space.constants
-        pooled = x[:, 0] if constants.pool == "token" else x[:, int(constants.class_token) :].mean(1)
-        return self.head(pooled, shape.width, Channels.first(self.space.classes))
+        tokens = x[:, int(constants.class_token) :]
+        pooled = x[:, 0] if constants.pool == "token" else tokens.mean(1)
+        return classify(self.head, self.token_head if patches else None, pooled, tokens, shape.width)
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None) -> Tensor:
-        """Logits of a batch that is all one arch's."""
-        return self.run(x, self.shape(arch, side), paths)
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        return self.run(x, self.shape(arch, side), paths, patches)
 
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None) -> Tensor:
-        """Logits of a mixed batch in one pass."""
-        return self.run(x, self.shape_of_rows(archs, rows), paths)
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
+        """Logits of a mixed batch in one pass, as `forward` returns them."""
+        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch tokens.
+
+        Raises:
+            UserError: archs differ in their patch size.
+        """
+        patches = self.space["patch_size"].choices
+        if len(patches) > 1:
+            raise UserError(f"space {self.space.name}: patch_size {list(patches)} makes several grids of patch tokens")
+        return self.stem.of(patches[0]).grid
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """[blocks, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
@@ -284,7 +299,7 @@ class VitSupernet(Supernet):
             "stem": self.stem.select(shape.patch_size, shape.width),
             **{f"blocks.{i}": self.block(i).select(block) for i, block in shape.blocks.items()},
             "norm": self.norm.select(shape.width),
-            "head": self.head.select(shape.width, Channels.first(self.space.classes)),
+            **select_heads(self.head, self.token_head, shape.width),
         }
         state = {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
         if self.class_token is not None:

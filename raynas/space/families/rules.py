@@ -33,17 +33,20 @@ class Rule:
     descending: bool = False
 
 
-class SharingConstants(Config):
-    """How the widths of an axis share its channels; see `raynas.nets.sharing`.
+class CommonConstants(Config):
+    """What every family's spaces fix: how widths share channels (see `raynas.nets.sharing`), and the token head.
 
     Attributes:
         sharing: `ordinal` gives each width the first channels; `bilateral` trains a left and a right path, and scores
             the mean of their logits; `cyclic` gives each width an interval that wraps around.
         groups: for `cyclic`, the number of groups that an axis is divided into.
+        token_head: whether a second classifier, of every patch token after the final norm, stands beside the image's.
+            It learns from token labels in training; no score reads it. Its parameters count, its MACs do not.
     """
 
     sharing: Literal["ordinal", "bilateral", "cyclic"] = "ordinal"
     groups: int | None = Field(None, ge=1, le=48)
+    token_head: bool = False
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.families.rules import Family, Rule, SharingConstants
+from raynas.space.families.rules import Family, Rule, CommonConstants
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
@@ -25,7 +25,7 @@ Tokens = Annotated[int, Field(ge=1, le=256)]
 """Side of a patch, a window or a sub-sampled square."""
 
 
-class TwinsConstants(SharingConstants):
+class TwinsConstants(CommonConstants):
     """What is fixed in a twins space.
 
     Attributes:

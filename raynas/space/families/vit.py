@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.families.rules import Family, Rule, SharingConstants
+from raynas.space.families.rules import Family, Rule, CommonConstants
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_TOKENS = 2**16
 
 
-class VitConstants(SharingConstants):
+class VitConstants(CommonConstants):
     """What is fixed in a vit space.
 
     Attributes:
