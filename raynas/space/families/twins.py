@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.families.rules import Family, Rule, CommonConstants
+from raynas.space.families.rules import CommonConstants, Family, Rule
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
