@@ -15,7 +15,8 @@ import numpy as np
 
 from raynas.nets.terms import Counts, Term
 from raynas.space import Space
-from raynas.space.families.twins import grids, most_blocks
+from raynas.space.families.stages import most_blocks
+from raynas.space.families.twins import grids
 
 PEG = 9
 """Entries of a positional-encoding generator's 3 x 3 kernel."""

@@ -25,7 +25,8 @@ from raynas.nets.sharing import Side, pattern
 from raynas.nets.supernet import Supernet, drop_branches
 from raynas.nets.twins.attention import AttentionShape, GlobalAttention, LocalAttention
 from raynas.space import Arch, Space
-from raynas.space.families.twins import grids, most_blocks
+from raynas.space.families.stages import most_blocks, running
+from raynas.space.families.twins import grids
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,14 +275,3 @@ class TwinsSupernet(Supernet):
     def no_weight_decay(self) -> set[str]:
         """The positional-encoding generators; 1-D tensors (norms, biases) are the trainer's to exempt."""
         return {f"stages.{index}.position.weight" for index in range(len(self.stages))}
-
-
-def running(arch: Arch, stage: int) -> list[int]:
-    """The places of the blocks that an arch runs in a stage."""
-    depth = f"stages.{stage}.depth"
-    if depth in arch:
-        return list(range(int(arch[depth])))
-    kept = {
-        name: value for name, value in arch.items() if name.startswith(f"stages.{stage}.") and name.endswith(".kept")
-    }
-    return [int(name.split(".")[3]) for name, value in kept.items() if value]

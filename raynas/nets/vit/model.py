@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.errors import UserError
+from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
@@ -22,109 +21,12 @@ from raynas.space import Arch, Space
 
 
 @dataclass(frozen=True, eq=False)
-class BlockShape:
-    """What acts in one block.
-
-    Attributes:
-        width: embedding channels.
-        query: the query axis, in heads where they are of fixed width, else in channels.
-        heads: number of attention heads (the most of any row).
-        hidden: hidden channels of the MLP.
-        acts: [batch, 1, 1] bool, the rows that run the block; None for all.
-    """
-
-    width: Channels
-    query: Channels
-    heads: int
-    hidden: Channels
-    acts: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Shape:
     """What acts in the network; the blocks by their place in the supernet."""
 
     patch_size: int
     width: Channels
     blocks: dict[int, BlockShape]
-
-
-class Block(nn.Module):
-    """Pre-norm attention and MLP, each added to the residual stream."""
-
-    def __init__(self, space: Space, width: int, query: int, heads: Sequence[int], hidden: int):
-        super().__init__()
-        constants = space.constants
-        self.scale: float | None = constants.attention_scale
-        self.unit: int = constants.head_dim or 1
-        self.norm1 = ElasticNorm(width, constants.norm_eps)
-        self.qkv: ElasticQkv | SplitQkv
-        if constants.head_dim is not None and constants.private_heads == "none":
-            self.qkv = ElasticQkv(width, query, self.unit, constants.qkv_bias)
-        else:
-            private = constants.private_heads.replace("none", "")
-            self.qkv = SplitQkv(width, query, self.unit, constants.qkv_bias != "none", private, heads)
-        distance = constants.relative_position
-        self.relative = None if distance is None else RelativePosition(distance, self.unit)
-        self.proj = ElasticLinear(query * self.unit, width, in_unit=self.unit)
-        self.norm2 = ElasticNorm(width, constants.norm_eps)
-        self.fc1 = ElasticLinear(width, hidden)
-        self.fc2 = ElasticLinear(hidden, width)
-
-    def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
-        width, query, hidden = shape.width, shape.query, shape.hidden
-        return {
-            "norm1": (width,),
-            "qkv": (width, query, shape.heads),
-            "relative": (),
-            "proj": (query, width),
-            "norm2": (width,),
-            "fc1": (width, hidden),
-            "fc2": (hidden, width),
-        }
-
-    def select(self, shape: BlockShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
-        return {
-            f"{layer}.{name}": tensor
-            for layer, axes in self.axes(shape).items()
-            if getattr(self, layer) is not None
-            for name, tensor in getattr(self, layer).select(*axes).items()
-        }
-
-    def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: RelativeIndex | None) -> Tensor:
-        """One block on tokens [batch, tokens, width].
-
-        Args:
-            paths: [2, batch], what each row's two branches are multiplied with; None for 1.
-            index: the grid's pairs, where there is relative position.
-        """
-        axes = self.axes(shape)
-        attended = self.attend(self.norm1(x, *axes["norm1"]), axes, index)
-        x = x + _branch(attended, shape, None if paths is None else paths[0])
-        hidden = shape.hidden.mask(F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"])))
-        return x + _branch(self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
-
-    def attend(self, x: Tensor, axes: dict[str, tuple[Any, ...]], index: RelativeIndex | None) -> Tensor:
-        """Multi-head self-attention [batch, tokens, width]."""
-        q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)
-        if self.relative is None or index is None:
-            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2)
-        else:
-            assert self.scale is not None
-            out = self.relative(q, k, v, self.scale, index)
-        out = axes["proj"][0].mask(out.flatten(2), self.unit)
-        return self.proj(out, *axes["proj"])
-
-
-def _branch(x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
-    """A branch's output with channels, rows and dropped paths that do not act set to zero."""
-    x = shape.width.mask(x)
-    if shape.acts is not None:
-        x = x * shape.acts.to(x.dtype)
-    return x if paths is None else x * paths[:, None, None].to(x.dtype)
 
 
 class VitSupernet(Supernet):
@@ -169,7 +71,16 @@ class VitSupernet(Supernet):
         narrowest = hidden_channels(min(self.space["width"].choices), mlp, min(self.space[mlp].choices))
         if narrowest < 1:
             raise UserError(f"space {self.space.name}: the smallest MLP of block {index} has no hidden channel")
-        return Block(self.space, width, int(max(self.space[query].choices)), self.space[heads].choices, hidden)
+        constants, units = self.space.constants, int(max(self.space[query].choices))
+        unit, distance = constants.head_dim or 1, constants.relative_position
+        qkv: ElasticQkv | SplitQkv
+        if constants.head_dim is not None and constants.private_heads == "none":
+            qkv = ElasticQkv(width, units, unit, constants.qkv_bias)
+        else:
+            private = constants.private_heads.replace("none", "")
+            qkv = SplitQkv(width, units, unit, constants.qkv_bias != "none", private, self.space[heads].choices)
+        relative = None if distance is None else RelativePosition(distance, unit)
+        return Block(width, hidden, qkv, unit, constants.attention_scale, constants.norm_eps, relative)
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
@@ -216,19 +127,11 @@ class VitSupernet(Supernet):
         running = [set(self.running(arch)) for arch in archs]
         blocks = {}
         for index in sorted(set.union(*running)):
-            # A row that does not run the block runs it with the widest shape and is then masked as a whole.
-            acts = [index in each for each in running]
-            values = [self._block_values(arch, index) for arch, runs in zip(archs, acts, strict=True) if runs]
-            most = tuple(max(column) for column in zip(*values, strict=True))
-            given = iter(values)
-            each = [next(given) if runs else most for runs in acts]
-            blocks[index] = BlockShape(
-                width,
-                Channels.first_of_each([query for _, query, _ in each], rows),
-                most[0],
-                Channels.first_of_each([hidden for _, _, hidden in each], rows),
-                None if all(acts) else torch.tensor(acts, device=rows.device)[rows][:, None, None],
-            )
+            values = [
+                self._block_values(arch, index) if index in each else None
+                for arch, each in zip(archs, running, strict=True)
+            ]
+            blocks[index] = BlockShape.of_rows(width, values, rows)
         return Shape(int(archs[0]["patch_size"]), width, blocks)
 
     def block(self, index: int) -> Block:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from raynas.config import Location
 from raynas.space.families.rules import CommonConstants, Family, Rule
+from raynas.space.families.stages import depth_or_kept, most_blocks
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
@@ -51,19 +52,6 @@ class TwinsConstants(CommonConstants):
     drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
 
 
-def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
-    """How many blocks each stage has at most."""
-    most: dict[int, int] = {}
-    for dimension in dimensions:
-        stage, leaf = int(dimension.name.split(".")[1]), dimension.name.rpartition(".")[2]
-        most.setdefault(stage, 0)
-        if leaf == "depth":
-            most[stage] = max(dimension.choices)
-        elif leaf == "kept":
-            most[stage] += 1
-    return tuple(most[stage] for stage in sorted(most))
-
-
 def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, int]]:
     """Rows and columns of every stage's tokens, for images of (height, width) pixels; overhanging patches count."""
     found = []
@@ -75,8 +63,7 @@ def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, 
 
 def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
     del constants
-    number = "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
-    return ["stages.*.width", number, *(f"stages.*.blocks.*.{leaf}" for leaf in _BLOCK)]
+    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in _BLOCK)]
 
 
 def _resolve(constants: TwinsConstants, dimensions: tuple[Dimension, ...]) -> TwinsConstants:

@@ -1,0 +1,142 @@
+"""The transformer block that families share: pre-norm attention and MLP, sliced, or masked row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.nets.channels import Channels
+from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, select_layers
+
+if TYPE_CHECKING:
+    from raynas.nets.vit.attention import RelativeIndex, RelativePosition
+
+
+@dataclass(frozen=True, eq=False)
+class BlockShape:
+    """What acts in one block.
+
+    Attributes:
+        width: embedding channels.
+        query: the query axis, in heads where they are of fixed width, else in channels.
+        heads: number of attention heads (the most of any row).
+        hidden: hidden channels of the MLP.
+        acts: [batch, 1, 1] bool, the rows that run the block; None for all.
+    """
+
+    width: Channels
+    query: Channels
+    heads: int
+    hidden: Channels
+    acts: Tensor | None = None
+
+    @classmethod
+    def of_rows(cls, width: Channels, values: Sequence[tuple[int, int, int] | None], rows: Tensor) -> BlockShape:
+        """What acts in each row of a mixed batch.
+
+        Args:
+            width: embedding channels.
+            values: each arch's heads, query and hidden widths; None where it does not run the block.
+            rows: [batch] int64, each row's arch.
+        """
+        # A row that does not run the block runs it with the widest shape and is then masked as a whole.
+        acts = [value is not None for value in values]
+        most = tuple(max(column) for column in zip(*(value for value in values if value is not None), strict=True))
+        each = [most if value is None else value for value in values]
+        return cls(
+            width,
+            Channels.first_of_each([query for _, query, _ in each], rows),
+            most[0],
+            Channels.first_of_each([hidden for _, _, hidden in each], rows),
+            None if all(acts) else torch.tensor(acts, device=rows.device)[rows][:, None, None],
+        )
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each added to the residual stream.
+
+    Args:
+        width: embedding channels held.
+        hidden: hidden channels held.
+        qkv: the projection to queries, keys and values.
+        unit: channels of a unit of the query axis.
+        scale: factor on the raw scores; None for one over the square root of a head's channels.
+        eps: of the norms.
+        relative: relative position on keys and values, where there is any.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        qkv: ElasticQkv | SplitQkv,
+        unit: int,
+        scale: float | None,
+        eps: float,
+        relative: RelativePosition | None = None,
+    ):
+        super().__init__()
+        self.scale = scale
+        self.unit = unit
+        self.norm1 = ElasticNorm(width, eps)
+        self.qkv = qkv
+        self.relative = relative
+        self.proj = ElasticLinear(qkv.heads * unit, width, in_unit=unit)
+        self.norm2 = ElasticNorm(width, eps)
+        self.fc1 = ElasticLinear(width, hidden)
+        self.fc2 = ElasticLinear(hidden, width)
+
+    def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        width, query, hidden = shape.width, shape.query, shape.hidden
+        return {
+            "norm1": (width,),
+            "qkv": (width, query, shape.heads),
+            "relative": (),
+            "proj": (query, width),
+            "norm2": (width,),
+            "fc1": (width, hidden),
+            "fc2": (hidden, width),
+        }
+
+    def select(self, shape: BlockShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, self.axes(shape))
+
+    def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: RelativeIndex | None = None) -> Tensor:
+        """One block on tokens [batch, tokens, width].
+
+        Args:
+            paths: [2, batch], what each row's two branches are multiplied with; None for 1.
+            index: the grid's pairs, where there is relative position.
+        """
+        axes = self.axes(shape)
+        attended = self.attend(self.norm1(x, *axes["norm1"]), axes, index)
+        x = x + _branch(attended, shape, None if paths is None else paths[0])
+        hidden = shape.hidden.mask(F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"])))
+        return x + _branch(self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
+
+    def attend(self, x: Tensor, axes: dict[str, tuple[Any, ...]], index: RelativeIndex | None) -> Tensor:
+        """Multi-head self-attention [batch, tokens, width]."""
+        q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)
+        if self.relative is None or index is None:
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2)
+        else:
+            assert self.scale is not None
+            out = self.relative(q, k, v, self.scale, index)
+        out = axes["proj"][0].mask(out.flatten(2), self.unit)
+        return self.proj(out, *axes["proj"])
+
+
+def _branch(x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
+    """A branch's output with channels, rows and dropped paths that do not act set to zero."""
+    x = shape.width.mask(x)
+    if shape.acts is not None:
+        x = x * shape.acts.to(x.dtype)
+    return x if paths is None else x * paths[:, None, None].to(x.dtype)
