@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -325,6 +326,34 @@ class Space:
             else:  # exact: whether a gene acts depends on its parents alone, and they were drawn by what hangs on them
                 codes[:, index] = draw_weighted(rng, self._below[index], n)
         return self.canonical(codes)
+
+    def deal_codes(self, rng: np.random.Generator, n: int) -> Codes:
+        """n random archs that differ as much as they can: each dimension's choices are dealt out to them.
+
+        Each choice is given to as many archs as any other, to within one (ViT-ResNAS's release, nearly). Each arch
+        alone is as `sample_codes` draws it, uniform over dimensions.
+        """
+        codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
+        for index, dimension in enumerate(self.dimensions):
+            choices = len(dimension.choices)
+            rounds = [rng.permutation(choices) for _ in range(-(-n // choices))]
+            codes[:, index] = rng.permutation(np.concatenate(rounds)[:n]) if n else []
+        return self.canonical(codes)
+
+    def widest(self, share: float) -> Space:
+        """The space of the dearest choices alone: of m choices the last 1 + floor(share (m - 1)).
+
+        At 0 that is the largest arch, at 1 the whole space. Blocks that may be dropped count as four choices, two of
+        them to keep it, and so are dropped from two thirds on (ViT-ResNAS's release).
+        """
+        dimensions = []
+        for dimension in self.dimensions:
+            copies = 2 if dimension.name.endswith("kept") else 1
+            steps = copies * len(dimension.choices) - 1
+            # Shares are ratios of epochs: what is a whole step must not be rounded to just below it.
+            count = 1 + int(min(max(share, 0.0), 1.0) * steps + 1e-9)
+            dimensions.append(replace(dimension, choices=dimension.choices[-math.ceil(count / copies) :]))
+        return replace(self, dimensions=tuple(dimensions))
 
     def mutate_codes(self, codes: Codes, rng: np.random.Generator, probability: float | Mapping[str, float]) -> Codes:
         """Each row with every gene redrawn (its present value included) with a probability.

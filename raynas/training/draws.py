@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Budget = Mapping[str, Sequence[float | None]]
 """Inclusive bounds by cost: `{"macs": [0.9e9, 1.0e9]}`; None leaves a side open."""
 
-BUDGET_OPTIONS = ("uniform_over", "align", "within")
+DRAW_OPTIONS = ("uniform_over", "align", "within", "dealt")
 """The options of a sampler that `draw` takes."""
 
 _BUDGET = pydantic.TypeAdapter(dict[str, tuple[pydantic.FiniteFloat | None, pydantic.FiniteFloat | None]])
@@ -34,6 +34,7 @@ def draw(
     uniform_over: Uniform = "dimensions",
     align: Budget | None = None,
     within: Budget | None = None,
+    dealt: bool = False,
 ) -> list[Arch]:
     """n random archs.
 
@@ -42,29 +43,34 @@ def draw(
         align: a cost with a window, into whose middle its average is brought by dropping more or fewer blocks (ViTAS;
             see `raynas.costs.alignment`). Single archs cost more or less.
         within: bounds that every arch meets.
+        dealt: the n archs differ as much as they can; see `Space.deal_codes`.
 
     Raises:
-        ConfigError: `align` and `within` are not of this form, or both are given.
+        ConfigError: `align` and `within` are not of this form, or of these options more than one is given.
         InfeasibleError: the space has no such archs.
     """
-    check_budget(align, within, uniform_over)
+    check_draw(align, within, uniform_over, dealt)
     if align is not None:
         ((name, (low, high)),) = _read("align", align).items()
         assert low is not None and high is not None
         return space.decode(aligned(space, name, low, high).sample_codes(rng, n))
     if within is not None:
         return space.decode(sample_within(space, _read("within", within), rng, n, uniform_over))
-    return space.decode(space.sample_codes(rng, n, uniform_over))
+    return space.decode(space.deal_codes(rng, n) if dealt else space.sample_codes(rng, n, uniform_over))
 
 
-def check_budget(align: Any = None, within: Any = None, uniform_over: Any = "dimensions") -> None:
-    """Refuse budgets that no space could make sense of.
+def check_draw(align: Any = None, within: Any = None, uniform_over: Any = "dimensions", dealt: Any = False) -> None:
+    """Refuse options that no space could make sense of.
 
     Raises:
         ConfigError: says what is wrong.
     """
     if align is not None and within is not None:
         raise ConfigError("give align (the average meets a budget) or within (every arch does), not both")
+    if not isinstance(dealt, bool):
+        raise ConfigError(f"dealt must be true or false, not {shown(dealt)}")
+    if dealt and (align is not None or within is not None or uniform_over != "dimensions"):
+        raise ConfigError("dealt archs are uniform over dimensions: leave out align, within and uniform_over")
     if within is not None:
         _read("within", within)
     if align is not None:

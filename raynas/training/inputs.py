@@ -78,8 +78,9 @@ def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe, train_on: str
     """Count what training will cost, from the archs that the sampler draws."""
     sampler, rng = plan.build_sampler(), np.random.default_rng(recipe.seed)
     macs = 0.0
-    for _ in range(DRAWS):
-        for this in sampler(space, rng, lambda archs: [0.0] * len(archs)):
+    for i in range(DRAWS):
+        opened = plan.open_space(space, i * recipe.epochs // DRAWS, recipe.epochs)
+        for this in sampler(opened, rng, lambda archs: [0.0] * len(archs)):
             macs += float(cost(space, list(this.archs))["macs"].mean()) / DRAWS
     count = len(data.images(train_on))
     steps = max(1, count // recipe.batch_size)

@@ -33,7 +33,7 @@ ROLLBACKS = 1  # after so many, the next breakdown ends training
 
 @dataclass
 class Step:
-    """The fixed parts of one optimiser step."""
+    """The parts of one optimiser step: fixed, but for the space, which may open from epoch to epoch."""
 
     space: Space
     recipe: Recipe
@@ -122,7 +122,7 @@ def train_loop(
         sampler=plan.build_sampler(),
         objective=plan.build_objective(),
         policy=plan.build_gradients(),
-        mixer=Mixer(recipe, space.classes),
+        mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
         autocast=_autocast(recipe, context.device),
     )
     probes = choose_probes(space, recipe.seed)
@@ -141,6 +141,7 @@ def train_loop(
     progress.history()
 
     while state.epoch < recipe.epochs:
+        step.space = plan.open_space(space, state.epoch, recipe.epochs)
         try:
             train_epoch(state, step, loader, schedule, context, progress)
             entry = end_epoch(state, loader, context)
@@ -225,7 +226,7 @@ def train_step(
         outputs: dict[str, Tensor] = {}
         for this, name in zip(passes, names, strict=True):
             with step.autocast():
-                logits = run_pass(state.model, batch, this)
+                logits = run_pass(state.model, batch, this, patches=targets.ndim == 3)
             logits = logits.float()
             loss = step.objective(this, logits, targets, outputs)
             outputs[this.name] = logits.detach()
@@ -247,10 +248,20 @@ def train_step(
     return mean.item(), norm.item()
 
 
-def run_pass(model: nn.Module, images: Tensor, this: Pass) -> Tensor:
-    """Logits [batch, classes] of one arch, or of a batch shared by several."""
+def run_pass(model: nn.Module, images: Tensor, this: Pass, patches: bool) -> Tensor:
+    """Logits of one arch, or of a batch shared by several: of the images, or of their patches too.
+
+    Raises:
+        ConfigError: the batch has fewer images than archs.
+    """
+    if len(this.archs) > len(images):
+        raise ConfigError(
+            f"plan: {len(this.archs)} archs share a micro-batch of {len(images)} images, and some would get none: "
+            "let the sampler emit fewer, or enlarge recipe.batch_size"
+        )
     archs = this.archs[0] if len(this.archs) == 1 else list(this.archs)
-    return model(images, archs) if this.side is None else model(images, archs, side=this.side)
+    options: dict[str, Any] = {"side": this.side} if this.side is not None else {}
+    return model(images, archs, **options, **({"patches": True} if patches else {}))
 
 
 def _candidate_losses(
@@ -258,7 +269,8 @@ def _candidate_losses(
 ) -> Callable[[Sequence[Arch]], list[float]]:
     def losses(archs: Sequence[Arch]) -> list[float]:
         with torch.no_grad(), step.autocast():
-            values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), batch[1]) for arch in archs]
+            targets = batch[1] if batch[1].ndim == 2 else batch[1][:, 0]  # of the images
+            values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), targets) for arch in archs]
         means = torch.stack(values)
         if not state.per_rank:  # ranks that choose by losses must choose alike
             context.all_reduce(means)
@@ -329,6 +341,11 @@ def _score(state: TrainingState) -> float:
         if "probes" in entry:
             return sum(row["accuracy"] for row in entry["probes"]) / len(entry["probes"])
     return 0.0
+
+
+def _token_grid(recipe: Recipe, model: nn.Module) -> tuple[int, int] | None:
+    """Rows and columns of the patches that get labels; None for none."""
+    return None if recipe.token_labels is None else model.token_grid  # type: ignore[return-value]
 
 
 def _ema(recipe: Recipe, model: nn.Module) -> Any:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
+from pydantic import Field
 
 from raynas.config import Config, load_object, nearest
 from raynas.errors import ConfigError
-from raynas.training.draws import BUDGET_OPTIONS, check_budget
+from raynas.training.draws import DRAW_OPTIONS, check_draw
 from raynas.training.gradients import POLICIES, GradientPolicy
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.samplers import SAMPLERS
+
+if TYPE_CHECKING:
+    from raynas.space import Space
 
 
 class Part(pydantic.BaseModel):
@@ -49,11 +53,17 @@ class Plan(Config):
 
     Attributes:
         sampler: emits the step's passes.
+        widening: share of the epochs in which the space opens, from its largest arch to all of it (ViT-ResNAS: 0.25);
+            0 opens it at once. The sampler draws from what is open.
+        sort_channels: share of the epochs at whose starts heads and hidden units are sorted, the heaviest first, so
+            that narrow subnets keep what matters (ViT-ResNAS's release); 0 never sorts.
         objective: gives each pass its loss.
         gradients: combines the gradients of the passes.
     """
 
     sampler: SamplerPart = SamplerPart(name="single_path")
+    widening: float = Field(default=0.0, ge=0, le=1)
+    sort_channels: float = Field(default=0.0, ge=0, le=1)
     objective: Part = Part(name="labels")
     gradients: Part = Part(name="sum")
 
@@ -62,8 +72,22 @@ class Plan(Config):
     def _sampler(cls, part: SamplerPart) -> SamplerPart:
         _with_options(part, SAMPLERS, "sampler", given=3)
         if part.name in SAMPLERS:
-            check_budget(**{key: part.options[key] for key in BUDGET_OPTIONS if key in part.options})
+            check_draw(**{key: part.options[key] for key in DRAW_OPTIONS if key in part.options})
         return part
+
+    @pydantic.model_validator(mode="after")
+    def _widening_without_budget(self) -> Plan:
+        if self.widening and ({"align", "within"} & set(self.sampler.options)):
+            raise ValueError("widening begins with the largest arch, which a sampler's budget leaves out: choose one")
+        return self
+
+    def open_space(self, space: Space, epoch: int, epochs: int) -> Space:
+        """What the sampler draws from in an epoch, counted from 0.
+
+        All of the space's archs are archs of the larger one.
+        """
+        opening = self.widening * epochs
+        return space if epoch >= opening else space.widest(epoch / opening)
 
     @pydantic.field_validator("objective")
     @classmethod

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from raynas.config import Config, Seed
 from raynas.data.augment import AugmentConfig
+from raynas.data.token_labels import TokenLabelsConfig
 from raynas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Recipe(Config):
         sched: a timm schedule, stepped at every update; `warmup_lr` and `min_lr` are not scaled.
         smoothing: label smoothing.
         mixup, cutmix: alphas; 0 is off. `mixup_prob`, `mixup_switch_prob`, `mixup_mode` as in timm.
+        token_labels: labels for every patch, with mixing of their own; the space needs a token head. None for none.
         augment: what happens to single images.
         drop_path: the rate of the deepest block.
         clip_grad: largest global norm of the gradient; None does not clip.
@@ -88,6 +90,7 @@ class Recipe(Config):
     mixup_prob: float = Field(default=1.0, ge=0, le=1)
     mixup_switch_prob: float = Field(default=0.5, ge=0, le=1)
     mixup_mode: Literal["batch", "pair", "elem"] = "batch"
+    token_labels: TokenLabelsConfig | None = None
     augment: AugmentConfig = AugmentConfig()
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     clip_grad: float | None = Field(default=None, gt=0)
@@ -101,6 +104,10 @@ class Recipe(Config):
     def _check(self) -> Recipe:
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs ({self.warmup_epochs}) is longer than the training ({self.epochs} epochs)")
+        if self.token_labels is not None and self.token_labels.mixing != "none" and self.mixes:
+            raise ValueError("token_labels has mixing of its own: leave out mixup and cutmix, or set its mixing: none")
+        if self.token_labels is not None and self.cutmix:
+            raise ValueError("cutmix pastes parts of patches, which have no label: use token_labels' own mixing")
         return self
 
     @property
@@ -180,13 +187,18 @@ def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_e
 
 
 class Mixer:
-    """Integer labels to target distributions, mixing the images on the way (timm's Mixup) if the recipe says so.
+    """Integer labels to target distributions, mixing the images on the way if the recipe says so.
 
     timm draws from numpy's global stream, which training seeds and checkpoints.
+
+    Args:
+        token_grid: rows and columns of patches, where they get labels.
     """
 
-    def __init__(self, recipe: Recipe, classes: int):
+    def __init__(self, recipe: Recipe, classes: int, token_grid: tuple[int, int] | None = None):
         self.classes = classes
+        self.token_labels = recipe.token_labels
+        self.token_grid = token_grid
         self.smoothing = recipe.smoothing
         self._mixup = None
         if recipe.mixes:
@@ -203,9 +215,18 @@ class Mixer:
             )
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images [batch, channels, height, width] and labels [batch] to images and targets [batch, classes]."""
-        if self._mixup is not None:
-            return self._mixup(images, labels)
+        """Images [batch, channels, height, width] and labels [batch] to images and targets.
+
+        Targets are [batch, classes]; with token labels [batch, 1 + patches, classes], see `mix_tokens`.
+        """
         from timm.data.mixup import mixup_target
 
-        return images, mixup_target(labels, self.classes, lam=1.0, smoothing=self.smoothing)
+        from raynas.data.token_mixing import mix_tokens
+
+        if self._mixup is not None:
+            images, targets = self._mixup(images, labels)
+        else:
+            targets = mixup_target(labels, self.classes, lam=1.0, smoothing=self.smoothing)
+        if self.token_labels is None or self.token_grid is None:
+            return images, targets
+        return mix_tokens(images, targets, self.token_grid, self.token_labels)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from raynas.config import shown
+from raynas.errors import ConfigError
 from raynas.training.draws import Budget, draw
 
 if TYPE_CHECKING:
@@ -53,6 +55,33 @@ def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]
     ]
 
 
+def mixed(
+    space: Space,
+    rng: np.random.Generator,
+    losses: Losses,
+    *,
+    archs: int,
+    uniform_over: Uniform = "dimensions",
+    align: Budget | None = None,
+    within: Budget | None = None,
+    dealt: bool = False,
+) -> list[Pass]:
+    """Several random subnets share one pass, each on its part of the batch (ViT-ResNAS's N_a).
+
+    Rows are interleaved (row i runs `archs[i % len(archs)]`), so that each arch sees both kinds of mixing where halves
+    of a batch differ. For the other options see `raynas.training.draws`.
+
+    Args:
+        archs: how many; with `per_rank` on every worker, else the same on all.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if type(archs) is not int or archs < 1:
+        raise ConfigError(f"sampler 'mixed': archs must be a whole number from 1 on, not {shown(archs)}")
+    return [Pass("mixed", "mixed", tuple(draw(space, rng, archs, uniform_over, align, within, dealt)))]
+
+
 def single_path(
     space: Space,
     rng: np.random.Generator,
@@ -75,12 +104,13 @@ def sandwich(
     uniform_over: Uniform = "dimensions",
     align: Budget | None = None,
     within: Budget | None = None,
+    dealt: bool = False,
 ) -> list[Pass]:
     """The sandwich rule: the largest subnet, the smallest, `random` drawn ones, then one update (S3; BigNAS).
 
-    `uniform_over`, `align` and `within` say how the random ones are drawn; see `raynas.training.draws`.
+    The other options say how the random ones are drawn; see `raynas.training.draws`.
     """
-    drawn = draw(space, rng, random, uniform_over, align, within)
+    drawn = draw(space, rng, random, uniform_over, align, within, dealt)
     return [
         Pass("largest", "largest", (space.largest(),)),
         Pass("smallest", "smallest", (space.smallest(),)),
@@ -88,4 +118,4 @@ def sandwich(
     ]
 
 
-SAMPLERS = {"single_path": single_path, "sandwich": sandwich}
+SAMPLERS = {"single_path": single_path, "sandwich": sandwich, "mixed": mixed}

@@ -82,3 +82,42 @@ def test_budgets_out_of_a_space_are_told_before_training() -> None:
     for option in ("align", "within"):
         with pytest.raises(InfeasibleError, match=r"this space"):
             estimate(SPACE, few(), plan({"name": "sandwich", option: {"macs": [1, 2]}}), recipe())
+
+
+def test_archs_of_a_mixed_pass() -> None:
+    (this,) = plan({"name": "mixed", "archs": 5}).build_sampler()(SPACE, np.random.default_rng(0), no_losses)
+    assert this.role == "mixed" and len(this.archs) == 5 and len(set(this.archs)) > 1
+    dealt = plan({"name": "mixed", "archs": 4, "dealt": True}).build_sampler()
+    for seed in range(20):
+        (this,) = dealt(SPACE, np.random.default_rng(seed), no_losses)
+        assert sorted(arch["width"] for arch in this.archs) == [8, 8, 16, 16]
+        assert sorted(arch["depth"] for arch in this.archs) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        ({"name": "mixed"}, "sampler 'mixed' needs the option 'archs'"),
+        ({"name": "mixed", "archs": 4, "dealt": "yes"}, "dealt must be true or false, not 'yes'"),
+        ({"name": "mixed", "archs": 4, "dealt": True, "within": {"macs": [1, 2]}}, "leave out align, within"),
+    ],
+)
+def test_a_mixed_pass_that_cannot_be(sampler: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(sampler)
+
+
+def test_no_archs_in_a_mixed_pass() -> None:
+    with pytest.raises(ConfigError, match="archs must be a whole number from 1 on, not 0"):
+        plan({"name": "mixed", "archs": 0}).build_sampler()(SPACE, np.random.default_rng(0), no_losses)
+
+
+def test_the_space_opens_over_the_epochs() -> None:
+    """A quarter of 40 epochs: after 10 epochs all is open; a budget cannot be met by the largest arch alone."""
+    opening = plan("single_path", widening=0.25)
+    assert opening.open_space(SPACE, 0, 40).cardinality() == 1
+    assert opening.open_space(SPACE, 9, 40).cardinality() == 1  # two choices each: the second comes last
+    assert opening.open_space(SPACE, 10, 40) is SPACE
+    assert plan("single_path").open_space(SPACE, 0, 40) is SPACE
+    with pytest.raises(ValueError, match="widening begins with the largest arch"):
+        plan({"name": "single_path", "within": {"macs": [1, 2]}}, widening=0.25)

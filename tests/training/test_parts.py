@@ -104,3 +104,28 @@ def test_own_part_needs_its_required_option() -> None:
 
 def needy(space: object, rng: object, losses: object, *, share: float) -> list[float]:
     return [share]
+
+
+def test_token_label_loss_by_hand() -> None:
+    """The image says 1/4, 3/4; its two patches say 1/2, 1/2 and 1/4, 3/4; all are of the second class."""
+    logits = torch.tensor([[[0.0, math.log(3)], [0.0, 0.0], [0.0, math.log(3)]]])
+    targets = torch.tensor([[[0.0, 1.0]] * 3])
+    expected = -math.log(3 / 4) - (math.log(1 / 2) + math.log(3 / 4)) / 2
+    assert labels(Pass("random", "random", ()), logits, targets, {}).item() == pytest.approx(expected)
+    largest = {"largest": logits}
+    student = logits.clone().requires_grad_()
+    inplace_distillation(Pass("smallest", "smallest", ()), student, targets, largest).backward()
+    assert student.grad is not None and student.grad.abs().max() < 1e-7  # it says what its teacher says
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_labels": {}, "mixup": 0.8}, "token_labels has mixing of its own"),
+        ({"token_labels": {"mixing": "none"}, "cutmix": 1.0}, "cutmix pastes parts of patches"),
+        ({"token_labels": {"mixing": "random"}}, "token_labels.mixing"),
+    ],
+)
+def test_token_labels_with_what_they_do_not_go_with(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipe(**changes)
