@@ -129,7 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     this.add_argument("--finetune", type=_positive, metavar="EPOCHS", help="and fine-tune the same for so many epochs")
     this.add_argument("--seeds", type=_positive, default=1, metavar="N", help="trainings of each (default: 1)")
-    this.add_argument("--parallel", type=_positive, metavar="N", help="trainings at a time; 1: without Ray")
+    text = "trainings at a time; 1: without Ray (default: all CPUs; with --replicas 0: 1)"
+    this.add_argument("--parallel", type=_positive, metavar="N", help=text)
     this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
     _set(this)

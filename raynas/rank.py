@@ -88,20 +88,19 @@ def rank(
         seed: of the bootstrap.
 
     Returns:
-        One row for each pair of quantities, statistic and bucket (`bucket` None: all of them). Intervals are 95 %
+        One row for each pair of quantities, statistic and bucket (`bucket` None: all of them; the only one where there
+        is one bucket). Intervals are 95 %
         percentile bootstrap over networks.
     """
     scores = [scorer.score(bucket) for bucket in sample.buckets]
     everything = [row for each in scores for row in each]
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
-    for bucket, scored in enumerate([*scores, everything]):
-        whole = bucket == len(scores)
-        place = {
-            "bucket": None if whole else bucket,
-            "low": float(sample.edges[0 if whole else bucket]),
-            "high": float(sample.edges[-1 if whole else bucket + 1]),
-        }
+    overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
+    ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
+    places = [{"bucket": i, "low": low, "high": high} for i, (low, high) in enumerate(ranges)]
+    grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # one bucket is all of them
+    for place, scored in [*grouped, (overall, everything)]:
         good = [row for row in scored if row["accuracy"] is not None]
         found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
         rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
@@ -109,14 +108,13 @@ def rank(
     # Of this call's scores alone: the run may hold others, on other images or in another precision.
     known = {"inherited": _by_network([*everything, *scorer.score(others)]), **truth}
     names = list(known)
-    place = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
     for i, x in enumerate(names):
         for y in names[i + 1 :]:
             both = sorted(set(known[x]) & set(known[y]))
             if x == "inherited" and not both:
                 raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
             found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
-            rows += [{"x": x, "y": y, **place, **row} for row in found]
+            rows += [{"x": x, "y": y, **overall, **row} for row in found]
     run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
     return rows
 

@@ -85,7 +85,7 @@ def rank(options: argparse.Namespace) -> None:
             finetune_epochs=options.finetune,
             seeds=range(options.seeds),
             truth=options.truth,
-            parallel=options.parallel,
+            parallel=options.parallel or (None if options.replicas else 1),  # no replicas: nothing here needs Ray
         )
     for line in rank_lines(rows):
         print(line)

@@ -123,6 +123,25 @@ def test_the_command(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None
     assert "as many archs as there are buckets" in capsys.readouterr().err
 
 
+def test_without_replicas_nothing_needs_ray(
+    ranked: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where no cluster is
+    options = ["--archs", "8", "--buckets", "2", "--train", "2", "--seeds", "2", "--set", "retrain.recipe.epochs=1"]
+    assert main(["rank", ranked.uri, "--replicas", "0", *options]) == 0
+    assert "scratch by inherited" in capsys.readouterr().out
+
+
+def test_one_bucket_is_told_once(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    before = len(ranked.store.read("rankings"))
+    assert main(["rank", ranked.uri, "--archs", "8", "--buckets", "1", "--replicas", "0"]) == 0
+    assert capsys.readouterr().out.count("inherited by macs") == 1
+    rows = ranked.store.read("rankings").to_pylist()[before:]
+    assert [(row["statistic"], row["bucket"], row["networks"]) for row in rows] == [
+        (statistic, None, 8) for statistic in ("pearson", "spearman", "kendall")
+    ]
+
+
 def test_bad_truth_tables(ranked: RunDir, tmp_path: Path) -> None:
     def use(name: str) -> None:
         rank_run(ranked, LocalScorer(ranked), PRESET.retrain_recipe, archs=8, buckets=2, truth=tmp_path / name)
