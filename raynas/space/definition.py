@@ -150,6 +150,8 @@ def _block_leaves(
         not isinstance(depths, list) or not depths or not all(type(depth) is int for depth in depths)
     ):
         raise document.error((*place[:-1], "depth"), f"must be a list of whole numbers, found {shown(depths)}")
+    if depths and max(depths) == 0 and blocks != []:
+        raise document.error(place, f"depth {shown(depths)} has no blocks: leave `blocks` out, or give a larger depth")
     if isinstance(blocks, dict):
         repeat = blocks.get("repeat", max(depths) if depths else None)
         if type(repeat) is not int or not 1 <= repeat <= MAX_BLOCKS:

@@ -121,6 +121,21 @@ def test_blocks_without_a_depth() -> None:
         toy("anywhere", {"blocks": {"repeat": 2, "kept": [1], "op": [0]}})
 
 
+def test_a_depth_without_blocks_has_none() -> None:
+    deep = load_space("digits/twins").to_dict()
+    stages = deep["dimensions"]["stages"]
+    flat = {**deep, "dimensions": {"stages": [*stages[:-1], {"width": stages[-1]["width"], "depth": [0]}]}}
+    flat["constants"] = {name: value for name, value in deep["constants"].items() if name != "drop_path_depths"}
+    space = Space.from_dict(flat)
+    assert not [d for d in space.dimensions if d.name.startswith(f"stages.{len(stages) - 1}.blocks")]
+    assert Space.from_dict(space.to_dict()) == space
+    block = {"global_attention": [False], "heads": [1], "query_width": [8], "mlp_width": [16]}
+    for blocks in (block, [block], {"repeat": 1, **block}):
+        flat["dimensions"]["stages"][-1]["blocks"] = blocks
+        with pytest.raises(ConfigError, match=r"blocks: depth \[0\] has no blocks: leave `blocks` out, or give"):
+            Space.from_dict(flat)
+
+
 def test_every_shipped_space_round_trips(tmp_path: Path) -> None:
     files = [path for path in SPACES.rglob("*.yaml") if "preset" not in path.name]
     assert len(files) >= 13
