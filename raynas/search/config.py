@@ -16,7 +16,17 @@ _Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "random": ("uniform_over",),
-    "evolution": ("population", "parents", "mutations", "crossovers", "mutation", "crossover", "tries"),
+    "evolution": (
+        "population",
+        "initial",
+        "parents",
+        "mutations",
+        "crossovers",
+        "mutation",
+        "crossover",
+        "any_pair",
+        "tries",
+    ),
     "nsga2": ("population", "parents", "crossover_probability", "mutation", "crossover", "tries"),
 }
 """The options of each of our searches: keyword arguments of its class, explained there."""

@@ -218,3 +218,32 @@ def test_uniform_sampling_spreads_parameters_as_the_reference_does() -> None:
 def test_wrong_options_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Evolution(vit(), **arguments)
+
+
+def test_vit_resnas_numbers() -> None:
+    """500 first, then 150 children of the best 75 in each of 19 rounds: 3,350 archs (its Section 4.3; the release)."""
+    space = load_space("autoformer/small")
+    options: dict[str, Any] = {"initial": 500, "population": 150, "parents": 75, "mutations": 75, "crossovers": 75}
+    search = Evolution(space, {"accuracy": "max"}, mutation=0.3, any_pair=True, generations=19, **options)
+    assert len(drive(search, lambda arch: arch["depth"])) == 3350
+    assert [row.generation for row in search.history].count(0) == 500
+
+
+def test_parents_that_keep_different_blocks_are_crossed() -> None:
+    """Six blocks that may be dropped: pairs alike are rare, and a child keeps a block only if a parent does."""
+    blocks = {"repeat": 6, "kept": [False, True], "heads": [1, 2, 3], "mlp_ratio": [1.0, 2.0]}
+    definition = {**vit().to_dict(), "dimensions": {"patch_size": [2], "width": [16, 24, 32], "blocks": blocks}}
+    space = Space.from_dict(definition)
+    counts = {}
+    for any_pair in (False, True):
+        search = Evolution(space, parents=20, generations=3, mutations=0, crossovers=40, any_pair=any_pair, seed=1)
+        drive(search, lambda arch: arch["width"])
+        counts[any_pair] = search.tally["crossover"]["taken"]
+    assert counts[True] == 120 > counts[False]
+    parents, other = space.sample_codes(np.random.default_rng(0), 2).reshape(2, 1, -1)
+    children = space.crossover_codes(parents.repeat(50, 0), other.repeat(50, 0), np.random.default_rng(1))
+    for name in (f"blocks.{i}" for i in range(6)):
+        kept, heads = space.index(f"{name}.kept"), space.index(f"{name}.heads")
+        assert np.isin(children[:, kept], [parents[0, kept], other[0, kept]]).all()
+        own = children[children[:, kept] == 1, heads]
+        assert np.isin(own, [parents[0, heads], other[0, heads]]).all() and (own >= 0).all()
