@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import logging
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, arch_text, build, describe, load_weights
 from raynas.results import RunDir
+from raynas.results.run_dir import run_around
 from raynas.space import Arch
 
 ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE = "model.pt2", "model.onnx", "preprocessing.json"
@@ -43,7 +45,7 @@ def export(
     Args:
         run: the run directory.
         network: one of its networks.
-        to: the folder; it is made, and files of an earlier export in it are replaced.
+        to: the folder, outside of any run directory; it is made, and files of an earlier export in it are replaced.
         onnx: whether to write ONNX; None where its packages are installed.
         progress: called with a line for each file.
 
@@ -51,8 +53,28 @@ def export(
         The files.
 
     Raises:
-        UserError: `onnx` is asked for and its packages are missing, or the folder cannot be written.
+        UserError: `onnx` is asked for and its packages are missing, or the folder cannot be written or has other
+            things in it.
     """
+    _check_folder(to)
+    return _export(run, network, Path(to), onnx, progress)
+
+
+def _check_folder(to: str | Path) -> None:
+    """An export has common names, `README.md` for one: it replaces an earlier export and nothing else."""
+    if "://" in str(to):
+        raise UserError(f"{to}: --to is a folder on this machine; without it the export goes into the run directory")
+    around = run_around(to)
+    if around is not None:
+        raise UserError(f"{to} lies in the run directory {around}: give a folder elsewhere, or none for its `export`")
+    with contextlib.suppress(OSError):  # what cannot be listed, or is not there yet
+        if os.listdir(to) and not (Path(to) / ARCH_FILE).exists():
+            raise UserError(f"{to} holds other files than an export's: give a new folder, or an empty one")
+
+
+def _export(
+    run: RunDir, network: Network, folder: Path, onnx: bool | None, progress: Callable[[str], None]
+) -> list[Path]:
     if onnx or onnx is None:
         missing = _missing_for_onnx()
         if missing and onnx:
@@ -61,7 +83,6 @@ def export(
         if missing:
             progress(f"no {ONNX_FILE}: {', '.join(missing)} not installed (pip install 'raynas[onnx]')")
     model = load_weights(run, network)
-    folder = Path(to)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = [
@@ -240,10 +261,10 @@ def export_into_run(
         progress(f"{network.name} is exported already: {run.name}/export")
         return f"{run.name}/export"
     if run.path is not None:
-        export(run, network, run.path / "export", onnx, progress)
+        _export(run, network, run.path / "export", onnx, progress)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            for file in export(run, network, Path(folder) / "export", onnx, progress=lambda line: None):
+            for file in _export(run, network, Path(folder) / "export", onnx, progress=lambda line: None):
                 run.write_bytes(f"export/{file.name}", file.read_bytes())
                 progress(f"{run.name}/export/{file.name}")
     run.write_json(f"export/{RECEIPT}", wanted)

@@ -20,7 +20,7 @@ def demo(options: argparse.Namespace) -> None:
     """The whole way on the digits."""
     from raynas.demo import run_demo
 
-    run_demo(options.run)
+    run_demo(_run_to_make(options.run))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -28,9 +28,9 @@ def train(options: argparse.Namespace) -> None:
     from raynas.heartbeat import heartbeat
     from raynas.training import train as train_supernet
 
-    preset = _preset(options.preset, options)
+    preset, run_dir = _preset(options.preset, options), _run_to_make(options.run)
     with heartbeat("training the supernet"):
-        run = train_supernet(preset, run_dir=options.run, workers=options.workers, use_gpu=options.gpu)
+        run = train_supernet(preset, run_dir=run_dir, workers=options.workers, use_gpu=options.gpu)
     print(f"Next: raynas search {shlex.quote(run.name)}")
 
 
@@ -139,7 +139,8 @@ def import_(options: argparse.Namespace) -> None:
     from raynas.importing import import_supernet
 
     preset = _preset(options.preset, options) if options.preset else None
-    given = (options.system, options.checkpoint, options.run, options.data, options.space, preset, options.weights)
+    run_dir = _run_to_make(options.run)
+    given = (options.system, options.checkpoint, run_dir, options.data, options.space, preset, options.weights)
     run = import_supernet(*given)
     verb = "evaluate" if run.exists("best/arch.yaml") else "search"
     print(f"Imported into {run.name}. Next: raynas {verb} {shlex.quote(run.name)}")
@@ -221,8 +222,8 @@ def bench_search(options: argparse.Namespace) -> None:
     from raynas.bench.search import bench_search as measure
     from raynas.statistics import mean_interval
 
-    if options.figure and not Path(options.figure).resolve().parent.is_dir():
-        raise UserError(f"{options.figure}: there is no such folder")
+    if options.figure:
+        _check_figure(Path(options.figure))
     found = measure(options.macs, options.evaluations, options.seeds, progress=print)
     places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
     print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")
@@ -277,6 +278,27 @@ def cost(options: argparse.Namespace) -> None:
     from raynas.console import cost_table
 
     print(cost_table(options.name))
+
+
+def _run_to_make(given: str) -> str:
+    """A run directory, or where to make one: not inside another one, whose files it would mix with."""
+    from raynas.results.run_dir import run_around
+
+    around = None if "://" in given else run_around(given)
+    if around not in (None, Path(given).resolve()):
+        raise UserError(f"{given} lies in the run directory {around}: give a folder elsewhere")
+    return given
+
+
+def _check_figure(path: Path) -> None:
+    """Refuse what a figure cannot be written to before there is anything to draw."""
+    from matplotlib.figure import Figure
+
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: there is no such folder")
+    kinds = Figure().canvas.get_supported_filetypes()
+    if path.is_dir() or path.suffix.lower().removeprefix(".") not in kinds:
+        raise UserError(f"{path}: give a file that ends in .png, .svg or .pdf")
 
 
 def _preset(source: Any, options: argparse.Namespace) -> Preset:

@@ -86,6 +86,12 @@ MISTAKES = {
     "no such GPU": (["bench", "latency", "digits/deit", "--device", "cuda:77"], ["cuda:77", "GPUs"]),
     "half a resource": (["bench", "latency", "digits/deit", "--resource", "GPU"], ["--resource GPU", "NAME=AMOUNT"]),
     "no time to time": (["bench", "latency", "digits/deit", "--seconds", "0"], ["--seconds", "above 0"]),
+    "a run in a run": (["train", "{preset}", "--run", "{run}/tables/scores"], ["run/tables/scores lies in", "{run}"]),
+    "a run in a run, imported": (
+        ["import", "autoformer", "{files}/notes.txt", "--run", "{run}/tables", "--data", "digits"],
+        ["run/tables lies in the run directory"],
+    ),
+    "a demo in a run": (["demo", "--run", "{run}/tables"], ["run/tables lies in the run directory"]),
     "no such network": (["bench", "forward", "{files}/empty"], ["empty", "arch.yaml"]),
 }
 
@@ -104,7 +110,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert err.startswith("raynas: ") and err.count("\n") == 1, err
     assert "Traceback" not in out
     for word in words:
-        assert word in err
+        assert word.format(run=run.uri) in err
 
 
 def test_wrong_arch_in_a_trained_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

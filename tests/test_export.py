@@ -163,6 +163,29 @@ def test_the_retrained_winner_is_chosen(arch: Arch) -> None:
     assert choose([second, tuned, first], arch) is first
 
 
+def test_an_export_replaces_an_export_alone(run: RunDir, arch: Arch, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    run.write_bytes("tables/scores/fragment", b"")
+    network = Network(arch, "inherited")
+    (tmp_path / "link").symlink_to(run.uri)
+    refused: dict[str | Path, str] = {
+        tmp_path: "holds other files than an export's",
+        Path(run.uri): "lies in the run directory",
+        run.uri + "/tables/scores": "lies in the run directory",
+        run.uri + "/new/deeper": "lies in the run directory",
+        tmp_path / "link" / "export": "lies in the run directory",
+        "s3://bucket/network": "is a folder on this machine",
+    }
+    for to, words in refused.items():
+        with pytest.raises(UserError, match=words):
+            export(run, network, to)
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert run.list() == ["preset.yaml", "raynas.yaml", "space.yaml", "supernet.safetensors", "tables"]
+    (folder / "README.md").unlink()
+    export(run, network, folder, onnx=False, progress=lambda line: None)  # an earlier export
+    assert (folder / "README.md").exists()
+
+
 _FULL = """
 import resource, sys, warnings
 from pathlib import Path

@@ -240,6 +240,12 @@ class RunDir:
         return True
 
 
+def run_around(path: str | os.PathLike[str]) -> Path | None:
+    """The run directory that a local path is, or lies in; None where there is none."""
+    here = Path(os.path.realpath(path))
+    return next((folder for folder in (here, *here.parents) if os.path.isfile(folder / MARKER)), None)
+
+
 def plain(value: Any) -> Any:
     """Values as JSON has them (tuples are lists, paths and models are written out), so that they compare and reload.
 

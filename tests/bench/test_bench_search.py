@@ -39,6 +39,8 @@ def test_regret_is_what_is_left_to_the_best_under_the_budget() -> None:
         (["--macs", "nan"], "macs must be a finite number"),
         (["--macs", "10"], "no arch of digits/vitas_block has at most 10 MACs"),
         (["--figure", "no/folder.png"], "no/folder.png: there is no such folder"),
+        (["--figure", "docs"], "docs: give a file that ends in .png"),
+        (["--figure", "figure.yaml"], "figure.yaml: give a file that ends in .png"),
     ],
 )
 def test_mistakes_are_told_at_once(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
