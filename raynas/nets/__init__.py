@@ -30,4 +30,8 @@ def build_supernet(space: Space) -> Supernet:
         from raynas.nets.twins.model import TwinsSupernet
 
         return TwinsSupernet(space)
+    if space.family == "vit_res":
+        from raynas.nets.vit_res.model import VitResSupernet
+
+        return VitResSupernet(space)
     raise UserError(f"space {space.name}: no supernet for family {space.family!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -96,6 +96,34 @@ class ElasticPatchConv(nn.Module):
         x = F.pad(x, (0, right, 0, below)) if below or right else x
         selected = self.select(inputs, outputs)
         return F.conv2d(x, selected["weight"], selected["bias"], stride=self.patch)
+
+
+class ElasticConv(nn.Module):
+    """A convolution with elastic inputs and outputs, which starts as torch's own does.
+
+    Args:
+        in_channels: input channels held.
+        out_channels: output channels held.
+        side: of the kernel.
+        stride: of the kernel.
+        padding: zeros beyond every border.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int, stride: int = 1, padding: int = 0):
+        super().__init__()
+        like = nn.Conv2d(in_channels, out_channels, side)
+        self.weight = like.weight
+        self.bias = cast(nn.Parameter, like.bias)
+        self.stride, self.padding = stride, padding
+
+    def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return {"weight": outputs.select(inputs.select(self.weight, 1), 0), "bias": outputs.select(self.bias, 0)}
+
+    def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
+        """[batch, inputs, height, width] to [batch, outputs, rows, columns]; outputs are not masked here."""
+        selected = self.select(inputs, outputs)
+        return F.conv2d(x, selected["weight"], selected["bias"], self.stride, self.padding)
 
 
 class ElasticDepthwiseConv(nn.Module):

@@ -17,10 +17,10 @@ SupernetT = TypeVar("SupernetT", bound="Supernet")
 
 
 def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
-    """Give a supernet built on the meta device its parameters, without a copy."""
+    """Give a supernet built on the meta device its parameters and its saved buffers, without a copy."""
     supernet.load_state_dict(state, assign=True)
-    like = next(iter(state.values()))
-    return supernet.to(device=like.device, dtype=like.dtype)  # the buffers, which are never on the meta device
+    like = next(supernet.parameters())
+    return supernet.to(device=like.device, dtype=like.dtype)  # the constants, which are never on the meta device
 
 
 def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None) -> Tensor | None:

@@ -9,17 +9,14 @@ taken.
 
 from __future__ import annotations
 
-import argparse
-import pickle
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raynas.errors import UserError
+from raynas.nets.released import Checkpoint, read_parameters
 from raynas.nets.vit.model import VitSupernet
 from raynas.space import Space, load_space
 
@@ -57,9 +54,7 @@ _BLOCK = {
 }
 
 
-def read_autoformer(
-    checkpoint: str | Path | Mapping[str, Any], space: Space | None = None
-) -> tuple[Space, dict[str, Tensor]]:
+def read_autoformer(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
     """Read a supernet checkpoint in the layout of AutoFormer's release.
 
     Every subnet of the space then computes what the released code computes for it.
@@ -75,7 +70,7 @@ def read_autoformer(
     Raises:
         UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
     """
-    state = _parameters(checkpoint)
+    state = read_parameters(checkpoint, ["model"], "an AutoFormer checkpoint")
     space = space or _recognise(state)
     if space.family != "vit" or len(space["patch_size"].choices) != 1:
         raise UserError(f"space {space.name}: an AutoFormer checkpoint needs a vit space with one patch size")
@@ -104,25 +99,6 @@ def read_autoformer(
             value = _undeal(value, space.constants.head_dim)
         read[name] = value.clone(memory_format=torch.contiguous_format)
     return space, read
-
-
-def _parameters(checkpoint: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
-    what: Any = checkpoint
-    if not isinstance(checkpoint, Mapping):
-        try:
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                what = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        except FileNotFoundError as error:
-            raise UserError(f"{checkpoint}: there is no such file") from error
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-            first = str(error).strip().splitlines()[:1]
-            raise UserError(f"{checkpoint}: not a checkpoint of tensors alone: {' '.join(first)}") from error
-    state = what.get("model", what) if isinstance(what, Mapping) else None
-    if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(
-            "not an AutoFormer checkpoint: expected a mapping of parameter names to tensors, or one as 'model'"
-        )
-    return state
 
 
 def _source(name: str) -> tuple[str, tuple[int, ...]]:

@@ -1,0 +1,168 @@
+"""Reading others' weights: ViT-ResNAS's released supernets and the networks found with them.
+
+The released layout numbers blocks and reductions through, and has rows of queries, keys and values one after another,
+where ours has them head by head. A network on its own leaves out the numbers of dropped blocks, or not: blocks are
+taken in their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from raynas.errors import UserError
+from raynas.nets.released import Checkpoint, read_parameters
+from raynas.nets.vit_res.model import VitResSupernet
+from raynas.space import Space, load_arch, load_space
+
+SUPERNETS = ("vit_resnas/tiny", "vit_resnas/small")
+NETWORKS = tuple(f"vit_resnas/published/{name}" for name in ("vit_res_tiny", "tiny", "small", "medium"))
+"""What the authors trained: the spaces of their supernets, and networks on their own."""
+
+_UNITS = {"first": "conv1", "second": "conv2", "third": "conv3"}
+_NETWORK = {
+    "embedding.proj.weight": "patch_embed.conv_proj.weight",
+    "embedding.proj.bias": "patch_embed.conv_proj.bias",
+    "embedding.class_token": "tokens",
+    "embedding.position": "pos_embed",
+    "head.weight": "cls_head.weight",
+    "head.bias": "cls_head.bias",
+    "token_head.weight": "patch_head.weight",
+    "token_head.bias": "patch_head.bias",
+}
+_REDUCTION = {"norm": "norm", "conv": "patch_reduce", "linear": "token_transform", "position": "pos_embed"}
+_BLOCK = {
+    "norm1": "norm1",
+    "qkv": "attn.qkv",
+    "proj": "attn.proj",
+    "norm2": "norm2",
+    "fc1": "mlp.fc1",
+    "fc2": "mlp.fc2",
+}
+"""Ours: the released name; what is not listed is called alike."""
+
+
+def read_vit_resnas(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
+    """Read a checkpoint in the layout of ViT-ResNAS's release: a supernet, or a network on its own.
+
+    Averaged weights are preferred, where the checkpoint has them, as the release prefers them.
+
+    Args:
+        checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model_ema` or `model`.
+        space: the space to read it for; one of a single arch for a network. By default the released supernet or
+            network that has these shapes, with the image size, channels and classes of the checkpoint.
+
+    Returns:
+        The space, and the tensors of its supernet by our names, floating ones in float32.
+
+    Raises:
+        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+    """
+    state = read_parameters(checkpoint, ["model_ema", "model"], "a ViT-ResNAS checkpoint")
+    if space is None:
+        space = _recognise(state)
+    elif space.family != "vit_res":
+        raise UserError(f"space {space.name}: a ViT-ResNAS checkpoint needs a space of family vit_res")
+    problem = next(_problems(state, space), None)
+    if problem is not None:
+        raise UserError(f"the checkpoint is not of space {space.name}: {problem}")
+    read = {}
+    for name, released in _sources(state, space).items():
+        value = state[released].float() if state[released].is_floating_point() else state[released]
+        if ".qkv." in name:  # [3, heads, head_dim] to [heads, 3, head_dim]
+            head_dim = space.constants.head_dims[int(name.split(".")[1])]
+            value = value.unflatten(0, (3, -1, head_dim)).transpose(0, 1).flatten(0, 2)
+        read[name] = value.clone(memory_format=torch.contiguous_format)
+    return space, read
+
+
+def _shapes(space: Space) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a space's supernet, by our names."""
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in VitResSupernet(space).state_dict().items()}
+
+
+def _problems(state: Mapping[str, Tensor], space: Space) -> Iterator[str]:
+    """Where a checkpoint differs from what a space needs."""
+    sources = _sources(state, space)
+    for name, shape in _shapes(space).items():
+        released = sources.get(name)
+        if released is None:
+            yield f"it has fewer stages or blocks, and nothing for {name}"
+        elif released not in state:
+            yield f"it lacks {released!r}"
+        elif tuple(state[released].shape) != shape:
+            yield f"its {released} is {list(state[released].shape)} instead of {list(shape)}"
+    for released in state:
+        if released not in sources.values():
+            yield f"there is no use for its {released!r}"
+
+
+def _sources(state: Mapping[str, Tensor], space: Space) -> dict[str, str]:
+    """The released name of each of our tensors; blocks that the checkpoint does not have are left out."""
+    stages = _stages(state)
+    places: dict[tuple[int, int], int] = {}
+    sources = {}
+    for name in _shapes(space):
+        match = re.match(r"stages\.(\d+)\.(?:blocks\.(\d+)|reduction)\.(\w+)(.*)", name)
+        if not match:
+            sources[name] = _NETWORK.get(name) or re.sub(
+                r"^stem\.(\w+)\.(norm|conv)", lambda unit: f"patch_embed.{_UNITS[unit[1]]}.{_layer(unit[2])}", name
+            )
+            continue
+        stage, place, layer, rest = int(match[1]), match[2], match[3], match[4]
+        if stage >= len(stages):
+            continue
+        reduction, blocks = stages[stage]
+        if place is None:
+            sources[name] = f"blocks.{reduction}.{_REDUCTION[layer]}{rest}"
+            continue
+        index = places.setdefault((stage, int(place)), sum(key[0] == stage for key in places))
+        if index < len(blocks):
+            sources[name] = f"blocks.{blocks[index]}.{_BLOCK[layer]}{rest}"
+    return sources
+
+
+def _layer(ours: str) -> str:
+    return "bn" if ours == "norm" else ours
+
+
+def _stages(state: Mapping[str, Tensor]) -> list[tuple[int | None, list[int]]]:
+    """For each stage the number of the reduction before it (None in the first) and those of its blocks."""
+    stages: list[tuple[int | None, list[int]]] = [(None, [])]
+    for index in sorted({int(name.split(".")[1]) for name in state if re.match(r"blocks\.\d+\.", name)}):
+        if f"blocks.{index}.patch_reduce.weight" in state:
+            stages.append((index, []))
+        else:
+            stages[-1][1].append(index)
+    return stages
+
+
+def _recognise(state: Mapping[str, Tensor]) -> Space:
+    """The released supernet or network that has a checkpoint's shapes, for its images and classes."""
+    try:
+        side = round((state["pos_embed"].shape[1] - 1) ** 0.5)
+        channels = state["patch_embed.conv1.conv.weight"].shape[1]
+        classes = state["cls_head.weight"].shape[0]
+    except (KeyError, IndexError) as error:
+        raise UserError(f"not a ViT-ResNAS checkpoint: it lacks {error}") from error
+    for name in (*SUPERNETS, *NETWORKS):
+        space = load_space(name) if name in SUPERNETS else _alone(name)
+        try:
+            space = space.with_input(side * space.constants.patch_size, channels, classes)
+        except UserError:  # a grid that cannot be halved: no such network reads it
+            continue
+        if next(_problems(state, space), None) is None:
+            return space
+    raise UserError(
+        f"the checkpoint is none of {', '.join((*SUPERNETS, *NETWORKS))}; say which space it is of "
+        "(`--space`; for a network, a space of that arch alone)"
+    )
+
+
+def _alone(name: str) -> Space:
+    arch = load_arch(name)
+    return arch.space.fix(arch)

@@ -1,0 +1,324 @@
+"""The vit_res supernet: ViT-ResNAS (Liao et al., 2021), and ViT-Res."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.block import Block, BlockShape
+from raynas.nets.channels import Channels
+from raynas.nets.heads import classify, select_heads
+from raynas.nets.layers import (
+    ElasticConv,
+    ElasticLinear,
+    ElasticNorm,
+    ElasticQkv,
+    PatchStem,
+    new_parameter,
+    select_layers,
+)
+from raynas.nets.sharing import NESTED, Side, pattern
+from raynas.nets.supernet import Supernet, drop_branches
+from raynas.space import Arch, Space
+from raynas.space.families.stages import most_blocks, running
+from raynas.space.families.vit_res import VitResConstants, grids
+
+
+@dataclass(frozen=True, eq=False)
+class StageShape:
+    """What acts in one stage: the channels of the stage before (None for the first), its own, its blocks by place."""
+
+    inputs: Channels | None
+    width: Channels
+    blocks: dict[int, BlockShape]
+
+
+class StemUnit(nn.Module):
+    """A 3 x 3 convolution without bias, batch normalisation (torch's defaults, as released) and ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, inputs, height, width] to [batch, outputs, rows, columns]."""
+        return F.relu(self.norm(self.conv(x)))
+
+
+class Stem(nn.Module):
+    """Three convolutions, the output of the first added to that of the third. No choice changes them."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int):
+        super().__init__()
+        self.first = StemUnit(in_channels, channels, stride)
+        self.second = StemUnit(channels, channels)
+        self.third = StemUnit(channels, channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, channels, height, width] to [batch, stem channels, height / stride, width / stride]."""
+        x = self.first(images)
+        return x + self.third(self.second(x))
+
+
+class Reduction(nn.Module):
+    """Residual spatial reduction: half the rows and columns, and more channels.
+
+    One norm, whose parameters all tokens share; then a strided convolution of the patch tokens, with positions of their
+    own, and a linear layer for the class token. A residual adds the tokens themselves, patches pooled two by two, their
+    channels laid beside zeros: the j-th channel that acts before meets the j-th that acts behind, whichever these are.
+
+    Args:
+        constants: of the space.
+        inputs: embedding channels held of the stage before.
+        width: embedding channels held.
+        before: rows and columns of the stage before.
+    """
+
+    def __init__(self, constants: VitResConstants, inputs: int, width: int, before: tuple[int, int]):
+        super().__init__()
+        self.before = before
+        self.residual = constants.reduction == "residual"
+        self.norm = ElasticNorm(inputs, constants.norm_eps)
+        self.conv = ElasticConv(inputs, width, side=3, stride=2, padding=1)
+        self.linear = ElasticLinear(inputs, width)
+        self.position = new_parameter(1, math.prod(before) // 4, width)
+
+    def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        axes = {"norm": (inputs,), "conv": (inputs, width), "linear": (inputs, width)}
+        return {**select_layers(self, axes), "position": width.select(self.position, 2)}
+
+    def forward(self, x: Tensor, inputs: Channels, width: Channels) -> Tensor:
+        """Tokens [batch, 1 + tokens, inputs], the class token first, to [batch, 1 + tokens / 4, width]."""
+        normed = self.norm(x, inputs)
+        patches = self.conv(self._image(normed), inputs, width).flatten(2).transpose(1, 2)
+        patches = patches + width.select(self.position, 2)
+        reduced = torch.cat([self.linear(normed[:, :1], inputs, width), patches], dim=1)
+        if self.residual:
+            pooled = F.avg_pool2d(self._image(x), 2).flatten(2).transpose(1, 2)
+            tokens = torch.cat([x[:, :1], pooled], dim=1)
+            reduced = reduced + F.pad(tokens, (0, width.count - inputs.count))
+        return width.mask(reduced)
+
+    def _image(self, x: Tensor) -> Tensor:
+        """The patch tokens as [batch, inputs, rows, columns]."""
+        return x[:, 1:].transpose(1, 2).unflatten(2, self.before)
+
+
+class Stage(nn.Module):
+    """A reduction, but in the first stage, and blocks."""
+
+    def __init__(self, space: Space, stage: int, inputs: int, before: tuple[int, int], blocks: int):
+        super().__init__()
+        constants, here = space.constants, f"stages.{stage}"
+        self.width = width = int(max(space[f"{here}.width"].choices))
+        self.reduction = Reduction(constants, inputs, width, before) if stage else None
+        head_dim = constants.head_dims[stage]
+
+        def new_block(place: str) -> nn.Module:
+            """A block as large as its choices are; nothing where it is never kept."""
+            if not space.has(f"{place}.heads"):
+                return nn.Identity()
+            heads, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("heads", "mlp_width"))
+            qkv = ElasticQkv(width, heads, head_dim, bias="head")
+            return Block(width, hidden, qkv, head_dim, constants.attention_scale[stage], constants.norm_eps)
+
+        self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
+
+    def block(self, index: int) -> Block:
+        """One block.
+
+        Raises:
+            UserError: the stage is not that deep, or the block is never kept.
+        """
+        block = self.blocks[index] if index < len(self.blocks) else None
+        if not isinstance(block, Block):
+            raise UserError(f"the arch has a block {index} in a stage for which the supernet has none there")
+        return block
+
+    def select(self, shape: StageShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        parts = {f"blocks.{index}": self.block(index).select(block) for index, block in shape.blocks.items()}
+        if self.reduction is not None and shape.inputs is not None:
+            parts["reduction"] = self.reduction.select(shape.inputs, shape.width)
+        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+
+    def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
+        """Tokens [batch, tokens, inputs] to [batch, tokens, width]; in the first stage both are the same.
+
+        Args:
+            paths: [places, 2, batch]; see `Block.forward`.
+        """
+        if self.reduction is not None and shape.inputs is not None:
+            x = self.reduction(x, shape.inputs, shape.width)
+        for index, block in shape.blocks.items():
+            x = self.block(index)(x, block, None if paths is None else paths[index])
+        return x
+
+
+class VitResSupernet(Supernet):
+    """A ViT-Res of elastic widths, depths (or kept blocks), heads and hidden widths, stage by stage.
+
+    One list of channels serves a stage's whole residual stream: the outputs of its reduction (of the patch embedding in
+    the first stage), its blocks, and the inputs of the next reduction. The stem has BatchNorm and is not searched: it
+    runs once on a whole batch, mixed or not, so that all its archs are normalised alike. In training every worker
+    normalises by its own images, as in the release.
+    """
+
+    def __init__(self, space: Space):
+        super().__init__(space)
+        constants = space.constants
+        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
+        self.grids = grids(space)
+        self.stem = Stem(space.channels, constants.stem_channels, constants.stem_stride)
+        inputs, before, stages = 0, self.grids[0], []
+        for index, (grid, blocks) in enumerate(zip(self.grids, most_blocks(space.dimensions), strict=True)):
+            stages.append(Stage(space, index, inputs, before, blocks))
+            inputs, before = stages[-1].width, grid
+        height, width = (side // constants.stem_stride for side in space.input_size)
+        patch = constants.patch_size // constants.stem_stride
+        self.embedding = PatchStem(constants.stem_channels, (height, width), patch, stages[0].width, class_token=True)
+        self.stages = nn.ModuleList(stages)
+        self.norm = ElasticNorm(inputs, constants.norm_eps)
+        self.head = ElasticLinear(inputs, space.classes)
+        self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
+        # Where each stage's steps of the drop-path ramp begin; the last number is their sum.
+        self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
+
+    # -- shapes ----------------------------------------------------------------------------------------------------
+
+    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
+        """What acts in each stage for one arch.
+
+        Raises:
+            UserError: the supernet does not hold the arch.
+        """
+        self._check_stages(arch)
+        share, shapes = self.pattern[side], list[StageShape]()
+        for index, stage in enumerate(self._stages):
+            width = share(int(arch[f"stages.{index}.width"]), stage.width)
+            blocks = {}
+            for place in running(arch, index):
+                block = stage.block(place)
+                heads, units, hidden = self._block_values(arch, index, place)
+                query = share(units, block.qkv.heads)
+                blocks[place] = BlockShape(width, query, heads, share(hidden, block.fc1.weight.shape[0]))
+            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
+        return shapes
+
+    def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> list[StageShape]:
+        """What acts in each row of a mixed batch.
+
+        Args:
+            archs: of the batch.
+            rows: [batch] int64, each row's arch.
+        """
+        for arch in archs:
+            self._check_stages(arch)
+        shapes: list[StageShape] = []
+        for index in range(len(self.stages)):
+            width = Channels.first_of_each([int(arch[f"stages.{index}.width"]) for arch in archs], rows)
+            runs = [set(running(arch, index)) for arch in archs]
+            blocks = {}
+            for place in sorted(set.union(*runs)):
+                values = [
+                    self._block_values(arch, index, place) if place in each else None
+                    for arch, each in zip(archs, runs, strict=True)
+                ]
+                blocks[place] = BlockShape.of_rows(width, values, rows)
+            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
+        return shapes
+
+    def _check_stages(self, arch: Arch) -> None:
+        stages = sum(name.endswith(".width") for name in arch)
+        if stages != len(self.stages):
+            raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
+
+    @staticmethod
+    def _block_values(arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
+        """Heads, query width (in heads) and hidden channels of a block that runs."""
+        block = f"stages.{stage}.blocks.{place}"
+        heads = int(arch[f"{block}.heads"])
+        return heads, heads, int(arch[f"{block}.mlp_width"])
+
+    @property
+    def _stages(self) -> list[Stage]:
+        return cast(list[Stage], list(self.stages))
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def stem_of_all(self, x: Tensor) -> Tensor:
+        """The stem, [batch, stem channels, height / stride, width / stride]."""
+        return self.stem(x)
+
+    def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
+        """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
+        x = self.embedding(x, shapes[0].width)
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+        width = shapes[-1].width
+        x = self.norm(x if patches else x[:, :1], width)
+        return classify(self.head, self.token_head if patches else None, x[:, 0], x[:, 1:], width)
+
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        return self.run(x, self.shape(arch, side), paths, patches)
+
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
+        """Logits of a mixed batch in one pass, as `forward` returns them."""
+        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of the last stage's patch tokens."""
+        return self.grids[-1]
+
+    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
+        """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
+
+        The rate rises linearly over the places that the constant `drop_path_depths` counts, whatever the arch. The draw
+        depends on the batch size alone, so that groups, masks and passes of one arch agree under the same random state.
+        """
+        return drop_branches(x, self.drop_path, self.ramp[-1]) if self.training else None
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def select(self, arch: Mapping[str, object], side: Side | None = None) -> dict[str, Tensor]:
+        """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""
+        shapes = self.shape(self._arch(arch), side)
+        parts = {
+            "stem": self.stem.state_dict(keep_vars=True),
+            "embedding": self.embedding.select(shapes[0].width),
+            **{
+                f"stages.{i}": stage.select(shape)
+                for i, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True))
+            },
+            "norm": self.norm.select(shapes[-1].width),
+            **select_heads(self.head, self.token_head, shapes[-1].width),
+        }
+        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+
+    def maskable(self, dimension: str) -> bool:
+        """Whether masks can express different values of a dimension in one batch: of any, where widths are nested."""
+        return self.space.constants.sharing in NESTED
+
+    def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
+        """Masks for small work, groups for large (see `MASKS_BELOW`)."""
+        tokens = sum(1 + math.prod(grid) for grid in self.grids) / len(self.grids)
+        return len(x) / len(archs) * tokens < MASKS_BELOW
+
+    def no_weight_decay(self) -> set[str]:
+        """The class token; 1-D tensors (norms, biases) are the trainer's to exempt. Positions decay, as released."""
+        return {"embedding.class_token"}
+
+
+MASKS_BELOW = 256

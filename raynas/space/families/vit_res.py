@@ -1,0 +1,146 @@
+"""The vocabulary of ViT-Res (Liao et al., 2021, ViT-ResNAS): stages joined by residual spatial reductions.
+
+A convolutional stem, which is not searched, and a patch embedding; then stages of pre-norm transformer blocks, each on
+half the grid of the one before. How many stages there are, the dimensions say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.families.rules import CommonConstants, Family, Rule
+from raynas.space.families.stages import depth_or_kept, most_blocks
+
+if TYPE_CHECKING:
+    from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+MAX_TOKENS = 2**16
+
+
+class VitResConstants(CommonConstants):
+    """What is fixed in a vit_res space.
+
+    Attributes:
+        patch_size: pixels on the side of a first-stage token's patch: the stem's stride times the patch embedding's.
+        stem_stride: stride of the first of the stem's three convolutions.
+        stem_channels: channels of each of them.
+        head_dims: for each stage, channels of one attention head; query width is that times the heads, whatever the
+            embedding width.
+        attention_scale: for each stage, the factor on the raw scores; by default one over the square root of a head's
+            channels.
+        reduction: between stages, `residual` adds a pooled copy of the tokens to the strided convolution's output
+            (the paper's residual spatial reduction); `plain` is the convolution alone, the paper's baseline.
+        norm_eps: epsilon of every LayerNorm.
+        drop_path_depths: for each stage the number of blocks that the drop-path rate, which rises linearly from 0 over
+            all stages, counts; by default the most blocks. Reductions are never dropped.
+    """
+
+    patch_size: int = Field(14, ge=1, le=256)
+    stem_stride: int = Field(2, ge=1, le=16)
+    stem_channels: int = Field(24, ge=1, le=1024)
+    head_dims: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = (32, 48, 64)
+    attention_scale: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    reduction: Literal["residual", "plain"] = "residual"
+    norm_eps: float = Field(1e-6, gt=0)
+    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
+
+
+def grids(space: Space) -> list[tuple[int, int]]:
+    """Rows and columns of every stage's patch tokens."""
+    height, width = space.input_size
+    sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
+    return [(height // side, width // side) for side in sides]
+
+
+def _required(constants: VitResConstants, given: set[str]) -> list[str]:
+    del constants
+    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in _BLOCK)]
+
+
+def _resolve(constants: VitResConstants, dimensions: tuple[Dimension, ...]) -> VitResConstants:
+    depths, scale = constants.drop_path_depths, constants.attention_scale
+    return constants.model_copy(
+        update={
+            "drop_path_depths": most_blocks(dimensions) if depths is None else depths,
+            "attention_scale": tuple(dim**-0.5 for dim in constants.head_dims) if scale is None else scale,
+        }
+    )
+
+
+def _check(space: Space) -> Iterator[tuple[Location, str]]:
+    constants, most = space.constants, most_blocks(space.dimensions)
+    for name in ("head_dims", "attention_scale", "drop_path_depths"):
+        if len(getattr(constants, name)) != len(most):
+            yield ("constants", name), f"needs one number for each of the {len(most)} stages"
+            return
+    for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
+        if blocks > ramp:
+            yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
+    if constants.patch_size % constants.stem_stride:
+        yield ("constants", "patch_size"), f"{constants.patch_size} is no multiple of stem_stride"
+    yield from _check_size(space.input_size, constants.patch_size, len(most))
+    widths = [space[f"stages.{stage}.width"].choices for stage in range(len(most))]
+    if constants.reduction == "residual":
+        for stage, (before, after) in enumerate(pairwise(widths), start=1):
+            if min(after) < max(before):
+                place = ("dimensions", "stages", stage, "width")
+                yield (
+                    place,
+                    f"{min(after)} is less than the stage before may have, {max(before)}: a residual cannot fit",
+                )
+
+
+def _check_size(size: tuple[int, int], patch: int, stages: int) -> Iterator[tuple[Location, str]]:
+    """A grid of an odd side would be halved to one side by the convolution, and to another by the pooling."""
+    multiple = patch * 2 ** (stages - 1)
+    if any(side % multiple for side in size):
+        why = f"patch_size {patch}" + (f", halved {stages - 1} times" if stages > 1 else "")
+        yield ("input", "size"), f"sides must be multiples of {multiple} pixels ({why}), found {size[0]} x {size[1]}"
+    if math.prod(side // patch for side in size) > MAX_TOKENS:
+        yield ("constants", "patch_size"), f"{patch} makes more than {MAX_TOKENS} tokens"
+
+
+def _scale(arch: Arch, factor: float) -> Arch:
+    """Embedding, head and hidden widths grow by `factor`, each to the nearest that exists; all else stays."""
+    space, constants = arch.space, arch.space.constants
+    head_dims = _grown(constants.head_dims, factor)
+    # A scale that is not the usual one keeps its ratio to it.
+    attention_scale = tuple(
+        scale * (before / after) ** 0.5
+        for scale, before, after in zip(constants.attention_scale, constants.head_dims, head_dims, strict=True)
+    )
+    values: dict[str, Any] = dict(arch)
+    for name, value in arch.items():
+        if name.rpartition(".")[2] in ("width", "mlp_width"):
+            (values[name],) = _grown([value], factor)
+    changed = constants.model_copy(update={"head_dims": head_dims, "attention_scale": attention_scale})
+    return space.replace(constants=changed).off_grid(values)
+
+
+def _grown(widths: Sequence[int], factor: float) -> tuple[int, ...]:
+    return tuple(max(1, round(width * factor)) for width in widths)
+
+
+_BLOCK = {"heads": Rule(int, 1, 1024), "mlp_width": Rule(int, 1, 2**17)}
+
+VIT_RES = Family(
+    constants=VitResConstants,
+    dimensions={
+        "stages.*.width": Rule(int, 1, 2**15),
+        "stages.*.depth": Rule(int, 0, 256),
+        "stages.*.blocks.*.kept": Rule(bool, 0, 1),
+        **{f"stages.*.blocks.*.{leaf}": rule for leaf, rule in _BLOCK.items()},
+    },
+    resolve=_resolve,
+    check=_check,
+    scale=_scale,
+    required=_required,
+)

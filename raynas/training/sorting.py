@@ -1,0 +1,60 @@
+"""Sorting of heads and hidden channels, so that the first ones, which narrow subnets have, are those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raynas.errors import ConfigError
+
+
+@torch.no_grad()
+def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Module | None = None) -> None:
+    """Order each block's heads and hidden channels by the L1 norm of all their weights, the largest first.
+
+    The largest network computes what it did; narrower ones begin anew with heavier units (ViT-ResNAS's release, at the
+    start of each epoch of its warm-up; the paper has nothing of it). Whatever the optimiser remembers of a weight, and
+    the weight's moving average, move along.
+
+    Args:
+        model: a supernet.
+        ema: the averaged copy of it, which is put in the same order.
+
+    Raises:
+        ConfigError: the space's widths are not prefixes, or the optimiser keeps something else than one number for each
+            weight.
+    """
+    if model.space.constants.sharing != "ordinal":  # type: ignore[union-attr]
+        raise ConfigError("plan.sort_channels: narrow widths are the first channels with sharing: ordinal alone")
+    parameters = dict(model.named_parameters())
+    averaged = {} if ema is None else dict(ema.named_parameters())
+    for group in model.exchangeable():  # type: ignore[operator]
+        weights = [_units(parameters[name], *axis).flatten(1) for name, axis in group.items()]
+        order = torch.argsort(torch.cat(weights, dim=1).abs().sum(1), descending=True, stable=True)
+        for name, axis in group.items():
+            copies = [averaged[name]] if name in averaged else []
+            for tensor in (parameters[name], *_remembered(optimizer, parameters[name]), *copies):
+                units = _units(tensor, *axis)
+                units.copy_(units[order])
+
+
+def _units(tensor: Tensor, dim: int, entries: int) -> Tensor:
+    """A view [units, entries, ...] of the units along an axis."""
+    return tensor.unflatten(dim, (-1, entries)).movedim((dim, dim + 1), (0, 1))
+
+
+def _remembered(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[Tensor]:
+    """The optimiser's tensors that hold a number for each weight, such as AdamW's two moments."""
+    state: dict[str, Any] = optimizer.state.get(parameter, {})
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.numel() == 1:
+            continue
+        if value.shape != parameter.shape:
+            raise ConfigError(
+                f"plan.sort_channels: {type(optimizer).__name__} keeps {name} of another shape than the weights: "
+                "use an optimiser such as adamw"
+            )
+        yield value
