@@ -108,6 +108,18 @@ class Block(nn.Module):
         """The acting part of the parameters."""
         return select_layers(self, self.axes(shape))
 
+    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
+        """Heads and hidden channels; see `Supernet.exchangeable`.
+
+        Not heads whose bias serves query in one subnet and key in another, nor query channels that every head count
+        cuts in its own way.
+        """
+        groups = [mlp_axes()]
+        if isinstance(self.qkv, ElasticQkv) and not self.qkv.thirds:
+            heads = {"qkv.weight": (0, self.qkv.unit), "proj.weight": (1, self.unit)}
+            groups.append(heads if self.qkv.bias is None else {**heads, "qkv.bias": (0, self.qkv.unit)})
+        return groups
+
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: RelativeIndex | None = None) -> Tensor:
         """One block on tokens [batch, tokens, width].
 
@@ -132,6 +144,11 @@ class Block(nn.Module):
             out = self.relative(q, k, v, self.scale, index)
         out = axes["proj"][0].mask(out.flatten(2), self.unit)
         return self.proj(out, *axes["proj"])
+
+
+def mlp_axes() -> dict[str, tuple[int, int]]:
+    """Where a block's hidden channels lie, by parameter; see `Supernet.exchangeable`."""
+    return {"fc1.weight": (0, 1), "fc1.bias": (0, 1), "fc2.weight": (1, 1)}
 
 
 def _branch(x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:

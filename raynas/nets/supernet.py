@@ -193,10 +193,23 @@ class Supernet(nn.Module):
         subnet.drop_path = self.drop_path
         return subnet.train(self.training)
 
+    def exchangeable(self) -> list[dict[str, tuple[int, int]]]:
+        """Units that can change places without changing the largest network: heads, hidden channels.
+
+        Returns:
+            For each set of units the parameters that hold them: `{name: (dim, entries for each unit along it)}`.
+        """
+        return [
+            {f"{name}.{parameter}": axis for parameter, axis in group.items()}
+            for name, module in self.named_modules()
+            if hasattr(module, "unit_axes")
+            for group in module.unit_axes()
+        ]
+
     # -- what a family implements ----------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
+        """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""
         raise NotImplementedError
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:

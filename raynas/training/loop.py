@@ -24,6 +24,7 @@ from raynas.training.health import Diverged, ProbeImages, choose_probes, score_p
 from raynas.training.plan import Plan
 from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule
 from raynas.training.samplers import Pass, on_sides
+from raynas.training.sorting import sort_channels
 from raynas.training.state import TrainingState
 from raynas.training.streams import derive
 
@@ -142,6 +143,8 @@ def train_loop(
 
     while state.epoch < recipe.epochs:
         step.space = plan.open_space(space, state.epoch, recipe.epochs)
+        if plan.sort_channels and not state.step_in_epoch and state.epoch <= plan.sort_channels * recipe.epochs:
+            sort_channels(state.model, state.optimizer, None if state.ema is None else state.ema.module)
         try:
             train_epoch(state, step, loader, schedule, context, progress)
             entry = end_epoch(state, loader, context)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.errors import UserError
+from raynas.nets.block import mlp_axes
 from raynas.nets.channels import Channels
 from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import (
@@ -91,6 +92,10 @@ class Block(nn.Module):
     def select(self, shape: BlockShape) -> dict[str, Tensor]:
         """The acting part of the parameters."""
         return select_layers(self, self.axes(shape))
+
+    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
+        """Hidden channels (see `Supernet.exchangeable`); every head count cuts the query channels in its own way."""
+        return [mlp_axes()]
 
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
         """One block on tokens [batch, tokens, width].
