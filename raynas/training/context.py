@@ -168,3 +168,18 @@ def check_ranks_agree(context: LocalContext, model: torch.nn.Module) -> None:
             f"{highest[worst]:g}): what was trained since the last checkpoint cannot be trusted. Run the same command "
             "again to go on from it; if this comes back, look for a worker with other software or faulty memory"
         )
+
+
+@torch.no_grad()
+def average_buffers(context: LocalContext, model: torch.nn.Module) -> None:
+    """Average over ranks what they saw apart: the running statistics of BatchNorm, where a network has it.
+
+    Between two calls every rank keeps its own; a checkpoint has rank 0's. Training itself never reads them.
+    """
+    if context.world_size == 1:
+        return
+    learnt = {name for name, _ in model.named_parameters()}
+    for name, tensor in model.state_dict().items():
+        if name not in learnt and tensor.is_floating_point():
+            context.all_reduce(tensor)
+            tensor /= context.world_size

@@ -18,7 +18,7 @@ from raynas.data import Data, TrainLoader
 from raynas.errors import ConfigError, TrainingCollapsed
 from raynas.nets import build_supernet
 from raynas.space import Arch, Space
-from raynas.training.context import LocalContext, check_ranks_agree, preflight
+from raynas.training.context import LocalContext, average_buffers, check_ranks_agree, preflight
 from raynas.training.gradients import GradientPolicy, Gradients, accumulating, average
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.plan import Plan
@@ -147,6 +147,8 @@ def train_loop(
             sort_channels(state.model, state.optimizer, None if state.ema is None else state.ema.module)
         try:
             train_epoch(state, step, loader, schedule, context, progress)
+            for network in [model] if state.ema is None else [model, state.ema.module]:
+                average_buffers(context, network)
             entry = end_epoch(state, loader, context)
             if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
                 rows = score_probes(model, probes, probe_images, context, step.autocast)

@@ -15,13 +15,15 @@ from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.errors import UserError
 from raynas.nets import build_supernet
-from raynas.space import Space
+from raynas.space import Space, load_space
 from raynas.training.context import GroupContext, LocalContext
 from raynas.training.loop import train_loop
 from raynas.training.samplers import Losses, Pass
 from raynas.training.streams import derive
 
 SETTINGS = {"opt": "momentum", "lr": 0.1, "weight_decay": 0.05}
+BATCH_NORM = "digits/vit_resnas"
+STILL = recipe(epochs=1, lr=1e-12, warmup_epochs=0, ema=0.5)
 PER_RANK = {"name": "single_path", "per_rank": True}
 
 
@@ -40,6 +42,7 @@ def process(rank: int, folder: str) -> None:
     for name, sampler in (("same", "sandwich"), ("per_rank", PER_RANK)):
         context = GroupContext(Path(folder) / name)
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
+    found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, GroupContext()).weights
     try:
         train_loop(SPACE, few(), plan(), recipe(), GroupContext(), build=unlike)
     except UserError as error:
@@ -70,6 +73,16 @@ def test_two_processes_equal_one_on_the_joined_batch(two: Path) -> None:
     assert same(first, second)
     one = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS)).model.state_dict()
     assert_close(first, one)
+
+
+def test_running_statistics_are_averaged_over_processes(two: Path) -> None:
+    """Of the first BatchNorm, whose inputs no weight changes: the mean over both halves of a batch is the batch's."""
+    first, second = (found["batch_norm"] for found in load(two))
+    assert same(first, second)
+    one = train_loop(load_space(BATCH_NORM), few(), plan(), STILL).weights
+    name = "stem.first.norm.running_mean"
+    assert one[name].abs().min() > 1e-4
+    torch.testing.assert_close(first[name], one[name], rtol=1e-4, atol=1e-7)
 
 
 def both_ranks(space: Space, rng: np.random.Generator, losses: Losses) -> list[Pass]:
