@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from twins_spaces import TWINS
+from vit_res_spaces import VIT_RES
 
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
@@ -99,6 +100,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
         "dimensions": {"patch_size": [4], "width": [12, 20, 25], "depth": [1, 2], "blocks": FREE},
     },
     **TWINS,
+    **VIT_RES,
 }
 
 
@@ -113,12 +115,15 @@ def block_count(arch: Arch) -> int:
 
 
 def make_supernet(space: Space, seed: int = 0) -> Supernet:
-    """A supernet whose every parameter (biases, norms and tables too) is far from its initial value, in eval mode."""
+    """A supernet in eval mode, with every parameter (biases, norms, tables, batch statistics) far from its first value."""
     torch.manual_seed(seed)
     supernet = build_supernet(space).eval()
     with torch.no_grad():
         for parameter in supernet.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        for name, buffer in supernet.named_buffers():
+            if "running" in name:  # of a BatchNorm: a mean of 0 to 1, a variance of 1 to 2
+                buffer.add_(torch.rand_like(buffer))
     return supernet
 
 

@@ -40,8 +40,8 @@ def twins_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
     stage = int(name.split(".")[1]) if name.startswith("stages.") else last
     width = (arch[f"stages.{stage}.width"], 1)
     before = (arch[f"stages.{stage - 1}.width"], 1) if stage else None
-    if name.startswith("head."):
-        return (None, width) if name == "head.weight" else (None,)
+    if name.startswith(("head.", "token_head.")):
+        return (None, width) if name.endswith("weight") else (None,)
     place = re.match(r"stages\.\d+\.blocks\.\d+\.", name)
     rest = name[place.end() :] if place else re.sub(r"^stages\.\d+\.", "", name)
     query, hidden = ((arch[f"{place[0]}{leaf}"], 1) if place else None for leaf in ("query_width", "mlp_width"))
@@ -84,22 +84,60 @@ def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"fc1\.weight", (hidden, width)),
         (r"fc1\.bias", (hidden,)),
         (r"fc2\.weight", (width, hidden)),
-        (r"head\.weight", (None, width)),
-        (r"head\.bias", (None,)),
+        (r"(token_)?head\.weight", (None, width)),
+        (r"(token_)?head\.bias", (None,)),
         (r"(norm|norm1|norm2)\.(weight|bias)|(stem\.\d\.proj|proj|fc2)\.bias", (width,)),
     ]
     return next(axes for pattern, axes in table if re.fullmatch(pattern, name[place.end() :] if place else name))
 
 
-AXES: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {"vit": vit_axes, "twins": twins_axes}
+def vit_res_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
+    """What each axis of a parameter stands for."""
+    last = max(int(key.split(".")[1]) for key in arch)
+    first = name.startswith("embedding.")
+    stage = int(name.split(".")[1]) if name.startswith("stages.") else 0 if first else last
+    width, head_dim = (arch[f"stages.{stage}.width"], 1), arch.space.constants.head_dims[stage]
+    before = (arch[f"stages.{stage - 1}.width"], 1) if stage else None
+    place = re.match(r"stages\.\d+\.blocks\.\d+\.", name)
+    rest = name[place.end() :] if place else re.sub(r"^stages\.\d+\.", "", name)
+    heads, hidden = (arch[f"{place[0]}{leaf}"] if place else 0 for leaf in ("heads", "mlp_width"))
+    query, qkv, inner = (heads, head_dim), (heads, 3 * head_dim), (hidden, 1)
+    biases = r"embedding\.proj|reduction\.conv|reduction\.linear|proj|fc2|norm|norm1|norm2"
+    table: list[tuple[str, tuple[Axis, ...]]] = [
+        (r"stem\.\w+\.conv\.weight", (None, None, None, None)),
+        (r"stem\.\w+\.norm\.(weight|bias|running_mean|running_var)", (None,)),
+        (r"embedding\.proj\.weight", (width, None, None, None)),
+        (r"embedding\.class_token|embedding\.position|reduction\.position", (None, None, width)),
+        (r"reduction\.conv\.weight", (width, before, None, None)),
+        (r"reduction\.linear\.weight", (width, before)),
+        (r"reduction\.norm\.(weight|bias)", (before,)),
+        (r"qkv\.weight", (qkv, width)),
+        (r"qkv\.bias", (qkv,)),
+        (r"proj\.weight", (width, query)),
+        (r"fc1\.weight", (inner, width)),
+        (r"fc1\.bias", (inner,)),
+        (r"fc2\.weight", (width, inner)),
+        (r"(token_)?head\.weight", (None, width)),
+        (r"(token_)?head\.bias", (None,)),
+        (rf"({biases})\.bias|(norm|norm1|norm2)\.weight", (width,)),
+    ]
+    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+
+
+AXES: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {
+    "vit": vit_axes,
+    "twins": twins_axes,
+    "vit_res": vit_res_axes,
+}
 
 
 def check(space: Space, archs: list[Arch]) -> None:
     supernet = make_supernet(space)
+    state = supernet.state_dict()
     for arch in archs:
         for side in supernet.sides:
             for name, found in channels_of(supernet, arch, side).items():
-                sizes = supernet.get_parameter(name).shape
+                sizes = state[name].shape
                 axes = AXES[space.family](arch, name)
                 wanted = [expected(space.constants, side, *each) for each in zip(sizes, axes, strict=True)]
                 assert list(found) == wanted, (name, dict(arch))
@@ -124,6 +162,15 @@ TEN_RATIOS: dict[str, dict[str, Any]] = {
             "stages": [
                 {"width": ratios(25), "depth": [2], "blocks": {**FREE, "global_attention": [False, True]}},
                 {"width": ratios(17), "depth": [1, 2], "blocks": {**FREE, "global_attention": [True]}},
+            ]
+        },
+    },
+    "vit_res": {
+        "constants": {"sharing": "cyclic", "patch_size": 4, "stem_channels": 4, "head_dims": [3, 4]},
+        "dimensions": {
+            "stages": [
+                {"width": ratios(25), "depth": [2], "blocks": {"heads": ratios(20), "mlp_width": ratios(33)}},
+                {"width": [25, 31, 36], "depth": [1, 2], "blocks": {"heads": ratios(25), "mlp_width": ratios(33)}},
             ]
         },
     },

@@ -16,7 +16,16 @@ from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 
 every_space = pytest.mark.parametrize("name", DEFINITIONS)
-MASKABLE = ["autoformer", "clipped rectangle", "deit", "thirds alone", "blocks differ", "kept anywhere"]
+MASKABLE = [
+    "autoformer",
+    "clipped rectangle",
+    "deit",
+    "thirds alone",
+    "blocks differ",
+    "kept anywhere",
+    "vit_res",
+    "vit_res plain",
+]
 every_execution = pytest.mark.parametrize(
     ("name", "execution"), [(name, "groups") for name in DEFINITIONS] + [(name, "masks") for name in MASKABLE]
 )
