@@ -103,6 +103,7 @@ class Content:
     timings: Sequence[Row] = ()
     finished: Sequence[Finished] = ()
     traces: Sequence[Trace] = ()
+    rankings: Sequence[Row] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     starts: Sequence[Row] = ()
 
@@ -130,6 +131,7 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
         timings=_rows(run, "timings"),
         finished=_finished(networks, evaluations, labels),
         traces=traces,
+        rankings=_rankings(run),
         settings=settings,
         starts=starts,
     )
@@ -165,6 +167,13 @@ def _finished(networks: list[Row], evaluations: list[Row], labels: dict[str, str
 
 def _rows(run: RunDir, table: str) -> list[Row]:
     return run.store.read(table).to_pylist()
+
+
+def _rankings(run: RunDir) -> list[Row]:
+    """Of every pair of quantities the rows of its newest ranking: a later one need not have measured them all."""
+    rows = _rows(run, "rankings")
+    newest = {(row["x"], row["y"]): row["time"] for row in rows}  # rows stand in the order of their writing
+    return [row for row in rows if row["time"] == newest[row["x"], row["y"]]]
 
 
 def _scores(run: RunDir) -> list[Row]:

@@ -20,6 +20,9 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from raynas.space import Arch, Space
 
+Estimates = Mapping[str, tuple[float, float, float]]
+"""By statistic: its value, and the ends of its interval."""
+
 INK = "#010203"
 PALETTE = ("#3b82d6", "#e08a1e", "#2c9f70", "#b05cc6", "#d1495b", "#7a8793")
 _STYLE: dict[Any, Any] = {
@@ -227,6 +230,45 @@ def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     axes[1, 0].set(ylabel="influence")
     for each in (axes[0, 0].yaxis, axes[1, 0].xaxis):
         each.set_major_locator(MaxNLocator(6, integer=True))
+    return figure
+
+
+@matplotlib.rc_context(_STYLE)
+def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, float, Estimates]] = ()) -> Figure:
+    """Correlations with their intervals: above, within ranges of MACs; below, over all networks, a line for each pair.
+
+    Args:
+        overall: by pair of quantities, its statistics.
+        within: (lower end, upper end, statistics) of each range.
+    """
+    heights = [3.2] * bool(within) + [1.0 + 0.55 * len(overall)]
+    figure = Figure(figsize=(7.2, sum(heights)), layout="constrained")
+    *above, below = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
+    names = list(dict.fromkeys(name for found in (*overall.values(), *(each[2] for each in within)) for name in found))
+    for place, (name, colour, marker) in enumerate(zip(names, PALETTE, "osDv^P", strict=False)):
+        style: dict[str, Any] = {"color": colour, "marker": marker, "ls": "none", "label": name}
+        aside = 0.2 * (place - (len(names) - 1) / 2)
+        for axes in above:
+            found = [((low + high) / 2 + aside * (high - low), *at[name]) for low, high, at in within if name in at]
+            middle, value, lower, upper = np.array(found).reshape(-1, 4).T
+            axes.vlines(middle, lower, upper, color=colour)
+            axes.plot(middle, value, **style)
+        found = [(line + aside, *at[name]) for line, at in enumerate(overall.values()) if name in at]
+        middle, value, lower, upper = np.array(found).reshape(-1, 4).T
+        below.hlines(middle, lower, upper, color=colour)
+        below.plot(value, middle, **style)
+    for axes in above:
+        axes.axhline(0, color=INK, linewidth=0.8)
+        for edge in (within[0][0], *(high for _, high, _ in within)):
+            axes.axvline(edge, color=PALETTE[5], linewidth=0.8, alpha=0.4)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set(xlabel="range of multiply-accumulates (MACs)", ylabel="correlation")
+        axes.set_title("Accuracy by MACs, within each range")
+    below.axvline(0, color=INK, linewidth=0.8)
+    below.set_yticks(range(len(overall)), [pair.replace(" by ", "\nby ") for pair in overall])
+    below.set(xlabel="correlation", ylim=(len(overall) - 0.5, -0.5))
+    below.set_title("Over all ranges")
+    figure.legend(*below.get_legend_handles_labels(), loc="outside upper right", ncols=len(names))
     return figure
 
 

@@ -11,6 +11,7 @@ import yaml
 from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
 from raynas.reports.html import Percent
+from raynas.reports.ranking import ranking_section
 from raynas.reports.sharing import sharing_section
 from raynas.results import RunDir
 from raynas.statistics import mean_interval
@@ -43,6 +44,7 @@ def render(content: Content) -> str:
             _scores(content),
             _progress(content),
             _latency(content),
+            ranking_section(content.rankings),
             _winner(content),
             _sharing(content),
             _probes(content),

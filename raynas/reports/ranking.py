@@ -1,0 +1,64 @@
+"""What a report shows of rankings: how far inherited accuracies can be trusted to order subnets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raynas.reports import figures, html
+
+Row = dict[str, Any]
+NAMES = {
+    "macs": "MACs",
+    "inherited": "inherited weights",
+    "scratch": "trained from scratch",
+    "finetuned": "fine-tuned",
+    "truth": "trained elsewhere",
+}
+STATISTICS = {"pearson": "Pearson's r", "spearman": "Spearman's rho", "kendall": "Kendall's tau"}
+
+
+def ranking_section(rows: Sequence[Row]) -> str:
+    """The section on the rankings of a run; empty where there are none.
+
+    Args:
+        rows: of the table `rankings`, one ranking of each pair of quantities.
+    """
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row
+    overall: dict[str, figures.Estimates] = {}
+    within: list[tuple[float, float, figures.Estimates]] = []
+    numbers, words = [], []
+    for (x, y, bucket, low, high), found in groups.items():
+        pair = f"{NAMES[y]} by {NAMES[x]}"
+        measured = {name: row for name, row in found.items() if row["value"] is not None}
+        estimates = {STATISTICS[name]: (row["value"], row["lower"], row["upper"]) for name, row in measured.items()}
+        if bucket is None:
+            overall[pair] = estimates
+            tau = measured.get("kendall")
+            words += [] if tau is None else [f"{pair} {tau['value']:.2f} [{_interval(tau)}]"]
+        else:
+            within.append((low, high, estimates))
+        cells = [cell for name in STATISTICS for cell in (found[name]["value"], _interval(found[name]))]
+        numbers.append([pair, "all" if bucket is None else bucket, low, high, found["kendall"]["networks"], *cells])
+    if not numbers:
+        return ""
+    header = ["accuracy of, by", "range", "from MACs", "to MACs", "networks"]
+    header += [column for name in STATISTICS.values() for column in (name, f"95 % interval of {name}")]
+    heading, table = "Do inherited weights rank subnets rightly?", html.table("rankings", header, numbers)
+    if not words:
+        text = "Too few subnets were ranked, or their accuracies are all the same: there is no correlation to tell."
+        return html.section(heading, html.paragraph(text), table)
+    picture = html.figure(
+        figures.svg(figures.rankings(overall, within), "rankings"),
+        f"Correlations of accuracies with MACs and with each other. Kendall's tau: {'; '.join(words)}.",
+        "Correlations with their 95 % bootstrap intervals over networks, 1 where the order is the same. A whole space "
+        "is easier to order than one range of MACs, which is what a search under a budget has to do.",
+        table,
+    )
+    return html.section(heading, picture)
+
+
+def _interval(row: Row) -> str | None:
+    return None if row["value"] is None else f"{row['lower']:.2f} to {row['upper']:.2f}"
