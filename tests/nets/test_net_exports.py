@@ -9,7 +9,7 @@ import torch
 from nets_spaces import make_images, make_space, make_supernet
 
 
-@pytest.mark.parametrize("name", ["autoformer", "clipped rectangle", "patch sizes", "twins", "twins cyclic"])
+@pytest.mark.parametrize("name", ["autoformer", "clipped rectangle", "patch sizes", "twins", "twins cyclic", "vit_res"])
 def test_torch_export(name: str, tmp_path: Path) -> None:
     space = make_space(name)
     subnet = make_supernet(space).extract(space.largest())
@@ -22,10 +22,11 @@ def test_torch_export(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(images), subnet(images), rtol=0, atol=1e-5)
 
 
-def test_onnx(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["autoformer", "vit_res"])
+def test_onnx(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
-    space = make_space("autoformer")
+    space = make_space(name)
     subnet = make_supernet(space).extract(space.largest())
     batch = torch.export.Dim("batch", min=1)
     path = tmp_path / "model.onnx"

@@ -85,17 +85,14 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
         if blocks > ramp:
             yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
     if constants.patch_size % constants.stem_stride:
-        yield ("constants", "patch_size"), f"{constants.patch_size} is no multiple of stem_stride"
+        yield ("constants", "patch_size"), f"{constants.patch_size} is no multiple of stem_stride {constants.stem_stride}"
     yield from _check_size(space.input_size, constants.patch_size, len(most))
     widths = [space[f"stages.{stage}.width"].choices for stage in range(len(most))]
     if constants.reduction == "residual":
         for stage, (before, after) in enumerate(pairwise(widths), start=1):
             if min(after) < max(before):
-                place = ("dimensions", "stages", stage, "width")
-                yield (
-                    place,
-                    f"{min(after)} is less than the stage before may have, {max(before)}: a residual cannot fit",
-                )
+                problem = f"{min(after)} is less than {max(before)}, which the stage before may have"
+                yield ("dimensions", "stages", stage, "width"), f"{problem}: a residual only adds channels"
 
 
 def _check_size(size: tuple[int, int], patch: int, stages: int) -> Iterator[tuple[Location, str]]:
