@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, product
 from typing import Any
 
 import matplotlib
@@ -87,7 +88,7 @@ def accuracy_against_macs(
         groups: name of who asked for the subnets -> (macs [n], accuracy [n] in [0, 1]).
         front: (macs [k], accuracy [k]) of the Pareto front, by ascending MACs.
         limits: the search's bounds on MACs.
-        marks: networks with weights of their own, measured on the same images.
+        marks: networks with weights of their own, measured on the same images; those of one label look alike.
     """
     figure, axes = _new(7.2, 4.2)
     for (name, (macs, accuracy)), colour, marker in zip(groups.items(), PALETTE, "osDv^P", strict=False):
@@ -109,9 +110,13 @@ def accuracy_against_macs(
             axes.axvline(
                 limit, color=PALETTE[5], linestyle="--", linewidth=1, label=f"limit: {EngFormatter(sep='')(limit)} MACs"
             )
-    for mark, colour in zip(marks, PALETTE[3:5] * len(marks), strict=False):
+    looks = dict(zip(dict.fromkeys(mark.label for mark in marks), cycle(product("*PX", PALETTE[3:5])), strict=False))
+    named: set[str] = set()
+    for mark in marks:
+        (marker, colour), label = looks[mark.label], None if mark.label in named else mark.label
+        named.add(mark.label)
         axes.errorbar(
-            mark.macs, mark.accuracy, yerr=mark.interval, color=colour, marker="*", ms=11, ls="none", label=mark.label
+            mark.macs, mark.accuracy, yerr=mark.interval, color=colour, marker=marker, ms=11, ls="none", label=label
         )
     axes.set(xlabel="multiply-accumulates (MACs)", ylabel="accuracy on the search split")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -160,7 +165,7 @@ def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     ):
         axes.plot(epochs, accuracy, color=colour, linestyle=style, label=name, marker="." if len(epochs) < 30 else None)
     axes.set(xlabel="epoch", ylabel="accuracy of the probe subnets")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(axes)
     axes.legend(loc="best")
     return figure

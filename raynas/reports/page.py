@@ -144,12 +144,16 @@ def _scores(content: Content) -> str:
 
 
 def _on_search_split(content: Content) -> list[figures.Mark]:
-    """The retrained networks that were measured on the search split, too: those that were not trained on it."""
+    """The retrained networks that were measured on the search split, too: those that were not trained on it.
+
+    A ranking may have trained dozens, which go by one name for each way of training.
+    """
     marks = []
     for found in content.finished:
         measured = [row["accuracy"] for row in found.rows if row["accuracy"] is not None]
         if measured and found.macs is not None:
-            marks.append(figures.Mark(found.name, found.macs, *mean_interval(measured)))
+            label = found.name if found.label in ("winner", "reference") else f"others, {HOW.get(found.how, found.how)}"
+            marks.append(figures.Mark(label, found.macs, *mean_interval(measured)))
     return marks
 
 
@@ -262,7 +266,8 @@ def _test_split(content: Content) -> str:
     rows = [
         [
             row["reading"], row["arch"], HOW.get(row["how"], row["how"]), row["seed"], Percent(row["accuracy"]),
-            row["top5"], row["loss"], row["images"], row["path"], f"{row['time']:%Y-%m-%d %H:%M}",
+            None if row["top5"] is None else Percent(row["top5"]), row["loss"], row["images"], row["path"],
+            f"{row['time']:%Y-%m-%d %H:%M}",
         ]
         for row in content.evaluations
     ]  # fmt: skip

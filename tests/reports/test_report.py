@@ -158,6 +158,18 @@ def test_pareto_front_of_equals() -> None:
     assert [list(values) for values in pareto(macs, accuracy)] == [[3, 5], [0.6, 0.7]]
 
 
+def test_networks_of_a_ranking_share_a_mark(tmp_path: Path, scored: Scored) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    about = {"weights": "w", "trained_on": "train", "accuracy": 0.5, **provenance()}
+    score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
+    run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
+    for arch, macs, _ in scored[:5]:
+        rows = [{**described(arch, macs, 7), "how": how, "path": how, **about} for how in ("scratch", "finetuned")]
+        run.store.append("networks", rows)
+    text = page(run, []).text
+    assert text.count("others, retrained from scratch") == 1 and text.count("others, fine-tuned") == 1
+
+
 def test_summary_has_means_and_intervals(after: tuple[Page, Any]) -> None:
     shown = {row["network"]: row for row in after[0].rows("summary")}
     kinds = ["winner, inherited weights", "winner, retrained from scratch", "reference, retrained from scratch"]
