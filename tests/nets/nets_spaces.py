@@ -115,7 +115,7 @@ def block_count(arch: Arch) -> int:
 
 
 def make_supernet(space: Space, seed: int = 0) -> Supernet:
-    """A supernet in eval mode whose parameters (biases, norms, tables too) and batch statistics are not as they start."""
+    """A supernet in eval mode, all of its parameters and batch statistics far from how they start."""
     torch.manual_seed(seed)
     supernet = build_supernet(space).eval()
     with torch.no_grad():

@@ -8,7 +8,7 @@ taken in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ NETWORKS = tuple(f"vit_resnas/published/{name}" for name in ("vit_res_tiny", "ti
 """What the authors trained: the spaces of their supernets, and networks on their own."""
 
 _UNITS = {"first": "conv1", "second": "conv2", "third": "conv3"}
+_LAYERS = {"conv": "conv", "norm": "bn"}
 _NETWORK = {
     "embedding.proj.weight": "patch_embed.conv_proj.weight",
     "embedding.proj.bias": "patch_embed.conv_proj.bias",
@@ -66,11 +67,13 @@ def read_vit_resnas(checkpoint: Checkpoint, space: Space | None = None) -> tuple
         space = _recognise(state)
     elif space.family != "vit_res":
         raise UserError(f"space {space.name}: a ViT-ResNAS checkpoint needs a space of family vit_res")
-    problem = next(_problems(state, space), None)
+    shapes = _shapes(space)
+    sources = _sources(state, shapes)
+    problem = next(_problems(state, shapes, sources), None)
     if problem is not None:
         raise UserError(f"the checkpoint is not of space {space.name}: {problem}")
     read = {}
-    for name, released in _sources(state, space).items():
+    for name, released in sources.items():
         value = state[released].float() if state[released].is_floating_point() else state[released]
         if ".qkv." in name:  # [3, heads, head_dim] to [heads, 3, head_dim]
             head_dim = space.constants.head_dims[int(name.split(".")[1])]
@@ -85,10 +88,11 @@ def _shapes(space: Space) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in VitResSupernet(space).state_dict().items()}
 
 
-def _problems(state: Mapping[str, Tensor], space: Space) -> Iterator[str]:
+def _problems(
+    state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], sources: Mapping[str, str]
+) -> Iterator[str]:
     """Where a checkpoint differs from what a space needs."""
-    sources = _sources(state, space)
-    for name, shape in _shapes(space).items():
+    for name, shape in shapes.items():
         released = sources.get(name)
         if released is None:
             yield f"it has fewer stages or blocks, and nothing for {name}"
@@ -96,38 +100,35 @@ def _problems(state: Mapping[str, Tensor], space: Space) -> Iterator[str]:
             yield f"it lacks {released!r}"
         elif tuple(state[released].shape) != shape:
             yield f"its {released} is {list(state[released].shape)} instead of {list(shape)}"
+    used = set(sources.values())
     for released in state:
-        if released not in sources.values():
+        if released not in used:
             yield f"there is no use for its {released!r}"
 
 
-def _sources(state: Mapping[str, Tensor], space: Space) -> dict[str, str]:
-    """The released name of each of our tensors; blocks that the checkpoint does not have are left out."""
+def _sources(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, str]:
+    """The released name of each of our tensors, without those of stages and blocks that the checkpoint lacks."""
     stages = _stages(state)
-    places: dict[tuple[int, int], int] = {}
+    running: list[list[str]] = [[] for _ in stages]  # our blocks of each stage, in their order
     sources = {}
-    for name in _shapes(space):
-        match = re.match(r"stages\.(\d+)\.(?:blocks\.(\d+)|reduction)\.(\w+)(.*)", name)
-        if not match:
-            sources[name] = _NETWORK.get(name) or re.sub(
-                r"^stem\.(\w+)\.(norm|conv)", lambda unit: f"patch_embed.{_UNITS[unit[1]]}.{_layer(unit[2])}", name
-            )
-            continue
-        stage, place, layer, rest = int(match[1]), match[2], match[3], match[4]
-        if stage >= len(stages):
-            continue
-        reduction, blocks = stages[stage]
-        if place is None:
-            sources[name] = f"blocks.{reduction}.{_REDUCTION[layer]}{rest}"
-            continue
-        index = places.setdefault((stage, int(place)), sum(key[0] == stage for key in places))
-        if index < len(blocks):
-            sources[name] = f"blocks.{blocks[index]}.{_BLOCK[layer]}{rest}"
+    for name in names:
+        unit = re.fullmatch(r"stem\.(\w+)\.(\w+)\.(\w+)", name)
+        part = re.fullmatch(r"stages\.(\d+)\.(reduction|blocks\.\d+)\.(\w+)(.*)", name)
+        if unit:
+            sources[name] = f"patch_embed.{_UNITS[unit[1]]}.{_LAYERS[unit[2]]}.{unit[3]}"
+        elif not part:
+            sources[name] = _NETWORK.get(name, name)
+        elif int(part[1]) < len(stages):
+            reduction, blocks = stages[int(part[1])]
+            places = running[int(part[1])]
+            if part[2] == "reduction":
+                sources[name] = f"blocks.{reduction}.{_REDUCTION[part[3]]}{part[4]}"
+                continue
+            if part[2] not in places:
+                places.append(part[2])
+            if places.index(part[2]) < len(blocks):
+                sources[name] = f"blocks.{blocks[places.index(part[2])]}.{_BLOCK[part[3]]}{part[4]}"
     return sources
-
-
-def _layer(ours: str) -> str:
-    return "bn" if ours == "norm" else ours
 
 
 def _stages(state: Mapping[str, Tensor]) -> list[tuple[int | None, list[int]]]:
@@ -155,7 +156,8 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
             space = space.with_input(side * space.constants.patch_size, channels, classes)
         except UserError:  # a grid that cannot be halved: no such network reads it
             continue
-        if next(_problems(state, space), None) is None:
+        shapes = _shapes(space)
+        if next(_problems(state, shapes, _sources(state, shapes)), None) is None:
             return space
     raise UserError(
         f"the checkpoint is none of {', '.join((*SUPERNETS, *NETWORKS))}; say which space it is of "

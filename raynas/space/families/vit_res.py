@@ -84,9 +84,10 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
     for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
         if blocks > ramp:
             yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
-    if constants.patch_size % constants.stem_stride:
-        yield ("constants", "patch_size"), f"{constants.patch_size} is no multiple of stem_stride {constants.stem_stride}"
-    yield from _check_size(space.input_size, constants.patch_size, len(most))
+    patch, stride = constants.patch_size, constants.stem_stride
+    if patch % stride:
+        yield ("constants", "patch_size"), f"{patch} is no multiple of stem_stride {stride}"
+    yield from _check_size(space.input_size, patch, len(most))
     widths = [space[f"stages.{stage}.width"].choices for stage in range(len(most))]
     if constants.reduction == "residual":
         for stage, (before, after) in enumerate(pairwise(widths), start=1):
