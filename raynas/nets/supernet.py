@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.errors import UserError
@@ -46,6 +48,25 @@ def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None) 
     steps = torch.arange(blocks, device=x.device).clamp(max=last) / max(last, 1)
     keep = (1 - rate * steps)[:, None, None]
     return (torch.rand(blocks, 2, len(x), device=x.device) < keep) / keep
+
+
+def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
+    """A table of position embeddings for another grid, bicubically, as ViT-ResNAS's and DeiT's releases do it.
+
+    Args:
+        table: [1, others + rows * columns, width]; the rows in front, such as a class token's, stay as they are.
+        before: rows and columns of the table's grid.
+        after: those of the other.
+
+    Returns:
+        [1, others + rows * columns, width].
+    """
+    if before == after:
+        return table
+    others, grid = table.split([table.shape[1] - math.prod(before), math.prod(before)], dim=1)
+    image = grid.transpose(1, 2).unflatten(2, before)
+    image = F.interpolate(image, size=after, mode="bicubic", align_corners=False)
+    return torch.cat([others, image.flatten(2).transpose(1, 2)], dim=1)
 
 
 class Supernet(nn.Module):
@@ -183,15 +204,43 @@ class Supernet(nn.Module):
         space = self.space.fix(arch) if arch in self.space else self.space.off_grid(arch).space
         with torch.device("meta"):
             subnet = type(self)(space)
-        selected = self.select(arch, side)
-        state = {
-            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in selected.items()
-        }
-        adopt(subnet, state)
-        for name, parameter in subnet.named_parameters():
+        return self._give(subnet, self.select(arch, side))
+
+    def resized(self: SupernetT, size: int | tuple[int, int]) -> SupernetT:
+        """The same network for images of another size, with its own memory, as fine-tuning on larger images starts.
+
+        Position embeddings are resized to the new grids of tokens (see `resize_positions`); all else is copied.
+
+        Args:
+            size: height and width in pixels, or one number for both.
+
+        Raises:
+            UserError: the family cannot take such images.
+        """
+        space = self.space_at(size)
+        with torch.device("meta"):
+            other = type(self)(space)
+        state, grids = self.state_dict(), other.position_grids()
+        for name, before in self.position_grids().items():
+            state[name] = resize_positions(state[name], before, grids[name])
+        return self._give(other, state)
+
+    def space_at(self, size: int | tuple[int, int]) -> Space:
+        """The space of the same networks for images of another size.
+
+        Raises:
+            UserError: the family cannot take such images.
+        """
+        return self.space.with_input(size=size)
+
+    def _give(self, other: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
+        """A network of this family, built on the meta device, with a copy of these tensors, and as this one is used."""
+        copied = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        adopt(other, copied)
+        for name, parameter in other.named_parameters():
             parameter.requires_grad_(self.get_parameter(name).requires_grad)
-        subnet.drop_path = self.drop_path
-        return subnet.train(self.training)
+        other.drop_path = self.drop_path
+        return other.train(self.training)
 
     def exchangeable(self) -> list[dict[str, tuple[int, int]]]:
         """Units that can change places without changing the largest network: heads, hidden channels.
@@ -227,6 +276,10 @@ class Supernet(nn.Module):
         Raises:
             UserError: they depend on the arch.
         """
+        raise NotImplementedError
+
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """Every table of position embeddings, by parameter name, with the rows and columns of tokens that it is for."""
         raise NotImplementedError
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:

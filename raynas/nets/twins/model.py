@@ -256,6 +256,10 @@ class TwinsSupernet(Supernet):
         """Rows and columns of the last stage's tokens."""
         return self._stages[-1].grid
 
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """None: positions are convolved from the tokens, on any grid."""
+        return {}
+
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
 

@@ -182,6 +182,28 @@ class VitSupernet(Supernet):
             raise UserError(f"space {self.space.name}: patch_size {list(patches)} makes several grids of patch tokens")
         return self.stem.of(patches[0]).grid
 
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """The stems' positions, one table for each patch size; relative position has no grid of its own."""
+        return {
+            f"stem.{patch}.position": (stem.grid[0], stem.grid[1])
+            for patch, stem in self.stem.items()
+            if isinstance(stem, PatchStem)
+        }
+
+    def space_at(self, size: int | tuple[int, int]) -> Space:
+        """The space of the same networks for images of another size.
+
+        Raises:
+            UserError: it cannot take such images, or its networks would have other depths, which follow from MACs.
+        """
+        constants = self.space.constants
+        if constants.depth_macs is None:
+            return super().space_at(size)
+        if self._only is None:
+            raise UserError(f"space {self.space.name}: depths follow from depth_macs: resize a subnet, supernet.extract")
+        room = {"depth_macs": ROOM_FOR_ALL, "max_depth": len(self.blocks)}
+        return self.space.replace(constants=constants.model_copy(update=room)).with_input(size=size)
+
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """[blocks, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
 
@@ -232,6 +254,9 @@ class VitSupernet(Supernet):
         """
         return {name for name, _ in self.named_parameters() if name.endswith(("class_token", ".position"))}
 
+
+ROOM_FOR_ALL = 1e18
+"""A budget of MACs that any stack of blocks fits: its depth is then `max_depth`."""
 
 MASKS_BELOW = 256
 """Tokens of one arch's rows below which a masked batch beats a grouped one.

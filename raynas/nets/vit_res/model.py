@@ -282,6 +282,11 @@ class VitResSupernet(Supernet):
         """Rows and columns of the last stage's patch tokens."""
         return self.grids[-1]
 
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """The patch embedding's positions, and those of every reduction."""
+        names = ["embedding.position", *(f"stages.{stage}.reduction.position" for stage in range(1, len(self.stages)))]
+        return dict(zip(names, self.grids, strict=True))
+
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
 
