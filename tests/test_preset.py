@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
 from raynas.preset import load_preset, override, parse_overrides
-from raynas.space import load_space
+from raynas.space import load_arch, load_space
 
 WRONG = """\
 space: digits/vit
@@ -38,6 +39,36 @@ def test_autoformer_preset_is_the_released_procedure() -> None:
         3,
     )
     assert preset.plan.sampler.name == "single_path" and preset.plan.objective.name == "labels"
+
+
+@pytest.mark.parametrize(
+    ("size", "drop_path", "billions", "baseline"),
+    [("tiny", 0.1, 1.4, "twins_t"), ("small", 0.2, 3.0, "twins_svt_small"), ("base", 0.3, 8.8, "twins_svt_base"),
+     ("large", 0.5, 16.1, "twins_svt_large")],
+)  # fmt: skip
+def test_vitas_twins_preset_is_the_papers_procedure_at_every_size(
+    size: str, drop_path: float, billions: float, baseline: str
+) -> None:
+    """The paper's budgets and stochastic depth; each budget holds the baseline that it is set beside."""
+    changes = {} if size == "small" else parse_overrides([
+        f"space=vitas/twins_{size}", f"retrain.recipe.drop_path={drop_path}",
+        f"search.constraints.macs=[null, {billions}e+9]", f"reference=vitas/published/{baseline}",
+    ])  # fmt: skip
+    preset = load_preset("vitas/preset_twins", changes)
+    recipe, alone = preset.recipe, preset.retrain_recipe
+    assert (recipe.epochs, recipe.effective_lr, recipe.min_lr, recipe.warmup_lr) == (300, 1e-3, 0, 0)
+    assert (recipe.weight_decay, recipe.smoothing, recipe.drop_path, recipe.clip_grad, recipe.mixes) == (
+        0, 0, 0, None, False,
+    )  # fmt: skip
+    assert (alone.weight_decay, alone.smoothing, alone.mixup, alone.cutmix) == (0.05, 0.1, 0.8, 1.0)
+    assert (alone.clip_grad, alone.drop_path) == (5.0, drop_path)
+    assert preset.search.constraints == {"macs": (None, pytest.approx(billions * 1e9))}
+    assert preset.search.options["population"] * (1 + (preset.search.generations or 0)) == 2000
+    space = load_space(preset.space)
+    hand_made = load_arch(preset.reference or "")
+    macs = int(cost(hand_made.space, [hand_made])["macs"][0])
+    assert 0.9 * billions * 1e9 < macs < 1.01 * billions * 1e9
+    assert space.constants.sharing == "cyclic" and space.smallest() in space
 
 
 def test_digits_preset_loads_and_dumps_to_itself() -> None:
