@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.torch import save
+from torch import Tensor
 
 from raynas.config import nearest
 from raynas.data import Data, DataConfig, load_data
@@ -18,10 +19,11 @@ from raynas.networks import write_arch
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
 from raynas.results.versions import versions
-from raynas.space import load_space
+from raynas.space import Space, load_arch, load_space
+from raynas.space.load import describes_arch
 from raynas.training.inputs import resolve_data
 
-SYSTEMS = ("autoformer", "timm")
+SYSTEMS = ("autoformer", "vit-resnas", "timm")
 
 TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
@@ -38,14 +40,15 @@ def import_supernet(
 ) -> RunDir:
     """Read a released checkpoint, or one of timm's models, into a new run directory.
 
-    A timm model is a space of one network, which is then the run's `best`: evaluate it, or fine-tune it by `retrain`.
+    A timm model is a space of one network, as is a checkpoint of a network alone. It is then the run's `best`: evaluate
+    it, or fine-tune it by `retrain`.
 
     Args:
-        system: whose layout the checkpoint has: `autoformer`; or `timm`.
+        system: whose layout the checkpoint has: `autoformer` or `vit-resnas`; or `timm`.
         checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
         run_dir: a path or filesystem URI.
         data: what the subnets are scored on: a name, a folder or a URI.
-        space: which space the checkpoint is of, by name or path; None to tell from the checkpoint.
+        space: which space or arch the checkpoint is of, by name or path; None to tell from the checkpoint.
         preset: search and retraining for the run; the system's own by default.
         weights_file: a file of a timm model's weights, instead of those that timm downloads.
 
@@ -65,12 +68,10 @@ def import_supernet(
         if images_config.crop_pct is None:
             images_config = images_config.model_copy(update={"crop_pct": model.pretrained_cfg.get("crop_pct")})
     else:
-        from raynas.nets.vit.checkpoint import read_autoformer
-
         if weights_file is not None:
             raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
-        found, weights = read_autoformer(checkpoint, None if space is None else load_space(space))
-    preset = (preset or load_preset(f"{system}/preset")).model_copy(update={"data": images_config})
+        found, weights = _reader(system)(checkpoint, None if space is None else _space_of(space))
+    preset = (preset or load_preset(f"{system.replace('-', '_')}/preset")).model_copy(update={"data": images_config})
     preset = preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     if images.classes != found.classes:
@@ -92,6 +93,25 @@ def import_supernet(
         if found.cardinality() == 1:
             write_arch(run, "best/arch.yaml", found.smallest())
     return run
+
+
+def _reader(system: str) -> Callable[..., tuple[Space, dict[str, Tensor]]]:
+    """What reads the released checkpoints of a system."""
+    if system == "autoformer":
+        from raynas.nets.vit.checkpoint import read_autoformer
+
+        return read_autoformer
+    from raynas.nets.vit_res.checkpoint import read_vit_resnas
+
+    return read_vit_resnas
+
+
+def _space_of(name: str) -> Space:
+    """A space by name or path, or that of an arch alone."""
+    if not describes_arch(name):
+        return load_space(name)
+    arch = load_arch(name)
+    return arch.space.fix(arch)
 
 
 def load_timm(name: str, weights_file: str | Path | None = None) -> Any:

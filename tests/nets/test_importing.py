@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,15 @@ import pytest
 import torch
 from PIL import Image
 from released import released_forward, released_state
+from resnas_golden import golden, golden_space
 
 from raynas.cli import main
+from raynas.config import write_yaml
 from raynas.data import decode, load_data, load_test, normalise
 from raynas.evaluate import evaluate
 from raynas.nets.vit.cost import hidden_width
+from raynas.nets.vit_res.checkpoint import read_vit_resnas
+from raynas.nets.weights import load_supernet
 from raynas.networks import Network, read_space
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
@@ -109,3 +114,36 @@ def test_again_it_is_the_same_and_another_is_refused(
 def test_data_with_other_classes_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(files, "digits", **{"--data": "digits"})) == 2
     assert "6 classes" in (said := capsys.readouterr().err) and "has 10" in said
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_supernet_of_vit_resnas_and_a_network_alone(alone: bool, tmp_path: Path) -> None:
+    """Scores are those of the supernet that the golden tests prove; the network alone is the run's best."""
+    about, _, weights = golden()
+    space, rng = golden_space(about), np.random.default_rng(0)
+    supernet = load_supernet(*read_vit_resnas(weights, space)).eval()
+    torch.save({"model": weights, "epoch": 119}, tmp_path / "supernet.pth")
+    if alone:
+        archs = [space.largest()]  # whose one-point space takes the whole checkpoint
+        write_yaml(tmp_path / "space.yaml", {"space": space.to_dict(), "arch": archs[0].to_dict()})
+    else:
+        archs = [space.smallest(), space.sample(rng)]
+        space.save(tmp_path / "space.yaml")
+    for split, count in (("train", 10), ("val", 2)):
+        for name in "abcdefghij":
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(rng.integers(0, 256, (112, 112, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+    options = {"--space": f"{tmp_path}/space.yaml", "--run": f"{tmp_path}/run", "--data": f"{tmp_path}/images"}
+    assert main(["import", "vit-resnas", f"{tmp_path}/supernet.pth", *chain(*options.items())]) == 0
+    run = RunDir(tmp_path / "run")
+    data = load_data(run.read_yaml("preset.yaml")["data"])
+    pixels, labels = decode(data.search)
+    with LocalScorer(run) as scorer:
+        rows = scorer.score([read_space(run).arch(arch) for arch in archs])
+    for arch, row in zip(archs, rows, strict=True):
+        with torch.no_grad():
+            expected = (supernet(normalise(pixels, data), arch).argmax(1) == labels).float().mean()
+        assert row["accuracy"] == pytest.approx(float(expected))
+    assert run.exists("best/arch.yaml") == alone
