@@ -27,7 +27,8 @@ class DataConfig(Config):
         seed: of the cut between training and search images. The test images are cut with a fixed seed of our own, so
             that no setting can move a test image into training.
         size: (height, width) that the network sees, or one number for both; without it the dataset's own size
-            (embedded and tensor datasets), else 224.
+            (embedded and tensor datasets), else 224. Embedded images are resized to it like any others,
+            by timm's evaluation transform: antialiased, with `interpolation`.
         channels: 1 (grey) or 3 (RGB); without it the dataset's own, else 3. Images are converted.
         crop_pct: part of the resized image that the centre crop keeps when nothing is random (timm's `crop_pct`);
             without it 0.875 from 96 pixels up, and 1.0 below.

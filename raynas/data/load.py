@@ -43,12 +43,14 @@ class Data:
         config: as given.
         class_names: in the order of the labels.
         train, search: disjoint sets, cut by `config.search_fraction` and `config.seed`, stratified.
+        normalised_as: the training images at the size that `mean` and `std` are of; None for `train` itself.
     """
 
     config: DataConfig
     class_names: tuple[str, ...]
     train: ImageSet
     search: ImageSet
+    normalised_as: ImageSet | None = None
 
     @property
     def name(self) -> str:
@@ -79,12 +81,13 @@ class Data:
 
     @cached_property
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        small = _is_small(self.train)
+        images = self.normalised_as or self.train
+        small = _is_small(images)
         if not small and self.channels == 3:
             return IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
         if not small and self.channels == 1:
             return (sum(IMAGENET_DEFAULT_MEAN) / 3,), (sum(IMAGENET_DEFAULT_STD) / 3,)
-        channels = decode(self.train)[0].transpose(0, 1).flatten(1).double() / 255
+        channels = decode(images)[0].transpose(0, 1).flatten(1).double() / 255
         std = channels.std(1, correction=0)
         std[std == 0] = 1.0  # a constant channel stays constant
         return tuple(channels.mean(1).tolist()), tuple(std.tolist())
@@ -93,7 +96,23 @@ class Data:
     def fingerprint(self) -> str:
         """16 hex digits of content, split and geometry."""
         parts = [self.train.fingerprint, self.search.fingerprint, *self.class_names]
+        if self.normalised_as is not None:
+            parts.append(self.normalised_as.fingerprint)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def config_at(self, size: tuple[int, int]) -> DataConfig:
+        """The configuration of the same images at another size: as much of them is seen as at this one."""
+        return self.config.model_copy(update={"size": size, "crop_pct": self.train.geometry.crop_pct})
+
+    def resized(self, size: tuple[int, int]) -> Data:
+        """The same images and split at another size, decoded anew, and normalised as at this size.
+
+        A network that has been trained at this size expects that normalisation; statistics of small images change a
+        little with their size, and from another size on they would be ImageNet's.
+        """
+        if size == self.size:
+            return self
+        return replace(load_data(self.config_at(size)), normalised_as=self.normalised_as or self.train)
 
     def images(self, which: str = "train") -> ImageSet:
         """The set to train on: `train`, or `train+search` for retraining after the search.

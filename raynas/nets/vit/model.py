@@ -200,7 +200,9 @@ class VitSupernet(Supernet):
         if constants.depth_macs is None:
             return super().space_at(size)
         if self._only is None:
-            raise UserError(f"space {self.space.name}: depths follow from depth_macs: resize a subnet, supernet.extract")
+            raise UserError(
+                f"space {self.space.name}: depths follow from depth_macs: resize a subnet, supernet.extract"
+            )
         room = {"depth_macs": ROOM_FOR_ALL, "max_depth": len(self.blocks)}
         return self.space.replace(constants=constants.model_copy(update=room)).with_input(size=size)
 
