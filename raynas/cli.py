@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -49,6 +50,9 @@ Every command can be stopped at any time; the same command goes on where it was.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    # A command that is told to end (SIGTERM) has not crashed: without this Ray prints a C++ stack. Ray reads it when it
+    # is imported. Workers of a local Ray inherit it; where one crashes, Python's own stack is still in Ray's logs.
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     try:
         options = _parser().parse_args(_all_given(argv))
         return options.verb(options) or 0

@@ -14,7 +14,7 @@ from raynas.networks import write_arch
 from raynas.results import RunDir
 from raynas.space import load_space
 
-VERBS = ["demo", "train", "search", "evaluate", "retrain", "import", "export", "report", "bench", "cost"]
+VERBS = ["demo", "train", "search", "rank", "evaluate", "retrain", "import", "export", "report", "bench", "cost"]
 
 
 @pytest.fixture
@@ -131,6 +131,30 @@ def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("raynas.console.cost_table", broken)
     with pytest.raises(AssertionError):
         main(["cost", "digits/vit"])
+
+
+_WAITS = """
+import time
+from raynas.cli import main
+assert main(["cost", "digits/deit"]) == 0
+from raynas.cluster import ray_cluster
+with ray_cluster():
+    print("up", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_a_command_that_is_told_to_end_prints_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", raising=False)  # of a command that this process ran
+    command = subprocess.Popen(
+        [sys.executable, "-c", _WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    while command.stdout.readline() not in ("up\n", ""):
+        pass
+    command.terminate()
+    _, said = command.communicate(timeout=60)
+    assert command.returncode != 0 and "SIGTERM" not in said, said
 
 
 def test_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
