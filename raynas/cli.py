@@ -15,6 +15,7 @@ from raynas.errors import UserError
 from raynas.verbs import (
     bench_forward,
     bench_latency,
+    bench_mixed,
     bench_score,
     bench_search,
     bench_step,
@@ -216,6 +217,19 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--run", metavar="DIR", help="run directory that keeps the timings, and answers from them")
     text = "time in a Ray actor with this, such as GPU=1 or jetson=1; repeatable (default: in this process)"
     this.add_argument("--resource", dest="resources", action=_Resource, metavar="NAME=AMOUNT", help=text)
+    this = _verb(
+        kinds,
+        "mixed",
+        bench_mixed,
+        "time batches that several subnets share, by masks and by groups",
+        "raynas bench mixed vit_resnas/tiny --archs 4 --batch-size 32 --device cuda",
+    )
+    this.add_argument("space", help="a shipped space, or a YAML file")
+    this.add_argument("--archs", type=_positive, default=8, metavar="N", help="subnets that share it (default: 8)")
+    this.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="images (default: 64)")
+    this.add_argument("--rounds", type=_positive, default=5, metavar="N", help="timed passes of each (default: 5)")
+    this.add_argument("--threads", type=_positive, default=1, metavar="N", help="of torch (default: 1)")
+    this.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1 (default: %(default)s)")
     this = _verb(kinds, "search", bench_search, "compare search algorithms on 4,000 subnets that all have been scored")
     this.add_argument("--macs", type=float, default=1e6, metavar="N", help="budget in MACs (default: 1e6)")
     this.add_argument("--evaluations", type=_positive, default=400, metavar="N", help="of each (default: 400)")

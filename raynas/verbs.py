@@ -217,6 +217,25 @@ def bench_latency(options: argparse.Namespace) -> None:
         print(f"{name:<40}{row['macs']:>16,}{rest}")
 
 
+def bench_mixed(options: argparse.Namespace) -> None:
+    """Time mixed batches."""
+    from raynas.bench.mixed import bench_mixed as measure
+
+    timings = measure(
+        options.space,
+        options.archs,
+        options.batch_size,
+        options.rounds,
+        options.threads,
+        options.device,
+        progress=print,
+    )
+    print(f"{'forward and backward':<24}{'median ms':>12}{'to largest':>12}{'to mean':>12}")
+    for this in timings:
+        chosen = "  <- chosen" if this.chosen else ""
+        print(f"{this.name:<24}{1000 * this.seconds:>12.1f}{this.to_largest:>12.3f}{this.to_mean:>12.3f}{chosen}")
+
+
 def bench_search(options: argparse.Namespace) -> None:
     """Compare search algorithms on a space whose every subnet has been scored."""
     from raynas.bench.search import bench_search as measure

@@ -129,9 +129,10 @@ class Block(nn.Module):
         """
         axes = self.axes(shape)
         attended = self.attend(self.norm1(x, *axes["norm1"]), axes, index)
-        x = x + _branch(attended, shape, None if paths is None else paths[0])
-        hidden = shape.hidden.mask(F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"])))
-        return x + _branch(self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
+        x = _added(x, attended, shape, None if paths is None else paths[0])
+        hidden = F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"]))
+        hidden = shape.hidden.mask(hidden, inplace=True)  # gelu's gradient does not need what gelu gave
+        return _added(x, self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
 
     def attend(self, x: Tensor, axes: dict[str, tuple[Any, ...]], index: RelativeIndex | None) -> Tensor:
         """Multi-head self-attention [batch, tokens, width]."""
@@ -151,9 +152,17 @@ def mlp_axes() -> dict[str, tuple[int, int]]:
     return {"fc1.weight": (0, 1), "fc1.bias": (0, 1), "fc2.weight": (1, 1)}
 
 
-def _branch(x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
-    """A branch's output with channels, rows and dropped paths that do not act set to zero."""
-    x = shape.width.mask(x)
-    if shape.acts is not None:
-        x = x * shape.acts.to(x.dtype)
-    return x if paths is None else x * paths[:, None, None].to(x.dtype)
+def _added(x: Tensor, branch: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
+    """The sum of a residual stream and a branch, without the branch's channels, rows and dropped paths that do not act.
+
+    One pass over the tokens whatever there is to leave out.
+    """
+    factors = [] if shape.width.rows is None else [shape.width.rows.mask]
+    factors += [] if shape.acts is None else [shape.acts]
+    factors += [] if paths is None else [paths[:, None, None]]
+    if not factors:
+        return x + branch
+    factor = factors[0].to(branch.dtype)
+    for more in factors[1:]:
+        factor = factor * more.to(branch.dtype)
+    return torch.addcmul(x, branch, factor)

@@ -97,11 +97,16 @@ class Channels:
         pieces = [tensor.narrow(dim, start * unit, (stop - start) * unit) for start, stop in self.runs]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
-    def mask(self, x: Tensor, unit: int = 1) -> Tensor:
-        """Activations [batch, tokens, count * unit] with what does not act in a row set to zero."""
+    def mask(self, x: Tensor, unit: int = 1, inplace: bool = False) -> Tensor:
+        """Activations [batch, tokens, count * unit] with what does not act in a row set to zero.
+
+        Args:
+            inplace: overwrite x, which nothing else may need.
+        """
         if self.rows is None:
             return x
         mask = self.rows.mask
         if unit > 1:
             mask = mask.repeat_interleave(unit, dim=-1)
-        return x * mask.to(x.dtype)  # a float32 mask would silently promote bfloat16
+        mask = mask.to(x.dtype)  # a float32 mask would silently promote bfloat16
+        return x.mul_(mask) if inplace else x * mask

@@ -1,0 +1,147 @@
+"""What a mixed batch costs, by masks and by groups, beside the passes that it takes the place of, timed in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raynas.errors import UserError
+from raynas.nets import build_supernet
+from raynas.nets.supernet import Execution
+from raynas.space import Arch, Space, load_space
+
+OnePass = Callable[[], tuple[Tensor, Tensor]]
+"""A forward pass: its logits, and the labels that they are for."""
+
+
+@dataclass(frozen=True)
+class MixedTiming:
+    """Forward and backward passes of one kind over the whole batch.
+
+    Attributes:
+        name: `largest`: the largest subnet alone. `mean`: each arch alone on the whole batch, and the mean of that.
+            `masks`, `groups`: the mixed batch. `apart`: each arch on its own rows, one pass after the other.
+        seconds: median.
+        to_largest, to_mean: medians of the ratios to those of the same round.
+        chosen: whether it is the execution that training takes.
+    """
+
+    name: str
+    seconds: float
+    to_largest: float
+    to_mean: float
+    chosen: bool
+
+
+def bench_mixed(
+    space: Space | str = "vit_resnas/tiny",
+    archs: int = 8,
+    batch_size: int = 64,
+    rounds: int = 5,
+    threads: int = 1,
+    device: str = "cpu",
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[MixedTiming]:
+    """Time forward and backward of a batch that random archs share.
+
+    All kinds take turns within a round, so that whatever else the machine does falls on all of them alike. On a CPU
+    processor time of this process is what counts, on a GPU the time until it is done.
+
+    Args:
+        space: a space, or a shipped one's name.
+        archs: that share the batch.
+        batch_size: images.
+        rounds: timed passes of each kind, after one that warms up.
+        threads: of torch, set for the time of the benchmark.
+        device: of torch.
+        seed: of archs and images.
+        progress: called with a line after each round.
+
+    Raises:
+        UserError: there is no such space or device, or it has fewer images than archs.
+    """
+    space = load_space(space) if isinstance(space, str) else space
+    if archs > batch_size:
+        raise UserError(f"{archs} archs cannot share {batch_size} images: give a larger batch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _time(space, archs, batch_size, rounds, torch.device(device), seed, progress)
+    except (RuntimeError, AssertionError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UserError(f"device {device!r}: {str(error).splitlines()[0]}") from error
+    finally:
+        torch.set_num_threads(before)
+
+
+def _time(
+    space: Space,
+    count: int,
+    batch_size: int,
+    rounds: int,
+    device: torch.device,
+    seed: int,
+    progress: Callable[[str], None],
+) -> list[MixedTiming]:
+    torch.manual_seed(seed)
+    supernet = build_supernet(space).to(device).train()
+    archs = space.decode(space.deal_codes(np.random.default_rng(seed), count))
+    images = torch.randn(batch_size, space.channels, *space.input_size, device=device)
+    labels = torch.randint(space.classes, (batch_size,), device=device)
+
+    def timed(passes: list[OnePass]) -> float:
+        supernet.zero_grad(set_to_none=True)
+        began = _now(device)
+        for one in passes:
+            F.cross_entropy(*one()).backward()
+        return _now(device) - began
+
+    def alone(arch: Arch, rows: slice = slice(None)) -> OnePass:
+        return lambda: (supernet(images[rows], arch), labels[rows])
+
+    def mixed(execution: Execution) -> OnePass:
+        return lambda: (supernet(images, archs, execution=execution), labels)
+
+    kinds: dict[str, Callable[[], float]] = {
+        "largest": lambda: timed([alone(space.largest())]),
+        "mean": lambda: timed([alone(arch) for arch in archs]) / count,
+        "masks": lambda: timed([mixed("masks")]),
+        "groups": lambda: timed([mixed("groups")]),
+        "apart": lambda: timed([alone(arch, slice(index, None, count)) for index, arch in enumerate(archs)]),
+    }
+    maskable = not supernet.unmaskable(archs)
+    if not maskable:
+        del kinds["masks"]
+    chosen = "masks" if maskable and supernet.prefers_masks(images, archs) else "groups"
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    for round_ in range(rounds + 1):
+        for name, run in kinds.items():
+            seconds[name].append(run())
+        progress(f"round {round_} of {rounds}: " + ", ".join(f"{n} {s[-1]:.3f} s" for n, s in seconds.items()))
+    timed_rounds = {name: np.array(values[1:]) for name, values in seconds.items()}  # the first round warms up
+    return [
+        MixedTiming(
+            name,
+            float(np.median(values)),
+            float(np.median(values / timed_rounds["largest"])),
+            float(np.median(values / timed_rounds["mean"])),
+            name == chosen,
+        )
+        for name, values in timed_rounds.items()
+    ]
+
+
+def _now(device: torch.device) -> float:
+    """Seconds of this process's processor, or with a GPU of the clock once it has done its work."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize(device)
+    return time.perf_counter()
