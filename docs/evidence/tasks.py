@@ -1,0 +1,141 @@
+"""What the evidence scripts share: tasks that can be stopped and run again, training, and scoring.
+
+Every task writes one Parquet file and is skipped when it is there. What is random is seeded, so the same task gives the
+same rows wherever it runs, to rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Row = dict[str, Any]
+
+SEEDS = range(5)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training and what is scored after it."""
+
+    experiment: str
+    run: Callable[..., list[Row]]
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        words = [f"{key}-{value}" for key, value in self.options.items()]
+        return "_".join([self.experiment, *words, f"seed-{self.seed}"]).replace(" ", "")
+
+
+@lru_cache
+def load(name: str) -> Any:
+    """A dataset by name; `mnist5k@32` is decoded at 32 pixels."""
+    from raynas.data import DataConfig, load_data
+
+    dataset, _, size = name.partition("@")
+    return load_data(DataConfig(name=dataset, size=int(size) if size else None))
+
+
+def train(
+    space: Any, data: str, settings: dict[str, Any], seed: int, plan: dict[str, Any] | None = None, **how: Any
+) -> Any:
+    """A supernet, or the one network of a one-point space; with its history."""
+    from raynas.nets.weights import load_supernet
+    from raynas.training import Plan, Recipe, train_network
+
+    recipe = Recipe.model_validate(settings)
+    trained = train_network(
+        space, load(data), recipe, seed=seed, plan=None if plan is None else Plan.model_validate(plan), **how
+    )
+    return load_supernet(space, trained.weights).eval(), trained.history
+
+
+def score(supernet: Any, archs: Sequence[Any], data: str) -> list[Row]:
+    """What each arch does on the search split: accuracy and mean cross-entropy, the same images for all."""
+    from raynas.costs import cost
+    from raynas.data import decode
+    from raynas.scoring.core import Statistics, score_arch
+
+    loaded = load(data)
+    images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
+    statistics = Statistics(loaded.mean, loaded.std)
+    macs = cost(supernet.space, archs)["macs"]
+    rows = []
+    for arch, count in zip(archs, macs, strict=True):
+        result = score_arch(supernet, arch, images, labels, statistics, batch_size=512)
+        about = {"arch": arch.id, "network": arch.network_id, "macs": int(count)}
+        rows.append({**about, "accuracy": float(result.top1.mean()), "loss": result.loss})
+    return rows
+
+
+def curve(history: list[Row]) -> str:
+    """The training loss after each epoch."""
+    return json.dumps([round(entry["loss"], 5) for entry in history if "loss" in entry])
+
+
+@lru_cache
+def sampled(space: Any, n: int, seed: int = 0) -> list[Any]:
+    """n random archs, equally likely by dimension; the same for every supernet of the space's dimensions."""
+    return space.decode(space.sample_codes(np.random.default_rng(seed), n))
+
+
+def run_tasks(doc: str, experiments: Sequence[str], tasks: Callable[[str], Iterator[Task]]) -> None:
+    """The command line of an evidence script.
+
+    Args:
+        doc: what its help says.
+        experiments: all that there are, in the order in which they run.
+        tasks: the tasks of an experiment.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("experiments", nargs="*", default=[])
+    options = parser.parse_args()
+    for experiment in options.experiments:
+        if experiment not in experiments:
+            parser.error(f"no experiment {experiment!r}: {', '.join(experiments)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    wanted = [task for experiment in options.experiments or experiments for task in tasks(experiment)]
+    todo = [(task, options.out) for task in wanted if not (options.out / f"{task.name}.parquet").exists()]
+    print(f"{len(todo)} of {len(wanted)} tasks to do", flush=True)
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    with context.Pool(options.processes) as pool:
+        for done, line in enumerate(pool.imap_unordered(_carry_out, todo), 1):
+            print(f"[{done}/{len(todo)} {time.monotonic() - began:.0f} s] {line}", flush=True)
+
+
+def _carry_out(given: tuple[Task, Path]) -> str:
+    """Run a task and write its rows; the line to show."""
+    import torch
+
+    torch.set_num_threads(1)
+    task, folder = given
+    path = folder / f"{task.name}.parquet"
+    began = time.monotonic()
+    try:
+        rows = task.run(**task.options, seed=task.seed)
+    except Exception:
+        return f"{task.name} failed:\n{traceback.format_exc()}"
+    about = {"experiment": task.experiment, **task.options, "seed": task.seed}
+    table = pa.Table.from_pylist([{**about, **row} for row in rows])
+    hidden = path.with_suffix(".tmp")
+    pq.write_table(table, hidden)
+    hidden.rename(path)
+    return f"{task.name}: {len(rows)} rows in {time.monotonic() - began:.0f} s"
