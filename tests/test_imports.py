@@ -21,15 +21,17 @@ LAYERS: dict[str, set[str]] = {
     "nets": {"space"},
     "costs": {"nets", "space"},
     "data": {"space"},
+    "energy": set(),
     "results": {"space"},
+    "phases": {"energy", "results"},
     "reports": {"results", "space", "statistics"},
     "search": {"costs", "space"},
     "scoring": {"cluster", "costs", "data", "nets", "results", "space"},
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "search", "space", "training"},
-    "training": {"cluster", "costs", "data", "nets", "preset", "results", "space"},
+    "training": {"cluster", "costs", "data", "nets", "phases", "preset", "results", "space"},
     # Over a whole search: it times what the search goes by before it, and its candidates after it.
-    "timing": {"cluster", "costs", "networks", "results", "search", "space"},
+    "timing": {"cluster", "costs", "networks", "phases", "results", "search", "space"},
     "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""

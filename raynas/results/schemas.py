@@ -36,6 +36,11 @@ _COST = [
     _field("params", _INT, "parameters"),
 ]
 
+_INPUT = [
+    _field("height", _INT, "of its images, in pixels"),
+    _field("width", _INT, "of the same"),
+]
+
 
 def _table(doc: str, *fields: pa.Field) -> pa.Schema:
     return pa.schema([*fields, *_PROVENANCE], metadata={"doc": doc})
@@ -92,7 +97,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         "One row for each finished network: extracted, fine-tuned or retrained.",
         *_ARCH,
         *_COST,
-        _field("how", _TEXT, "inherited, finetuned, scratch"),
+        _field("how", _TEXT, "inherited, finetuned, scratch, resized"),
         _field("trained_on", _TEXT, "train, or train+search"),
         _field("epochs", _INT, "epochs of its own training; 0 when inherited"),
         _field("path", _TEXT, "its folder in the run directory"),
@@ -100,12 +105,14 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("loss", _REAL, "last training loss"),
         _field("accuracy", _REAL, "top-1 on the search split; null when that was trained on"),
         _field("seconds", _REAL, "wall time of its training"),
+        *_INPUT,
+        _field("start", _TEXT, "what its training began with: supernet, the folder of a network; null for nothing"),
     ),
     "evaluations": _table(
         "One row for each reading of the test split by one finished network.",
         *_ARCH,
         *_COST,
-        _field("how", _TEXT, "inherited, finetuned, scratch"),
+        _field("how", _TEXT, "inherited, finetuned, scratch, resized"),
         _field("path", _TEXT, "the network's folder"),
         _field("weights", _TEXT, "fingerprint of its weights"),
         _field("accuracy", _REAL, "top-1 on the test split, 0 to 1"),
@@ -114,6 +121,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("images", _INT, "number of test images"),
         _field("reading", _INT, "how often the test split had been read, this time included"),
         _field("seconds", _REAL, "time of the passes"),
+        *_INPUT,
     ),
     "latencies": _table(
         "One row for each subnet whose forward passes were timed, on one device under one set of conditions.",
@@ -146,6 +154,18 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("lower", _REAL, "of its 95 % bootstrap interval"),
         _field("upper", _REAL, "of the same"),
         _field("networks", _INT, "how many"),
+    ),
+    "phases": _table(
+        "One row for each attempt of a phase of the run, however it ended: what it took.",
+        _field("phase", _TEXT, "supernet, search, retraining, ranking, timing"),
+        _field("name", _TEXT, "of the search, or how networks were trained; else null"),
+        _field("began", _TIME, "when, UTC; no two rows have the same"),
+        _field("status", _TEXT, "finished, stopped (by an error or by hand), or killed"),
+        _field("seconds", _REAL, "wall time; of a killed one up to a minute less"),
+        _field("joules", _REAL, "energy of what was measured; null where nothing was"),
+        _field("measured", _TEXT, "whose energy: 2 GPUs, 1 CPU package"),
+        _field("unmeasured", _TEXT, "what could not be measured (all of the time), and why; else null"),
+        _field("machines", _INT, "machines that took part"),
     ),
     "timings": _table(
         "Named durations: benchmarks and the steps of a pipeline.",

@@ -1,0 +1,1 @@
+"""Energy that machines count themselves: read from their counters, and added up."""

@@ -1,0 +1,53 @@
+"""Table `phases`: the attempts of a run's phases, with the one that was killed or still goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from raynas.errors import RunDirError
+from raynas.results.run_dir import RunDir
+from raynas.results.schemas import SCHEMAS
+
+FILE = "phase.json"  # the newest attempt as it stood a while ago; its row is in the table once it has ended
+Row = dict[str, Any]
+
+
+def note_phase(run: RunDir, row: Mapping[str, Any]) -> None:
+    """Keep what is known of an attempt that goes on, in case that it never ends."""
+    run.write_json(FILE, {**row, "began": row["began"].isoformat()})
+
+
+def keep_killed(run: RunDir) -> None:
+    """Write the row of the last attempt where it ended without one. The caller owns the run directory."""
+    row = _open(run)
+    if row is not None:
+        run.store.append("phases", [{**row, "status": "killed"}])
+
+
+def read_phases(run: RunDir) -> list[Row]:
+    """The rows of the table, and of the attempt that has none yet: it goes on, or was killed."""
+    row = _open(run)
+    rows: list[Row] = run.store.read("phases").to_pylist()
+    return rows if row is None else [*rows, {**dict.fromkeys(SCHEMAS["phases"].names), **row}]
+
+
+def energy_text(joules: float) -> str:
+    """`812 J`, `3.1 kJ`, `45 MJ`."""
+    for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
+        if joules >= 0.9995 * size:
+            return f"{joules / size:.3g} {unit}"
+    return f"{joules:.3g} J"
+
+
+def _open(run: RunDir) -> Row | None:
+    if not run.exists(FILE):
+        return None
+    try:
+        row = run.read_json(FILE)
+        row["began"] = datetime.fromisoformat(row["began"])
+    except (RunDirError, KeyError, TypeError, ValueError):  # damaged: it says nothing
+        return None
+    known = run.store.read("phases", ["began"])["began"].to_pylist()
+    return None if row["began"] in known else row
