@@ -174,10 +174,10 @@ def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
 @matplotlib.rc_context(_STYLE)
 def blocks(arch: Arch, space: Space) -> Figure:
     """An arch block by block: one row of bars for each dimension, outlined up to the largest choice of the space."""
-    columns = block_names(space)
+    columns, present = block_names(space), present_blocks(arch, space)
     templates = list(dict.fromkeys(d.name.rsplit(".", 1)[1] for d in space.dimensions if ".blocks." in f".{d.name}"))
     widths = [d for d in space.dimensions if d.name.rsplit(".", 1)[-1] == "width"]
-    rows = (["width"] if widths else []) + templates
+    rows = (["width"] if widths else []) + [leaf for leaf in templates if leaf != "kept"]  # outlines tell that
     figure = Figure(figsize=(max(4.5, 1.6 + 0.42 * len(columns)), 0.5 + 1.25 * len(rows)), layout="constrained")
     for row, leaf in enumerate(rows):
         axes = figure.add_subplot(len(rows), 1, row + 1)
@@ -187,7 +187,7 @@ def blocks(arch: Arch, space: Space) -> Figure:
             if not any(d.name == name for d in space.dimensions):
                 continue
             largest = float(space[name].choices[-1])
-            acts = any(key.startswith(f"{block}.") for key in arch)
+            acts = block in present
             value = float(arch[name]) if acts and name in arch else 0.0
             top = max(top, largest, value)
             axes.bar(
@@ -280,6 +280,12 @@ def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, flo
 def block_names(space: Space) -> list[str]:
     """The prefixes of all blocks that a space may have: `["blocks.0", "blocks.1"]`."""
     return list(dict.fromkeys(d.name.rpartition(".")[0] for d in space.dimensions if ".blocks." in f".{d.name}"))
+
+
+def present_blocks(arch: Arch, space: Space) -> list[str]:
+    """Those of them that an arch has: not beyond its depth, and not dropped."""
+    named = [block for block in block_names(space) if any(key.startswith(f"{block}.") for key in arch)]
+    return [block for block in named if arch.get(f"{block}.kept", True)]
 
 
 def svg(figure: Figure, name: str) -> str:

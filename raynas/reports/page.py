@@ -56,7 +56,8 @@ def render(content: Content) -> str:
 
 def lead(content: Content) -> str:
     """The result in one or two sentences."""
-    tested = {(found.label, found.how): found for found in content.finished if found.tested}
+    # At the run's image size, which the budget is for.
+    tested = {(found.label, found.how): found for found in content.finished if found.tested and found.size is None}
     ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]
     best = next((tested[way] for way in ways if way in tested), None)
     if best is None:
@@ -206,7 +207,7 @@ def _winner(content: Content) -> str:
         return ""
     arch = content.winner
     values = yaml.safe_dump(arch.to_dict(), sort_keys=False, default_flow_style=None, width=100)
-    blocks = [name for name in figures.block_names(content.space) if any(key.startswith(f"{name}.") for key in arch)]
+    blocks = figures.present_blocks(arch, content.space)
     leaves = list(dict.fromkeys(key.rpartition(".")[2] for key in arch if ".blocks." in f".{key}"))
     rows = [[block, *(arch.get(f"{block}.{leaf}") for leaf in leaves)] for block in blocks]
     table = html.table("blocks", ["block", *(leaf.replace("_", " ") for leaf in leaves)], rows)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.reports import write_report
+from raynas.reports import figures, write_report
 from raynas.reports.collect import Trace, collect, pareto
 from raynas.results import RunDir
 from raynas.space import load_space, save_arch
@@ -213,6 +213,23 @@ def test_probe_curves_and_winner_blocks(after: tuple[Page, Any]) -> None:
     ]
     heads = [winner[f"blocks.{i}.heads"] for i in range(winner["depth"])]
     assert [int(row["heads"]) for row in found.rows("blocks")] == heads
+
+
+def test_dropped_blocks_are_none_of_the_winners(tmp_path: Path) -> None:
+    space = load_space("digits/vitas_v1")
+    run = RunDir(tmp_path / "run", create=True)
+    run.write_yaml("space.yaml", space.to_dict())
+    kept = ["blocks.1", "blocks.3"]
+    dropped = {f"blocks.{i}.kept": f"blocks.{i}" in kept for i in range(5)}
+    arch = space.arch({**space.largest(), **dropped})
+    (tmp_path / "run" / "best").mkdir()
+    save_arch(arch, tmp_path / "run" / "best" / "arch.yaml")
+    found = page(run, [])
+    assert [row["block"] for row in found.rows("blocks")] == kept
+    (label,) = (label for label in found.labels if "winner" in label)
+    assert "each of the winner's 2 blocks" in label
+    outlines = [bar.get_linestyle() for bar in figures.blocks(arch, space).axes[0].patches[::2]]
+    assert outlines == [":", "-", ":", "-", ":"]
 
 
 def test_page_is_self_contained_and_readable_without_seeing_it(after: tuple[Page, Any]) -> None:
