@@ -7,6 +7,7 @@ and told again from the rows, it goes through the same archs, whether to go on w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from pydantic import Field
@@ -17,6 +18,7 @@ from raynas.costs.latency import TimedOn
 from raynas.costs.predictor import LatencyPredictor
 from raynas.errors import RunDirError, UserError
 from raynas.networks import read_space, write_arch
+from raynas.phases import phase
 from raynas.reports.collect import Timed, Trace
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
@@ -87,10 +89,13 @@ def search(
     """
     made = build(run, settings)
     try:
-        run.begin(f"searches/{name}", settings)
+        begun = run.begin(f"searches/{name}", settings)
     except RunDirError as error:
         raise RunDirError(str(error).replace("another run directory", "the search another name (--name)")) from None
-    finished = run_search(made, scorer, settings.search.batch, progress, name)
+    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
+    attempt = phase(run, "search", name, cluster=replicas > 0, say=progress)
+    with nullcontext() if begun and has_ended(run, name) else attempt:
+        finished = run_search(made, scorer, settings.search.batch, progress, name)
     if settings.search.latency is None:
         _write_winners(run, settings, finished, name, {})
     return finished

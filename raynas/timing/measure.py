@@ -10,6 +10,7 @@ import numpy as np
 
 from raynas.costs.latency import Conditions, TimedOn
 from raynas.errors import UserError
+from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.space import Arch, Space
 from raynas.timing.rows import Latencies, Outcome, Row
@@ -80,6 +81,8 @@ def time_archs(
             known = known or Latencies(store, watch.on)
             # Archs of several spaces may be equal, and yet have other networks.
             missing = {(arch.id, arch.space.fingerprint): arch for arch in archs if known.find(arch) is None}
+            if run is not None:
+                stack.enter_context(phase(run, "timing", cluster=resources is not None, say=progress))
             _time(watch, list(missing.values()), predicted, known, progress)
         found = [known.find(arch) for arch in archs]
     return [dict(row) for row in found if row is not None]

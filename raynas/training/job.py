@@ -20,6 +20,7 @@ import torch
 from raynas.cluster import ray_cluster
 from raynas.data import Data, DataConfig
 from raynas.errors import ConfigError, TrainingCollapsed, UserError
+from raynas.phases import phase
 from raynas.preset import Preset, load_preset, override
 from raynas.results import RunDir
 from raynas.space import Space
@@ -27,7 +28,7 @@ from raynas.training.context import Event, GroupContext, State, read_state
 from raynas.training.inputs import estimate, load_inputs, resolve_data
 from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
-from raynas.training.record import Recorder, write_supernet
+from raynas.training.record import WHAT, Recorder, write_supernet
 
 RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
 STATE = "state.pt"
@@ -66,7 +67,7 @@ def train(
 
     Returns:
         The run directory, with `space.yaml`, `preset.yaml`, `supernet.safetensors`, `supernet.json` and the tables
-        `training` and `probes`.
+        `training`, `probes` and `phases`.
 
     Raises:
         ConfigError: preset, data and number of workers do not fit each other.
@@ -102,7 +103,8 @@ def train(
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
         )
         recorder = Recorder(run, space, images, recipe, Printer(progress, f"starting {workers} Ray Train worker(s)"))
-        with ray_cluster(cpus=int(max(1, workers * per_worker["CPU"]))):
+        cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
+        with cluster, phase(run, WHAT, cluster=True, say=progress):
             _wait_for_resources(workers, per_worker, wait_s, progress)
             state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures)
         recorder.history(state["history"])
