@@ -329,7 +329,7 @@ class VitResSupernet(Supernet):
 MASKS_BELOW = 256
 """Tokens of one arch's rows, at the mean of the stages' grids, below which a masked batch beats a grouped one.
 
-Measured on one CPU thread, forward and backward, groups' time over masks'. The digits' space with 4 to 16 archs: 5.2 at
-116 tokens, 1.5 at 232, 1.1 at 464, 0.8 at 928. ViT-ResNAS's Tiny space: 1.9 at 58 and 1.4 at 116 with 4 archs of images
-of 112 pixels, 0.9 at 113 and 1.0 at 226 with 2 archs of 224 pixels.
+Measured on one CPU thread, forward and backward, groups' time over masks'. The digits' space with 4 to 16 archs: 2.8 at
+116 tokens, 1.5 at 232, 1.2 at 464, 0.8 at 928. ViT-ResNAS's Tiny space: 1.6 at 58 and 1.3 at 116 with 4 archs of images
+of 112 pixels, 1.1 at 113 and at 226 with 2 archs of 224 pixels.
 """
