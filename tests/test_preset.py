@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raynas.config import parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
 from raynas.preset import load_preset, override, parse_overrides
@@ -157,3 +158,28 @@ def test_an_override_that_is_not_yaml_is_one_line(value: str) -> None:
     with pytest.raises(UserError, match=r"recipe\.epochs=") as raised:
         parse_overrides([f"recipe.epochs={value}"])
     assert "\n" not in str(raised.value)
+
+
+def test_vit_resnas_preset_is_the_papers_procedure() -> None:
+    """Section 4.1 and the released scripts: 120 epochs, N_a of 16 on 8 GPUs, warm-up of widths over a quarter."""
+    preset = load_preset("vit_resnas")
+    recipe, plan, search = preset.recipe, preset.plan, preset.search
+    assert preset.space == "vit_resnas/tiny"
+    assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (120, 1024, "adamw", 0.05)
+    assert recipe.effective_lr == pytest.approx(1e-3)
+    assert (recipe.min_lr, recipe.warmup_epochs, recipe.warmup_lr) == (1e-5, 5, 1e-6)
+    assert (recipe.drop_path, recipe.smoothing, recipe.ema, recipe.clip_grad) == (0.2, 0.1, None, None)
+    assert recipe.token_labels is not None and recipe.token_labels.mixing == "released" and not recipe.mixes
+    assert plan.sampler.options["archs"] * 8 == 16 and plan.sampler.per_rank
+    assert plan.open_space(load_space(preset.space), 30, 120) == load_space(preset.space)
+    assert search.options["initial"] + search.generations * search.options["population"] == 3350  # type: ignore[operator]
+    assert search.constraints["macs"] == (pytest.approx(0.975 * 1.7944e9), 1.7944e9)
+    retrain = preset.retrain_recipe
+    assert (retrain.epochs, retrain.ema, retrain.token_labels) == (300, 0.99996, recipe.token_labels)
+
+
+def test_the_plan_in_the_documentation_is_one() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    parts = parse_yaml(page.split("```yaml\n")[1].split("```")[0], "docs").data
+    changed = override(load_preset("digits/preset_vit_resnas"), parts)
+    assert changed.plan.sampler.options == {"archs": 4} and changed.plan.widening == 0.25
