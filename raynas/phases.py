@@ -14,7 +14,7 @@ from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
 from raynas.results import RunDir
-from raynas.results.phases import energy_text, keep_killed, note_phase
+from raynas.results.phases import energy_text, keep_last, note_phase
 from raynas.results.versions import versions_text
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class _Attempt:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="raynas-phase", daemon=True)
         try:
-            keep_killed(run)
+            keep_last(run)
             note_phase(run, self._row("running"))
         except Exception as error:
             log.warning("%s: its phases cannot be kept: %s", run.name, error)
@@ -86,6 +86,7 @@ class _Attempt:
         self._thread.join(2 * LIMIT_S + 5)  # the first round may be under way; the last one follows
         row = {**self._row(status), "seconds": seconds}
         try:
+            note_phase(self._run, row)
             self._run.store.append("phases", [row])
         except Exception as error:
             log.warning("%s: the row of phase %s cannot be written: %s", self._run.name, row["phase"], error)

@@ -10,20 +10,21 @@ from raynas.errors import RunDirError
 from raynas.results.run_dir import RunDir
 from raynas.results.schemas import SCHEMAS
 
-FILE = "phase.json"  # the newest attempt as it stood a while ago; its row is in the table once it has ended
+FILE = "phase.json"  # the newest attempt, as it stood a while ago or as it ended; then its row is in the table, too
 Row = dict[str, Any]
 
 
 def note_phase(run: RunDir, row: Mapping[str, Any]) -> None:
-    """Keep what is known of an attempt that goes on, in case that it never ends."""
+    """Keep what is known of an attempt, in case that its row is never written."""
     run.write_json(FILE, {**row, "began": row["began"].isoformat()})
 
 
-def keep_killed(run: RunDir) -> None:
-    """Write the row of the last attempt where it ended without one. The caller owns the run directory."""
+def keep_last(run: RunDir) -> None:
+    """Write the row of the last attempt where it has none. The caller owns the run directory."""
     row = _open(run)
     if row is not None:
-        run.store.append("phases", [{**row, "status": "killed"}])
+        killed = row["status"] == "running"
+        run.store.append("phases", [{**row, "status": "killed"} if killed else row])
 
 
 def read_phases(run: RunDir) -> list[Row]:
