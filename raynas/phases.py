@@ -14,7 +14,7 @@ from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
 from raynas.results import RunDir
-from raynas.results.phases import energy_text, keep_last, note_phase
+from raynas.results.phases import energy_text, keep_last, note_phase, seconds_text
 from raynas.results.versions import versions_text
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def phase(
 def phase_line(row: Row) -> str:
     """An attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`."""
     what = " ".join(dict.fromkeys(word for word in (row["phase"], row["name"]) if word))
-    seconds = f"{row['seconds']:,.0f} s" if row["seconds"] >= 10 else f"{row['seconds']:.1f} s"
+    seconds = seconds_text(row["seconds"])
     if row["joules"] is None:
         return f"{what}: {seconds}; its energy is not known ({row['unmeasured'] or 'it was too short'})"
     return f"{what}: {seconds}, {energy_text(row['joules'])} ({row['measured']})"

@@ -10,6 +10,7 @@ import numpy as np
 
 from raynas.results import RunDir
 from raynas.results.filesystem import without_secrets
+from raynas.results.phases import read_phases
 from raynas.results.scores import comparable_scores
 from raynas.space import Arch, Space
 from raynas.statistics import mean_interval
@@ -104,6 +105,7 @@ class Content:
     finished: Sequence[Finished] = ()
     traces: Sequence[Trace] = ()
     rankings: Sequence[Row] = ()
+    phases: Sequence[Row] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     starts: Sequence[Row] = ()
 
@@ -132,6 +134,7 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
         finished=_finished(networks, evaluations, labels),
         traces=traces,
         rankings=_rankings(run),
+        phases=read_phases(run),
         settings=settings,
         starts=starts,
     )

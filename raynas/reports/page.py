@@ -11,6 +11,7 @@ import yaml
 from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
 from raynas.reports.html import Percent
+from raynas.reports.price import price_section
 from raynas.reports.ranking import ranking_section
 from raynas.reports.sharing import sharing_section
 from raynas.results import RunDir
@@ -49,6 +50,7 @@ def render(content: Content) -> str:
             _sharing(content),
             _probes(content),
             _test_split(content),
+            price_section(content.phases),
             _what_was_run(content),
         ],
     )

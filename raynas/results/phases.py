@@ -34,6 +34,11 @@ def read_phases(run: RunDir) -> list[Row]:
     return rows if row is None else [*rows, {**dict.fromkeys(SCHEMAS["phases"].names), **row}]
 
 
+def seconds_text(seconds: float) -> str:
+    """`7,200 s`, `64 s`, `3.1 s`."""
+    return f"{seconds:,.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+
+
 def energy_text(joules: float) -> str:
     """`812 J`, `3.1 kJ`, `45 MJ`."""
     for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):

@@ -1,0 +1,45 @@
+"""What a report shows of phases: the seconds and the energy that the run has taken so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raynas.reports import html
+from raynas.results.phases import energy_text, seconds_text
+
+Row = dict[str, Any]
+
+
+def price_section(rows: Sequence[Row]) -> str:
+    """The section on what each phase took, all its attempts together; empty where there are none.
+
+    Args:
+        rows: of the table `phases`.
+    """
+    if not rows:
+        return ""
+    groups: dict[tuple[Any, Any], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["phase"], row["name"]), []).append(row)
+    cells = [[phase, name, *_sums(found)] for (phase, name), found in groups.items()]
+    header = ["phase", "name", "attempts", "machines", "time", "energy", "of", "not measured"]
+    return html.section(
+        "What it took",
+        html.table("phases", header, [*cells, ["all", None, *_sums(rows)]]),
+        html.paragraph(
+            "Attempts that were stopped or killed are in the sums. Energy is that of whole machines while a phase went "
+            "on, whatever else they did; what could not be measured is not in it.",
+            quiet=True,
+        ),
+    )
+
+
+def _sums(rows: Sequence[Row]) -> list[Any]:
+    known = [row["joules"] for row in rows if row["joules"] is not None]
+    energy = energy_text(sum(known)) if known else None
+    if energy and len(known) < len(rows):
+        energy = f"at least {energy}"
+    machines = max((row["machines"] or 0 for row in rows), default=0) or None
+    texts = ["; ".join(dict.fromkeys(row[name] for row in rows if row[name])) for name in ("measured", "unmeasured")]
+    return [len(rows), machines, seconds_text(sum(row["seconds"] for row in rows)), energy, *(t or None for t in texts)]
