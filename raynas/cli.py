@@ -150,7 +150,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     _run(this)
     this.add_argument("--arch", action="append", metavar="ARCH", help="best, reference, an id or a file; repeatable")
-    this.add_argument("--from", dest="start", choices=["scratch", "inherited"], help="default: as the preset says")
+    text = "; trained: fine-tune, at another image size, what was retrained"
+    choices = ["scratch", "inherited", "trained"]
+    this.add_argument("--from", dest="start", choices=choices, help=f"default: as the preset says{text}")
+    text = "height and width of the images (default: the run's; --from trained: as the preset says)"
+    this.add_argument("--size", type=_positive, metavar="PIXELS", help=text)
     this.add_argument("--on", choices=["train", "train+search"], help="images to train on; default: as the preset says")
     this.add_argument("--seeds", type=_positive, metavar="N", help="train N times, with seeds 0 to N - 1")
     this.add_argument("--parallel", type=_positive, metavar="N", help="at a time; 1: without Ray (default: all CPUs)")
@@ -177,6 +181,8 @@ def _parser() -> argparse.ArgumentParser:
     _run(this)
     _arch(this, default="best")
     this.add_argument("--inherited", action="store_true", help="with inherited weights, even if it was retrained")
+    text = "image size of the retrained network (default: the run's)"
+    this.add_argument("--size", type=_positive, metavar="PIXELS", help=text)
     this.add_argument("--to", metavar="DIR", help="folder to write (default: export in the run directory)")
     this.add_argument(
         "--onnx", action=argparse.BooleanOptionalAction, help="ONNX too (default: where raynas[onnx] is installed)"

@@ -51,6 +51,7 @@ def finished_lines(run: RunDir) -> list[str]:
         tested = found.test_accuracy()
         if tested is not None:
             name = f"{found.label}, {HOW[found.how]}"
+            name += "" if found.size is None else f", {found.size[0]} x {found.size[1]} pixels"
             lines.append(f"{name:<36}{found.macs or 0:>12,} MACs   {_spread(*tested, len(found.tested))}")
     return lines
 

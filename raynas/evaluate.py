@@ -6,13 +6,23 @@ A network chosen by looking at test accuracies is chosen on the test split. So r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from raynas.data import DataConfig, decode, load_data, load_test
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import Network, belongs, describe, find_arch, load_weights, read_space, trained_networks
+from raynas.networks import (
+    Network,
+    belongs,
+    describe,
+    find_arch,
+    input_size,
+    load_weights,
+    read_space,
+    trained_networks,
+)
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.replica import device_name
@@ -65,24 +75,22 @@ def evaluate(
     """
     with run.lock():
         config = DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
-        data = load_data(config)
-        statistics = Statistics(data.mean, data.std)
+        data_at = cache(load_data(config).resized)
+        test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
         known = _newest(run)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        test: tuple[torch.Tensor, torch.Tensor] | None = None
         keys = []
         for network in networks:
             model = load_weights(run, network)
+            data = data_at(model.space.input_size)
             weights = weights_fingerprint(model.state_dict())
             key = (network.arch.network_id, network.how, weights, data.fingerprint)
             keys.append(key)
             if key not in known or again:
                 progress(f"evaluating {network.name} on the test split")
-                if test is None:
-                    images = load_test(config)
-                    test = decode(images, size=model.space.input_size, channels=model.space.channels)
-                pixels, labels = (tensor.to(device) for tensor in test)
+                pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
                 model = model.to(device).eval()
+                statistics = Statistics(data.mean, data.std)
                 score = score_arch(model, model.space.smallest(), pixels, labels, statistics, batch_size)
                 row = {
                     **describe(network.arch),
@@ -98,6 +106,7 @@ def evaluate(
                     "data": data.fingerprint,
                     "seed": network.seed,
                     "device": device_name(device),
+                    **input_size(network.arch),
                 }
                 run.store.append("evaluations", [row])
         known = _newest(run)

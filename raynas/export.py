@@ -24,7 +24,17 @@ from raynas.data import DataConfig, load_data
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, arch_text, build, describe, load_weights
+from raynas.networks import (
+    ARCH_FILE,
+    WAYS,
+    WEIGHTS_FILE,
+    Network,
+    arch_text,
+    build,
+    describe,
+    load_weights,
+    of_size,
+)
 from raynas.results import RunDir
 from raynas.results.run_dir import run_around
 from raynas.space import Arch
@@ -87,7 +97,7 @@ def _export(
         folder.mkdir(parents=True, exist_ok=True)
         files = [
             *_write_network(model, network, folder),
-            _write_preprocessing(run, folder),
+            _write_preprocessing(run, model.space.input_size, folder),
             _write_archive(model, folder / ARCHIVE_FILE),
             *([_write_onnx(model, folder / ONNX_FILE)] if onnx else []),
             _write_readme(model, network, folder, onnx),
@@ -115,9 +125,9 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> list[Path
     return [arch, weights]
 
 
-def _write_preprocessing(run: RunDir, folder: Path) -> Path:
+def _write_preprocessing(run: RunDir, size: tuple[int, int], folder: Path) -> Path:
     """How images become the network's input: everything that a user without raynas needs to know."""
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])).resized(size)
     path = folder / PREPROCESSING_FILE
     content = {
         "input": "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std",
@@ -271,14 +281,22 @@ def export_into_run(
     return f"{run.name}/export"
 
 
-def choose(networks: Sequence[Network], winner: Arch) -> Network:
+def choose(networks: Sequence[Network], winner: Arch, size: tuple[int, int] | None = None) -> Network:
     """The network that stands for a run: the winner, retrained if it was (the first seed), else as it inherits.
 
     Args:
         networks: the retrained networks of the run.
         winner: its best arch.
+        size: of its images, where they are not to be the run's.
+
+    Raises:
+        UserError: the winner was not trained at that size.
     """
-    retrained = [network for network in networks if network.arch == winner]
-    order = {"scratch": 0, "finetuned": 1}
-    best = min(retrained, key=lambda network: (order[network.how], network.seed or 0), default=None)
+    found = of_size(networks, winner, size)
+    best = min(found, key=lambda network: (WAYS.index(network.how), network.seed or 0), default=None)
+    if best is None and size not in (None, winner.space.input_size):
+        raise UserError(
+            f"no network of arch {winner.id} was trained at {size[0]} x {size[1]} pixels: "
+            f"raynas retrain --from trained --size {size[0]}"
+        )
     return best or Network(winner, "inherited")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,8 @@ class Network:
     """One network with weights.
 
     Attributes:
-        arch: its architecture.
-        how: `inherited`, `finetuned` or `scratch`.
+        arch: its architecture, in a space for its images.
+        how: `inherited`, `finetuned`, `scratch` or `resized`.
         seed: of its training; None where that is not known.
         path: its folder in the run directory; None for weights that are cut out of the supernet when needed.
     """
@@ -133,6 +134,12 @@ def describe(arch: Arch) -> dict[str, Any]:
     }
 
 
+def input_size(arch: Arch) -> dict[str, int]:
+    """The columns of the image size that tables of finished networks have."""
+    height, width = arch.space.input_size
+    return {"height": height, "width": width}
+
+
 def inherited(run: RunDir, arch: Arch) -> Supernet:
     """The subnet of an arch, with the weights that it inherits from the run's supernet.
 
@@ -172,6 +179,39 @@ def trained_networks(run: RunDir) -> list[Network]:
             network = Network(read_arch(run, f"{row['path']}/{ARCH_FILE}"), row["how"], row["seed"], row["path"])
             found[network.path] = network
     return list(found.values())
+
+
+WAYS = ("resized", "scratch", "finetuned")
+"""How networks are trained, the one that stands for an arch at an image size first."""
+
+
+def find_trained(run: RunDir, arch: Arch, seed: int, train_on: str) -> Network:
+    """The network of an arch that was retrained in a run: from scratch, or else fine-tuned from inherited weights.
+
+    Args:
+        run: the run directory.
+        arch: with the image size of the network.
+        seed: of its training.
+        train_on: what it was trained on.
+
+    Raises:
+        UserError: there is none.
+    """
+    rows = run.store.read("networks").to_pylist()
+    paths = {row["path"] for row in rows if row["seed"] == seed and row["trained_on"] == train_on}
+    found = [network for network in of_size(trained_networks(run), arch) if network.path in paths]
+    if not found:
+        raise UserError(
+            f"{run.name} has no network of arch {arch.id} trained with seed {seed} on {train_on}: "
+            "train it first (raynas retrain), with the same --arch, --seeds and --on"
+        )
+    return min(found, key=lambda network: WAYS.index(network.how))
+
+
+def of_size(networks: Sequence[Network], arch: Arch, size: tuple[int, int] | None = None) -> list[Network]:
+    """Those networks that are of an arch, at an image size; at its own where that is left out."""
+    size = size or arch.space.input_size
+    return [network for network in networks if network.arch == arch and network.arch.space.input_size == size]
 
 
 def load_network(arch: str | Path, weights: bool = True, classes: int | None = None) -> Supernet:

@@ -7,7 +7,7 @@ the pipeline goes on where it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -114,14 +114,16 @@ def pipeline(
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
         with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):
             reference = make_reference(run, preset, winner, space)
-            retrain_with_reference(run, preset, winner, reference, story.tell)
+            retrained = retrain_with_reference(run, preset, winner, reference, story.tell)
+            finetune_winner(run, preset, retrained, story.tell)
         with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *trained_networks(run)]
             evaluations = evaluate(run, networks, progress=lambda line: None)
             for line in finished_lines(run):
                 story.tell(line)
         with story.stage(6, "Exporting and writing the report"):
-            exported = export_into_run(run, choose(trained_networks(run), winner), progress=story.tell)
+            size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
+            exported = export_into_run(run, choose(trained_networks(run), winner, size), progress=story.tell)
         report = write_report(run, traces(run))  # now that the last stage's duration is a row
         return Outcome(run, winner, evaluations, exported, report)
 
@@ -163,6 +165,9 @@ def _check_later_stages(preset: Preset, run: RunDir, say: Callable[[str], None])
     build(run, settings, space)
     if preset.reference is not None:
         _reference_shape(preset.reference, space)
+    if preset.retrain.finetune is not None:
+        preset.finetune_recipe.micro_batch(workers=1)
+        space.with_input(size=preset.retrain.finetune.size)
     return settings
 
 
@@ -174,11 +179,14 @@ def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[
 
 def retrain_with_reference(
     run: RunDir, preset: Preset, winner: Arch, reference: Arch | None, say: Callable[[str], None]
-) -> None:
+) -> list[Network]:
     """Train the winner as the preset says, and the reference from scratch.
 
     A winner that is fine-tuned has most of its training behind it, in the supernet. The reference inherits nothing: a
     recipe for fine-tuning would leave it untrained, so it gets the whole recipe that the winner's weights come from.
+
+    Returns:
+        The winner's networks, one for each seed.
     """
     from raynas.retrain import retrain
 
@@ -187,10 +195,22 @@ def retrain_with_reference(
     train = partial(retrain, run, seeds=seeds, train_on=train_on, progress=say, labels=labels)
     references = [] if reference is None else [reference]
     if preset.retrain.start == "scratch":
-        train([winner, *references], preset.retrain_recipe, "scratch")
+        rows = train([winner, *references], preset.retrain_recipe, "scratch")[: len(seeds)]
     else:
-        train([winner], preset.retrain_recipe, "finetuned")
+        rows = train([winner], preset.retrain_recipe, "finetuned")
         train(references, preset.recipe, "scratch")
+    paths = [row["path"] for row in rows]
+    return [network for network in trained_networks(run) if network.path in paths]
+
+
+def finetune_winner(run: RunDir, preset: Preset, retrained: Sequence[Network], say: Callable[[str], None]) -> None:
+    """Fine-tune the retrained winner at another image size, where the preset says so."""
+    from raynas.retrain import finetune_resized
+
+    finetune = preset.retrain.finetune
+    if finetune is not None:
+        labels = {network.arch.id: "winner" for network in retrained}
+        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, progress=say, labels=labels)
 
 
 class _Story:

@@ -10,12 +10,26 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from raynas.config import Config, Document, Seed, parse_yaml, read_yaml, shown, validate
-from raynas.data.config import DataConfig
+from raynas.data.config import DataConfig, Size, square
 from raynas.errors import UserError
 from raynas.search.config import SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
+
+
+class FinetuneConfig(Config):
+    """How the retrained winner is then fine-tuned on images of another size, mostly larger ones.
+
+    Attributes:
+        size: (height, width) of the images, or one number for both.
+        recipe: what differs from the retraining's recipe, nested as it is.
+    """
+
+    size: Size
+    recipe: dict[str, Any] = Field(default_factory=dict)
+
+    _square = field_validator("size", mode="before")(square)
 
 
 class RetrainConfig(Config):
@@ -26,12 +40,14 @@ class RetrainConfig(Config):
         train_on: `train`, or `train+search` once the search is over.
         seeds: one training each, all different.
         start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
+        finetune: how what has been trained is fine-tuned at another image size; None for not at all.
     """
 
     recipe: dict[str, Any] = Field(default_factory=dict)
     train_on: Literal["train", "train+search"] = "train+search"
     seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
     start: Literal["scratch", "inherited"] = "scratch"
+    finetune: FinetuneConfig | None = None
 
     @field_validator("seeds")
     @classmethod
@@ -64,7 +80,7 @@ class Preset(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
-        _ = self.retrain_recipe
+        _ = self.retrain_recipe, self.finetune_recipe
         return self
 
     @property
@@ -72,6 +88,12 @@ class Preset(Config):
         """The recipe with what `retrain.recipe` changes."""
         changed = _merged(self.recipe.model_dump(), self.retrain.recipe)
         return validate(Recipe, Document(changed, "retrain.recipe"))
+
+    @property
+    def finetune_recipe(self) -> Recipe:
+        """The retraining's recipe with what `retrain.finetune.recipe` changes."""
+        changes = {} if self.retrain.finetune is None else self.retrain.finetune.recipe
+        return validate(Recipe, Document(_merged(self.retrain_recipe.model_dump(), changes), "retrain.finetune.recipe"))
 
 
 def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset:

@@ -1,7 +1,8 @@
-"""Retraining of found networks: from scratch, or fine-tuned from the weights that they inherit.
+"""Retraining of found networks: from scratch, or fine-tuned from the weights that they inherit or were trained to.
 
-A network is the supernet of a one-point space, so it is the same loop that trains it. Several seeds run side by side as
-Ray tasks where the machine allows; what is finished is kept, and the same call goes on with the rest.
+Images may be of another size than the run's. A network is the supernet of a one-point space, so it is the same loop
+that trains it. Several seeds run side by side as Ray tasks where the machine allows; what is finished is kept, and the
+same call goes on with the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from raynas.data import DataConfig, decode, load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, inherited, write_arch
+from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.replica import device_name
@@ -32,6 +33,7 @@ from raynas.training.local import train_network
 from raynas.training.recipe import Recipe
 
 How = Literal["scratch", "finetuned"]
+Size = tuple[int, int]
 PROGRESS_S = 4.0
 Row = dict[str, Any]
 
@@ -41,29 +43,37 @@ class Job:
     """One network to be trained.
 
     Attributes:
-        arch: its architecture.
-        how: `scratch`, or `finetuned` from inherited weights.
+        arch: its architecture, in a space for its images.
         recipe: with the seed of this network.
-        data: what to train on.
+        data: what to train on, at the run's image size.
         train_on: `train` or `train+search`.
         label: what progress lines call it.
+        start: the network whose weights it starts from; None for fresh ones.
+        size: of its images, where that is not the run's.
         checkpoints: a local folder that every try of this job sees; None keeps none.
     """
 
     arch: Arch
-    how: How
     recipe: Recipe
     data: DataConfig
     train_on: str
     label: str
+    start: Network | None = None
+    size: Size | None = None
     checkpoints: str | None = None
 
     @property
     def network(self) -> Network:
         """What it will be."""
-        more = "" if self.train_on == "train" else "-all"
-        path = f"networks/{self.arch.id}-{self.how}-{self.recipe.seed}{more}"
-        return Network(self.arch, self.how, self.recipe.seed, path)
+        how = "scratch" if self.start is None else "finetuned" if self.start.path is None else "resized"
+        if self.start is not None and self.start.path is not None:
+            path = f"{self.start.path}-{how}"
+        else:
+            path = f"networks/{self.arch.id}-{how}-{self.recipe.seed}" + ("-all" if self.train_on != "train" else "")
+        if self.size is not None:
+            height, width = self.size
+            path += f"-{height}" if height == width else f"-{height}x{width}"
+        return Network(self.arch, how, self.recipe.seed, path)
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ def retrain(
     parallel: int | None = None,
     progress: Callable[[str], None] = print,
     labels: Mapping[str, str] | None = None,
+    size: int | Size | None = None,
 ) -> list[Row]:
     """Train networks and keep them in `networks/<arch>-<how>-<seed>/` and in table `networks`.
 
@@ -98,33 +109,119 @@ def retrain(
             after the other in this process, without Ray.
         progress: called with lines of text, at least every few seconds.
         labels: what the lines call archs, by id, such as `winner`; else they say the id.
+        size: of the images, in pixels, where it is to be another than the run's; the name of the folder then ends in
+            it.
 
     Returns:
         The rows of table `networks`, archs by seeds.
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
-        UserError: an arch has no inherited weights here, or the recipe does not fit.
+        UserError: an arch has no inherited weights here or cannot take such images, or the recipe does not fit.
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
-        data = DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
+        data = _data(run)
         jobs = []
         for arch in archs:
+            at, other_size = _at_size(arch, size)
+            start = Network(arch, "inherited") if how == "finetuned" else None
             for seed in seeds:
-                label = f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}"
-                job = Job(arch, how, recipe.model_copy(update={"seed": seed}), data, train_on, label)
-                jobs.append(_with_checkpoints(run, job))
-        todo = [job for job in jobs if not _begun_and_finished(run, job)]
-        for job in jobs:
-            if job not in todo:
-                progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
-        starts = [inherited(run, job.arch).state_dict() if job.how == "finetuned" else None for job in todo]
-        for job, trained in _train_all(todo, starts, parallel, progress):
-            _keep(run, job, trained)
-            progress(f"{job.label}: trained, {run.name}/{job.network.path}")
-        rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
-        return [rows[job.network.path] for job in jobs]
+                label = _label(arch, seed, other_size, labels)
+                seeded = recipe.model_copy(update={"seed": seed})
+                jobs.append(Job(at, seeded, data, train_on, label, start, other_size))
+        return _train_and_keep(run, jobs, parallel, progress)
+
+
+def finetune_resized(
+    run: RunDir,
+    networks: Sequence[Network],
+    recipe: Recipe,
+    size: int | Size,
+    parallel: int | None = None,
+    progress: Callable[[str], None] = print,
+    labels: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Fine-tune networks that were trained in a run on images of another size.
+
+    Position embeddings are resized, all else is taken over (`Supernet.resized`). Each network keeps its seed and the
+    images that it was trained on; the new ones are folders `networks/<network>-resized-<size>/`.
+
+    Args:
+        run: the run directory.
+        networks: trained networks of it.
+        recipe: how; its seed is replaced by each network's.
+        size: of the images, in pixels.
+        parallel, progress, labels: as for `retrain`.
+
+    Returns:
+        The rows of table `networks`, one for each network.
+
+    Raises:
+        RunDirError: a network of that name was trained with other settings.
+        UserError: a network was not trained in this run, has this size already or cannot take such images, or the
+            recipe does not fit.
+        TrainingCollapsed: a training broke down twice; the other networks are finished first.
+    """
+    with run.lock():
+        data, rows = _data(run), {row["path"]: row for row in run.store.read("networks").to_pylist()}
+        jobs = []
+        for network in networks:
+            row = rows.get(network.path)
+            if row is None:
+                raise UserError(
+                    f"{network.name} is no network that was trained in {run.name}: raynas retrain trains one"
+                )
+            at, other_size = _at_size(network.arch, size)
+            if other_size is None:
+                height, width = at.space.input_size
+                raise UserError(f"{network.name} is of {height} x {width} pixels already: give another size")
+            label = _label(network.arch, row["seed"], other_size, labels)
+            seeded = recipe.model_copy(update={"seed": row["seed"]})
+            jobs.append(Job(at, seeded, data, row["trained_on"], label, network, other_size))
+        return _train_and_keep(run, jobs, parallel, progress)
+
+
+def _data(run: RunDir) -> DataConfig:
+    return DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
+
+
+def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:
+    where = "" if size is None else f", {size[0]} x {size[1]}"
+    return f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}{where}"
+
+
+def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
+    """The arch for images of a size, and that size; the arch itself and None where they have it already."""
+    wanted = (size, size) if isinstance(size, int) else size
+    if wanted is None or wanted == arch.space.input_size:
+        return arch, None
+    with torch.device("meta"):
+        network = build_supernet(arch.space.fix(arch))
+    return network.space_at(wanted).smallest(), wanted
+
+
+def _train_and_keep(
+    run: RunDir, jobs: Sequence[Job], parallel: int | None, progress: Callable[[str], None]
+) -> list[Row]:
+    """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
+    jobs = [_with_checkpoints(run, job) for job in jobs]
+    todo = [job for job in jobs if not _begun_and_finished(run, job)]
+    for job in jobs:
+        if job not in todo:
+            progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
+    starts = [_weights_to_start_from(run, job) for job in todo]
+    for job, trained in _train_all(todo, starts, parallel, progress):
+        _keep(run, job, trained)
+        progress(f"{job.label}: trained, {run.name}/{job.network.path}")
+    rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
+    return [rows[job.network.path] for job in jobs]
+
+
+def _weights_to_start_from(run: RunDir, job: Job) -> dict[str, Tensor] | None:
+    if job.start is None:
+        return None
+    return load_weights(run, job.start).resized(job.arch.space.input_size).state_dict()
 
 
 def train_one(job: Job, start: Mapping[str, Tensor] | None, tell: Callable[[Row], None], device: str) -> Result:
@@ -137,6 +234,7 @@ def train_one(job: Job, start: Mapping[str, Tensor] | None, tell: Callable[[Row]
         device: `cpu` or `cuda`.
     """
     data = load_data(job.data)
+    data = data if job.size is None else data.resized(job.size)
     space = job.arch.space.fix(job.arch)
     trained = train_network(
         space,
@@ -176,7 +274,9 @@ def _with_checkpoints(run: RunDir, job: Job) -> Job:
 
 def _begun_and_finished(run: RunDir, job: Job) -> bool:
     network = job.network
-    settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": job.how}
+    settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
+    if job.size is not None:
+        settings["size"] = job.size
     run.begin(f"{network.path}/training", settings)
     rows = run.store.read("networks", ["path"]).to_pylist()
     return any(row["path"] == network.path for row in rows) and run.exists(f"{network.path}/{WEIGHTS_FILE}")
@@ -188,11 +288,13 @@ def _keep(run: RunDir, job: Job, trained: Result) -> None:
     row = {
         **describe(job.arch),
         **trained.row,
-        "how": job.how,
+        "how": network.how,
         "trained_on": job.train_on,
         "path": path,
         "weights": weights_fingerprint(trained.weights),
         "seed": job.recipe.seed,
+        **input_size(job.arch),
+        "start": None if job.start is None else job.start.path or "supernet",
     }
     write_arch(run, f"{path}/{ARCH_FILE}", network.arch)
     run.write_bytes(f"{path}/{WEIGHTS_FILE}", save({k: v.contiguous() for k, v in trained.weights.items()}))

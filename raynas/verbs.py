@@ -101,12 +101,14 @@ def evaluate(options: argparse.Namespace) -> None:
     run = RunDir(options.run)
     with heartbeat("evaluating"):
         rows = evaluate_networks(run, networks_to_evaluate(run, options.arch), options.again)
-    print(f"{'arch':<14}{'weights':<12}{'seed':>5}{'MACs':>16}{'top-1':>9}{'images':>9}{'reading':>9}")
+    columns = ("pixels", 11), ("MACs", 16), ("top-1", 9), ("images", 9), ("reading", 9)
+    print(f"{'arch':<14}{'weights':<12}{'seed':>5}" + "".join(f"{name:>{width}}" for name, width in columns))
     for row in rows:
         seed = "" if row["seed"] is None else row["seed"]
+        pixels = "" if row["height"] is None else f"{row['height']} x {row['width']}"
         print(
-            f"{row['arch']:<14}{row['how']:<12}{seed:>5}{row['macs']:>16,}{row['accuracy']:>9.2%}{row['images']:>9,}"
-            f"{row['reading']:>9}"
+            f"{row['arch']:<14}{row['how']:<12}{seed:>5}{pixels:>11}{row['macs']:>16,}{row['accuracy']:>9.2%}"
+            f"{row['images']:>9,}{row['reading']:>9}"
         )
     count = max(row["reading"] for row in run.store.read("evaluations", ["reading"]).to_pylist())
     print(f"The test split has been read {count} time(s) in this run.")
@@ -116,22 +118,37 @@ def retrain(options: argparse.Namespace) -> None:
     """Train found networks on their own."""
     from raynas.console import retrained_lines
     from raynas.heartbeat import heartbeat
-    from raynas.networks import find_arch
+    from raynas.networks import find_arch, find_trained
     from raynas.results import RunDir
+    from raynas.retrain import finetune_resized
     from raynas.retrain import retrain as retrain_networks
 
     run = RunDir(options.run)
+    if options.start == "trained" and options.size:
+        options.changes = [f"retrain.finetune.size={options.size}", *options.changes]
     preset = _preset(run, options)
-    start = options.start or preset.retrain.start
-    how: Any = "finetuned" if start == "inherited" else "scratch"
-    seeds = range(options.seeds) if options.seeds else preset.retrain.seeds
-    train_on = options.on or preset.retrain.train_on
+    start, finetune = options.start or preset.retrain.start, preset.retrain.finetune
+    seeds = list(range(options.seeds) if options.seeds else preset.retrain.seeds)
+    train_on, parallel = options.on or preset.retrain.train_on, options.parallel
     archs = [find_arch(run, name) for name in options.arch or ["best"]]
-    with heartbeat("retraining"):
-        rows = retrain_networks(run, archs, preset.retrain_recipe, how, list(seeds), train_on, options.parallel)
+    if start == "trained":
+        if finetune is None:
+            raise UserError("--from trained fine-tunes at another image size: give --size, or retrain.finetune.size")
+        networks = [find_trained(run, arch, seed, train_on) for arch in archs for seed in seeds]
+        with heartbeat("fine-tuning"):
+            rows = finetune_resized(run, networks, preset.finetune_recipe, finetune.size, parallel)
+    else:
+        how: Any = "finetuned" if start == "inherited" else "scratch"
+        with heartbeat("retraining"):
+            rows = retrain_networks(
+                run, archs, preset.retrain_recipe, how, seeds, train_on, parallel, size=options.size
+            )
     for line in retrained_lines(rows):
         print(line)
-    print(f"Next: raynas evaluate {shlex.quote(options.run)}")
+    name = shlex.quote(options.run)
+    if finetune is not None and start != "trained":
+        print(f"The preset then fine-tunes at another image size: raynas retrain {name} --from trained")
+    print(f"Next: raynas evaluate {name}")
 
 
 def import_(options: argparse.Namespace) -> None:
@@ -156,7 +173,10 @@ def export(options: argparse.Namespace) -> None:
 
     run = RunDir(options.run)
     arch = find_arch(run, options.arch)
-    network = Network(arch, "inherited") if options.inherited else choose(trained_networks(run), arch)
+    if options.inherited and options.size:
+        raise UserError("inherited weights are for the run's image size: leave out --inherited, or --size")
+    size = (options.size, options.size) if options.size else None
+    network = Network(arch, "inherited") if options.inherited else choose(trained_networks(run), arch, size)
     print(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
     with heartbeat("exporting"):
         if options.to is None:

@@ -15,6 +15,11 @@ PAPERS_CROP_FROM = 96  # pixels of the shorter side
 Size = tuple[Annotated[int, pydantic.Field(ge=1)], Annotated[int, pydantic.Field(ge=1)]]
 
 
+def square(size: Any) -> Any:
+    """One number stands for height and width."""
+    return (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
+
+
 class DataConfig(Config):
     """A dataset by name, its splits and its image size. A bare string stands for `{name: string}`.
 
@@ -60,10 +65,7 @@ class DataConfig(Config):
             return os.path.abspath(value)
         return value
 
-    @pydantic.field_validator("size", mode="before")
-    @classmethod
-    def _square(cls, value: Any) -> Any:
-        return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+    _square = pydantic.field_validator("size", mode="before")(square)
 
 
 def crop_pct_for(config: DataConfig, size: tuple[int, int]) -> float:

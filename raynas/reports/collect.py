@@ -15,7 +15,12 @@ from raynas.results.scores import comparable_scores
 from raynas.space import Arch, Space
 from raynas.statistics import mean_interval
 
-HOW = {"inherited": "inherited weights", "finetuned": "fine-tuned", "scratch": "retrained from scratch"}
+HOW = {
+    "inherited": "inherited weights",
+    "finetuned": "fine-tuned",
+    "scratch": "retrained from scratch",
+    "resized": "retrained, then fine-tuned",
+}
 Row = dict[str, Any]
 
 
@@ -65,6 +70,7 @@ class Finished:
 
     Attributes:
         label: `winner`, `reference`, or the arch's id.
+        size: height and width of its images, where they are not the run's.
         rows: the rows of `networks`, one for each seed; empty for inherited weights.
         tested: the rows of `evaluations`, the newest for each network.
     """
@@ -75,6 +81,7 @@ class Finished:
     arch: str
     macs: int | None
     params: int | None
+    size: tuple[int, int] | None = None
     rows: Sequence[Row] = ()
     tested: Sequence[Row] = ()
 
@@ -82,6 +89,7 @@ class Finished:
     def name(self) -> str:
         """What the report calls it."""
         where = f" on {self.trained_on}" if self.trained_on not in (None, "train") else ""
+        where += "" if self.size is None else f", {self.size[0]} x {self.size[1]} pixels"
         return f"{self.label}, {HOW.get(self.how, self.how)}{where}"
 
     def test_accuracy(self) -> tuple[float, float | None] | None:
@@ -121,9 +129,10 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
     if winner is not None:
         labels[winner.network_id] = "winner"
     settings, starts = _settings(run)
+    space = Space.from_dict(run.read_yaml("space.yaml")) if run.exists("space.yaml") else None
     return Content(
         run=run.name,
-        space=Space.from_dict(run.read_yaml("space.yaml")) if run.exists("space.yaml") else None,
+        space=space,
         winner=winner,
         reference=reference,
         scores=scores,
@@ -131,7 +140,7 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
         training=_rows(run, "training"),
         evaluations=evaluations,
         timings=_rows(run, "timings"),
-        finished=_finished(networks, evaluations, labels),
+        finished=_finished(networks, evaluations, labels, None if space is None else space.input_size),
         traces=traces,
         rankings=_rankings(run),
         phases=read_phases(run),
@@ -148,24 +157,34 @@ def pareto(macs: np.ndarray, accuracy: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return macs[order][keep], accuracy[order][keep]
 
 
-def _finished(networks: list[Row], evaluations: list[Row], labels: dict[str, str]) -> list[Finished]:
+def _finished(
+    networks: list[Row], evaluations: list[Row], labels: dict[str, str], own_size: tuple[int, int] | None
+) -> list[Finished]:
     newest = {(row["network"], row["how"], row["weights"]): row for row in evaluations}
     trained_on = {row["weights"]: row["trained_on"] for row in networks}
-    groups: dict[tuple[Any, Any, Any], dict[str, list[Row]]] = {}
+
+    def size_of(row: Row) -> tuple[int, int] | None:
+        size = (row["height"], row["width"])
+        return None if size in (own_size, (None, None)) else size
+
+    groups: dict[tuple[Any, Any, Any, Any], dict[str, list[Row]]] = {}
     for row in networks:
-        key = (row["network"], row["how"], row["trained_on"])
+        key = (row["network"], row["how"], row["trained_on"], size_of(row))
         groups.setdefault(key, {"rows": [], "tested": []})["rows"].append(row)
     for row in newest.values():
-        key = (row["network"], row["how"], trained_on.get(row["weights"]))
+        key = (row["network"], row["how"], trained_on.get(row["weights"]), size_of(row))
         groups.setdefault(key, {"rows": [], "tested": []})["tested"].append(row)
     found = []
-    for (network, how, trained), group in groups.items():
+    for (network, how, trained, size), group in groups.items():
         first = (group["rows"] or group["tested"])[0]
         label = str(labels.get(network, first["arch"]))
-        found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], **group))
+        found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], size, **group))
     order = ["winner", "reference"]
     ways = list(HOW)
-    return sorted(found, key=lambda f: (order.index(f.label) if f.label in order else 2, f.label, ways.index(f.how)))
+    return sorted(
+        found,
+        key=lambda f: (order.index(f.label) if f.label in order else 2, f.label, ways.index(f.how), f.size or (0, 0)),
+    )
 
 
 def _rows(run: RunDir, table: str) -> list[Row]:
