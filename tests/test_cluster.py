@@ -134,4 +134,4 @@ print(os.environ.get("RAY_AUTH_MODE"))
 
 def test_one_ray_for_all_nodes() -> None:
     installs = [command for command in CONFIG["setup_commands"] if "pip install" in command]
-    assert any("ray==" in command and "raynas[jobs]" in command for command in installs)
+    assert any("ray==" in command and "raynas[energy,jobs]" in command for command in installs)
