@@ -13,6 +13,7 @@ from small_run import PRESET, SPACE, small_run
 
 from raynas import retrain as retraining
 from raynas.cli import main
+from raynas.config import parse_yaml
 from raynas.console import finished_lines
 from raynas.costs import cost
 from raynas.data import DataConfig, decode, load_data, load_test, normalise
@@ -21,10 +22,12 @@ from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.export import choose
 from raynas.networks import Network, find_trained, inherited, load_network, trained_networks, write_arch
 from raynas.pipeline import _check_later_stages, finetune_winner, retrain_with_reference
-from raynas.preset import override
+from raynas.preset import load_preset, override
 from raynas.reports import write_report
 from raynas.results import RunDir
 from raynas.retrain import finetune_resized, retrain
+from raynas.space import load_arch
+from raynas.space.families.vit_res import grids
 from raynas.training.recipe import Recipe
 
 ARCH = SPACE.smallest()
@@ -187,6 +190,20 @@ def test_a_preset_says_how(run: RunDir) -> None:
     assert [network.how for network in retrained] == ["scratch"]
     finetune_winner(run, preset, retrained, quiet)
     assert choose(trained_networks(run), ARCH, (12, 12)).how == "resized"
+
+
+def test_the_manuals_preset_is_vit_resnas_procedure() -> None:
+    manual = (Path(__file__).parents[1] / "docs" / "after_search.md").read_text()
+    section = manual.split("## Fine-tune on images of another size")[1].split("```yaml\n")[1].split("```")[0]
+    preset = override(load_preset("vit_resnas"), parse_yaml(section, "the manual").data)
+    recipe, finetune = preset.finetune_recipe, preset.retrain.finetune
+    assert finetune is not None and finetune.size == (280, 280)
+    assert recipe.effective_lr == recipe.min_lr == pytest.approx(5e-6) and recipe.warmup_lr == pytest.approx(1e-6)
+    assert (recipe.epochs, recipe.warmup_epochs, recipe.weight_decay, recipe.drop_path) == (30, 5, 1e-8, 0.75)
+    assert (recipe.ema, recipe.token_labels) == (0.99996, preset.recipe.token_labels)
+    assert preset.retrain_recipe.epochs == 300 and preset.retrain_recipe.drop_path == 0.3
+    space = load_arch("vit_resnas/published/medium").space.with_input(size=finetune.size)
+    assert grids(space)[-1] == (5, 5)
 
 
 @pytest.mark.parametrize(
