@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scipy import stats
 from raynas.costs import sample_within, span
 from raynas.errors import InfeasibleError, UserError
 from raynas.networks import read_space
+from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.retrain import retrain
 from raynas.space import Arch, Space
@@ -75,6 +77,7 @@ def rank(
     truth: Mapping[str, Mapping[str, float]] | None = None,
     others: Sequence[Arch] = (),
     seed: int = 0,
+    progress: Callable[[str], None] | None = print,
 ) -> list[Row]:
     """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
 
@@ -86,13 +89,17 @@ def rank(
             or among `others`.
         others: archs outside the sample that are scored for their truth alone.
         seed: of the bootstrap.
+        progress: called with a line once everything is scored.
 
     Returns:
         One row for each pair of quantities, statistic and bucket (`bucket` None: all of them; the only one where there
         is one bucket). Intervals are 95 %
         percentile bootstrap over networks.
     """
-    scores = [scorer.score(bucket) for bucket in sample.buckets]
+    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
+    with phase(run, "ranking", "inherited", cluster=replicas > 0, say=progress):
+        scores = [scorer.score(bucket) for bucket in sample.buckets]
+        other_scores = scorer.score(others)
     everything = [row for each in scores for row in each]
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
@@ -106,7 +113,7 @@ def rank(
         rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
     truth = truth or {}
     # Of this call's scores alone: the run may hold others, on other images or in another precision.
-    known = {"inherited": _by_network([*everything, *scorer.score(others)]), **truth}
+    known = {"inherited": _by_network([*everything, *other_scores]), **truth}
     names = list(known)
     for i, x in enumerate(names):
         for y in names[i + 1 :]:
@@ -234,11 +241,12 @@ def train_alone(
     Returns:
         Accuracies on the search split by network id: `{"scratch": ..., "finetuned": ...}`.
     """
-    trained = {"scratch": retrain(run, archs, recipe, "scratch", seeds, "train", parallel, progress)}
+    train = partial(retrain, seeds=seeds, train_on="train", parallel=parallel, progress=progress, purpose="ranking")
+    trained = {"scratch": train(run, archs, recipe, "scratch")}
     if finetune_epochs is not None:
         rate = recipe.lr * FINETUNE_RATE
         short = recipe.model_copy(update={"epochs": finetune_epochs, "warmup_epochs": 0, "lr": rate})
-        trained["finetuned"] = retrain(run, archs, short, "finetuned", seeds, "train", parallel, progress)
+        trained["finetuned"] = train(run, archs, short, "finetuned")
     return {how: _by_network(rows) for how, rows in trained.items()}
 
 

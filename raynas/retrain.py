@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
+from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.replica import device_name
@@ -96,6 +97,7 @@ def retrain(
     progress: Callable[[str], None] = print,
     labels: Mapping[str, str] | None = None,
     size: int | Size | None = None,
+    purpose: str = "retraining",
 ) -> list[Row]:
     """Train networks and keep them in `networks/<arch>-<how>-<seed>/` and in table `networks`.
 
@@ -111,6 +113,7 @@ def retrain(
         labels: what the lines call archs, by id, such as `winner`; else they say the id.
         size: of the images, in pixels, where it is to be another than the run's; the name of the folder then ends in
             it.
+        purpose: the phase of the run that this is, in table `phases`.
 
     Returns:
         The rows of table `networks`, archs by seeds.
@@ -130,7 +133,7 @@ def retrain(
                 label = _label(arch, seed, other_size, labels)
                 seeded = recipe.model_copy(update={"seed": seed})
                 jobs.append(Job(at, seeded, data, train_on, label, start, other_size))
-        return _train_and_keep(run, jobs, parallel, progress)
+        return _train_and_keep(run, jobs, parallel, progress, purpose)
 
 
 def finetune_resized(
@@ -202,7 +205,11 @@ def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
 
 
 def _train_and_keep(
-    run: RunDir, jobs: Sequence[Job], parallel: int | None, progress: Callable[[str], None]
+    run: RunDir,
+    jobs: Sequence[Job],
+    parallel: int | None,
+    progress: Callable[[str], None],
+    purpose: str = "retraining",
 ) -> list[Row]:
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
     jobs = [_with_checkpoints(run, job) for job in jobs]
@@ -211,9 +218,11 @@ def _train_and_keep(
         if job not in todo:
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
     starts = [_weights_to_start_from(run, job) for job in todo]
-    for job, trained in _train_all(todo, starts, parallel, progress):
-        _keep(run, job, trained)
-        progress(f"{job.label}: trained, {run.name}/{job.network.path}")
+    attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
+    with closing(_train_all(todo, starts, parallel, progress, attempt)) as finished:
+        for job, trained in finished:
+            _keep(run, job, trained)
+            progress(f"{job.label}: trained, {run.name}/{job.network.path}")
     rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
     return [rows[job.network.path] for job in jobs]
 
@@ -315,28 +324,34 @@ def _train_all(
     starts: Sequence[Mapping[str, Tensor] | None],
     parallel: int | None,
     progress: Callable[[str], None],
-) -> Iterator[tuple[Job, Result]]:
+    attempt: Callable[..., AbstractContextManager[None]],
+) -> Generator[tuple[Job, Result], None, None]:
     shown = _Progress(jobs, progress)
     if not jobs:
         return
     if parallel == 1 or len(jobs) <= 1:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        for job, start in zip(jobs, starts, strict=True):
-            result = train_one(job, start, partial(shown.event, job.label), device)
-            shown.ended(job.label)
-            yield job, result
+        with attempt():
+            for job, start in zip(jobs, starts, strict=True):
+                result = train_one(job, start, partial(shown.event, job.label), device)
+                shown.ended(job.label)
+                yield job, result
         return
-    yield from _train_in_tasks(jobs, starts, parallel, shown)
+    yield from _train_in_tasks(jobs, starts, parallel, shown, attempt)
 
 
 def _train_in_tasks(
-    jobs: Sequence[Job], starts: Sequence[Mapping[str, Tensor] | None], parallel: int | None, shown: _Progress
+    jobs: Sequence[Job],
+    starts: Sequence[Mapping[str, Tensor] | None],
+    parallel: int | None,
+    shown: _Progress,
+    attempt: Callable[..., AbstractContextManager[None]],
 ) -> Iterator[tuple[Job, Result]]:
     import ray
 
     from raynas.training.job import Board
 
-    with ray_cluster(cpus=min(parallel or 2, len(jobs))):
+    with ray_cluster(cpus=min(parallel or 2, len(jobs))), attempt(cluster=True):
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
         board: Any = ray.remote(Board).options(num_cpus=0).remote()
 
