@@ -177,8 +177,8 @@ def masked_norm(x: Tensor, width: Channels, eps: float, weight: Tensor, bias: Te
     mask = rows.mask.to(exact.dtype)
     mean = exact.sum(-1, keepdim=True) / exact.new_tensor(rows.counts)[rows.which, None, None]
     stretch = exact.new_tensor([math.sqrt(width.count / count) for count in rows.counts])[rows.which, None, None]
-    z = F.layer_norm((exact - mean) * (mask * stretch), (width.count,), eps=eps)
-    return torch.addcmul(mask * bias, z, mask / stretch * weight).to(x.dtype)
+    z = F.layer_norm((exact - mean) * (mask * stretch), (width.count,), weight, eps=eps)  # with its fused gradient
+    return torch.addcmul(mask * bias, z, mask / stretch).to(x.dtype)
 
 
 class ElasticQkv(nn.Module):
