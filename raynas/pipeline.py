@@ -167,7 +167,8 @@ def _check_later_stages(preset: Preset, run: RunDir, say: Callable[[str], None])
         _reference_shape(preset.reference, space)
     if preset.retrain.finetune is not None:
         preset.finetune_recipe.micro_batch(workers=1)
-        space.with_input(size=preset.retrain.finetune.size)
+        if space.with_input(size=preset.retrain.finetune.size) == space:
+            raise UserError("retrain.finetune.size is the size of the images already: give another, or no finetune")
     return settings
 
 

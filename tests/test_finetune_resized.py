@@ -221,5 +221,9 @@ def test_wrong_presets(finetune: Row, words: str) -> None:
 
 def test_a_size_that_does_not_fit_is_told_before_the_supernet_is_trained(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
-    with pytest.raises(UserError, match="larger than the 1 x 1 image"):
-        _check_later_stages(override(PRESET, {"retrain.finetune.size": 1}), run, quiet)
+    for size, words in ((1, "larger than the 1 x 1 image"), (8, "size of the images already")):
+        with pytest.raises(UserError, match=words):
+            _check_later_stages(override(PRESET, {"retrain.finetune.size": size}), run, quiet)
+    with pytest.raises(UserError, match="is odd"):
+        odd = {"size": 12, "recipe": {"mixup": 0.2, "batch_size": 33}}
+        _check_later_stages(override(PRESET, {"retrain.finetune": odd}), run, quiet)
