@@ -29,8 +29,9 @@ def phase(
 ) -> Iterator[None]:
     """The block is one attempt of a phase of a run, and becomes a row of table `phases` however it ends.
 
-    Killed, its row is written by the next attempt of any phase, from what was known at most a minute before the end. A
-    block must not lie within another one: the same seconds would be counted twice.
+    Killed, its row is written by the next attempt of any phase, from what was known a while before the end: half of its
+    seconds at the most, and never more than a minute. A block must not lie within another one: the same seconds would
+    be counted twice.
 
     Args:
         run: owned by this process.
@@ -98,7 +99,7 @@ class _Attempt:
     def _watch(self) -> None:
         try:
             self._read()
-            while not self._stop.wait(BEAT_S):
+            while not self._stop.wait(min(BEAT_S, max(1.0, time.monotonic() - self._began))):
                 self._read()
                 note_phase(self._run, self._row("running"))
             self._read(last=True)

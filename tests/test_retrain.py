@@ -135,3 +135,5 @@ retrain(RunDir({run.uri!r}), [load_space("digits/vit").smallest()], recipe, para
     assert not list(checkpoints.rglob("*.pt"))
     epochs = [row["epoch"] for row in run.store.read("training").to_pylist()]
     assert epochs == list(range(1, 13))
+    attempts = [(row["phase"], row["name"], row["status"]) for row in run.store.read("phases").to_pylist()]
+    assert attempts == [("retraining", "scratch", "killed"), ("retraining", "scratch", "finished")]
