@@ -83,7 +83,8 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     assert said["ms"] == pytest.approx(takes(best)) and said["predicted_ms"] == pytest.approx(truth(best), rel=1e-3)
     rows = {row["arch"]: row for row in run.store.read("latencies").to_pylist()}
     assert rows[best.id]["predicted_ms"] == said["predicted_ms"]
-    assert "predicted from 20 timings (median error 0.0%, rank correlation 1.000, held out)" in lines[0]
+    assert "predicted from 20 timings (median error 0.0%, rank correlation 1.000, held out)" in lines[1]
+    assert lines[0].startswith("timing: ")  # what it took
     assert best.id in lines[-1] and (("breaks the limits" in lines[-1]) == (best != ranked[0]))
 
     # The same command again: the same search, and nothing is timed.
@@ -118,7 +119,7 @@ def test_a_search_goes_on_only_where_it_was_timed(
     assert len(device) == here
     lines: list[str] = []
     carry_out(run, SETTINGS, lines, "there")
-    assert len(device) >= here + 20 and "latency on a phone" in lines[0]
+    assert len(device) >= here + 20 and "latency on a phone" in lines[1]
     assert read_back(run, "search")[1] and read_back(run, "there")[1]
 
 
