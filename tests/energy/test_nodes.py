@@ -42,10 +42,14 @@ rounds.append(others.read(last=False))
 cluster.remove_node(node)
 time.sleep(1)
 rounds.append(others.read(last=True))
+counters.POWERCAP = folder / "none"  # what does not wrap is not read in between
+quiet = OtherNodes()
+rounds.append([len(quiet.read(last)) for last in (False, False, True)])
+
 def plain(reading):
     return [reading.machine, *(counter.joules for counter in reading.counters.values())]
 
-Path(sys.argv[2]).write_text(json.dumps([[plain(reading) for reading in each] for each in rounds]))
+Path(sys.argv[2]).write_text(json.dumps([[[plain(reading) for reading in each] for each in rounds[:-1]], rounds[-1]]))
 ray.shutdown()
 cluster.shutdown()
 """
@@ -60,7 +64,8 @@ def test_every_other_node_is_read(tmp_path: Path) -> None:
     script = tmp_path / "rounds.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{SCRIPT}")
     subprocess.run([sys.executable, script, tmp_path, out], check=True, timeout=200, cwd=ROOT)
-    rounds = json.loads(out.read_text())
+    rounds, quiet = json.loads(out.read_text())
     machines = {reading[0] for each in rounds for reading in each}
     assert len(machines) == 1  # nodes of one machine know that they are
     assert [[reading[1:] for reading in each] for each in rounds] == [[[5.0]], [[9.0]], [[9.0]] * 2, [[9.0]]]
+    assert quiet == [1, 0, 1]
