@@ -37,6 +37,7 @@ from raynas.searches import (
     traces,
 )
 from raynas.space import Arch, Space, load_arch
+from raynas.space.counting import shown_count
 from raynas.timm_models import ARCH_FILE
 
 STAGES = 6
@@ -97,7 +98,7 @@ def pipeline(
             _train(preset, run, workers, gpus, say)
         space, limits = read_space(run), preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
-        story.tell(f"The space holds {_count(space.cardinality())} networks. Budget: {budget}.")
+        story.tell(f"The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
         ended = has_ended(run, MAIN) and has_ended(run, BASELINE)  # then all is answered from rows, without actors
         with make_scorer(run, settings, 0 if ended else replicas, gpus) as scorer:
             with story.stage(
@@ -245,7 +246,3 @@ def _bounds(bounds: tuple[float | None, float | None]) -> str:
 
 def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number < 10**12 else f"{number:.2e}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from itertools import accumulate
 
 import numpy as np
@@ -32,6 +33,11 @@ def count_below(dimensions: Sequence[Dimension]) -> list[list[int]]:
 def count_all(dimensions: Sequence[Dimension], below: list[list[int]]) -> int:
     """The number of archs, from `count_below`."""
     return math.prod(sum(ways) for dimension, ways in zip(dimensions, below, strict=True) if dimension.parent is None)
+
+
+def shown_count(number: int) -> str:
+    """A number of archs for people: `1,234`, or `1.30e43`, whatever its size (a float ends at 1e308)."""
+    return f"{number:,}" if number < 10**12 else f"{Decimal(number):.2e}".replace("e+", "e")
 
 
 def every_choice(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Choice]]:

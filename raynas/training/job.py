@@ -24,6 +24,7 @@ from raynas.phases import phase
 from raynas.preset import Preset, load_preset, override
 from raynas.results import RunDir
 from raynas.space import Space
+from raynas.space.counting import shown_count
 from raynas.training.context import Event, GroupContext, State, read_state
 from raynas.training.inputs import estimate, load_inputs, resolve_data
 from raynas.training.loop import train_loop
@@ -92,7 +93,7 @@ def train(
             progress(f"the supernet in {run.name} is trained already")
             return run
         progress(
-            f"training the supernet of {space.name} ({space.cardinality():.3g} archs) on {images.name}: "
+            f"training the supernet of {space.name} ({shown_count(space.cardinality())} archs) on {images.name}: "
             f"{len(images.train):,} images, {recipe.epochs} epochs, sampler {preset.plan.sampler.name}"
         )
         progress(f"  {estimate(space, images, preset.plan, recipe)}")

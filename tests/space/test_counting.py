@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from raynas.space import Dimension, load_space
-from raynas.space.counting import count_all, count_below, draw_weighted
+from raynas.space.counting import count_all, count_below, draw_weighted, shown_count
 from tests.space.space_parts import toy, vit
 
 
@@ -103,3 +103,10 @@ def test_the_same_seed_gives_the_same_archs() -> None:
     for uniform_over in ("dimensions", "archs"):
         first, second = (space.sample_codes(np.random.default_rng(5), 20, uniform_over) for _ in range(2))
         assert (first == second).all()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(4000, "4,000"), (10**12, "1.00e12"), (13 * 10**42, "1.30e43"), (10**5000, "1.00e5000")]
+)
+def test_counts_are_told_whatever_their_size(number: int, text: str) -> None:
+    assert shown_count(number) == text
