@@ -105,8 +105,6 @@ def test_the_same_seed_gives_the_same_archs() -> None:
         assert (first == second).all()
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(4000, "4,000"), (10**12, "1.00e12"), (13 * 10**42, "1.30e43"), (10**5000, "1.00e5000")]
-)
-def test_counts_are_told_whatever_their_size(number: int, text: str) -> None:
-    assert shown_count(number) == text
+def test_counts_are_told_whatever_their_size() -> None:
+    told = [shown_count(number) for number in (4000, 10**12, 13 * 10**42, 10**5000)]
+    assert told == ["4,000", "1.00e12", "1.30e43", "1.00e5000"]
