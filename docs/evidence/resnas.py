@@ -109,7 +109,7 @@ def norm(kind: str, seed: int) -> list[Row]:
     try:
         space = load_space("digits/vit_resnas")
         plan = {"sampler": {"name": "mixed", "archs": 8}, "widening": 0.25}
-        supernet, history = train(space, "digits", {**SUPERNET, "health": {"probe_every": 120}}, seed, plan)
+        supernet, history = train(space, "digits", {**SUPERNET, "epochs": 60, "health": {"probe_every": 60}}, seed, plan)
         inside = [accuracy_within(supernet, arch) for arch in sampled(space, 50)]
     finally:
         layers.masked_norm = exact
@@ -130,7 +130,7 @@ def accuracy_within(supernet: Any, arch: Any) -> float:
 
     loaded = load("digits")
     images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
-    images = normalise(images, loaded.mean, loaded.std)
+    images = normalise(images, loaded)
     rows = torch.zeros(len(images) + 1, dtype=torch.int64)
     rows[-1] = 1  # one row of the largest
     both = [arch, supernet.space.largest()]
