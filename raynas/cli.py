@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from raynas.config import nearest
@@ -32,7 +37,7 @@ from raynas.verbs import (
     train,
 )
 
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 
 _EPILOG = """\
 the usual way:
@@ -49,22 +54,58 @@ Every command can be stopped at any time; the same command goes on where it was.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted."""
+    """Run a command line.
+
+    Returns:
+        The exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted (Ctrl-C), 143 when told to
+        end (SIGTERM).
+    """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     # A command that is told to end (SIGTERM) has not crashed: without this Ray prints a C++ stack. Ray reads it when it
     # is imported. Workers of a local Ray inherit it; where one crashes, Python's own stack is still in Ray's logs.
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+    end = _End()
     try:
-        options = _parser().parse_args(_all_given(argv))
-        return options.verb(options) or 0
+        with end.by_sigterm():
+            options = _parser().parse_args(_all_given(argv))
+            return options.verb(options) or 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
         message = str(cause if isinstance(cause, UserError) else error)
         print(f"raynas: {' '.join(message.split())}", file=sys.stderr)
         return USER_ERROR
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts
+            raise
         print(f"\nraynas: stopped. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
-        return INTERRUPTED
+        return TERMINATED if isinstance(error, SystemExit) else end.code
+
+
+class _End:
+    """How a command ended that did not end by itself.
+
+    SIGTERM interrupts a command as Ctrl-C does. The code is kept here and not in an exception of our own, since Ray
+    makes a plain KeyboardInterrupt of whatever interrupts its waiting.
+    """
+
+    def __init__(self) -> None:
+        self.code = INTERRUPTED
+
+    @contextmanager
+    def by_sigterm(self) -> Iterator[None]:
+        """Inside the block SIGTERM interrupts; signals are a matter of the main thread, elsewhere nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.code = TERMINATED
+        raise KeyboardInterrupt
 
 
 # -- the parser ----------------------------------------------------------------------------------------------------
@@ -335,9 +376,13 @@ def _positive(text: str) -> int:
 
 
 def _above_0(text: str) -> float:
-    if not re.fullmatch(r"\d*\.?\d+", text, re.ASCII) or float(text) <= 0:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
-    return float(text)
+    return value
 
 
 def _name(text: str) -> str:
