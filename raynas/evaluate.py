@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from raynas.data import DataConfig, decode, load_data, load_test
+from raynas.errors import UserError
+from raynas.nets.released import check_finite
+from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import (
     Network,
@@ -71,7 +74,7 @@ def evaluate(
 
     Raises:
         RunDirError: another process writes to the run directory, or files are missing.
-        UserError: the data has no usable test split.
+        UserError: the data has no usable test split, or a network's outputs are not finite.
     """
     with run.lock():
         config = DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
@@ -91,7 +94,10 @@ def evaluate(
                 pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
                 model = model.to(device).eval()
                 statistics = Statistics(data.mean, data.std)
-                score = score_arch(model, model.space.smallest(), pixels, labels, statistics, batch_size)
+                try:
+                    score = score_arch(model, model.space.smallest(), pixels, labels, statistics, batch_size)
+                except FloatingPointError as error:
+                    raise UserError(_why_not_finite(run, network, model)) from error
                 row = {
                     **describe(network.arch),
                     "how": network.how,
@@ -111,6 +117,16 @@ def evaluate(
                 run.store.append("evaluations", [row])
         known = _newest(run)
         return [known[key] for key in keys]
+
+
+def _why_not_finite(run: RunDir, network: Network, model: Supernet) -> str:
+    """What to say of a network whose outputs are not finite."""
+    where = f"{run.name}/{network.path or 'supernet.safetensors'}"
+    try:
+        check_finite(model.state_dict(), where)
+    except UserError as error:
+        return f"{network.name} cannot be evaluated: {error}"
+    return f"{network.name} cannot be evaluated: its weights ({where}) are finite, its outputs are not: train it again"
 
 
 def _newest(run: RunDir) -> dict[tuple[str, ...], Row]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from raynas.config import nearest
 from raynas.data import Data, DataConfig, load_data
 from raynas.errors import RunDirError, UserError
-from raynas.nets.weights import weights_fingerprint
+from raynas.nets.released import check_finite
+from raynas.nets.weights import mismatch, weights_fingerprint
 from raynas.networks import write_arch
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
@@ -27,6 +28,9 @@ SYSTEMS = ("autoformer", "vit-resnas", "timm")
 
 TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
+
+
+_WANTED = "not a file of weights: give a .safetensors file, or a state dict that torch.save wrote (tensors alone)"
 
 
 def import_supernet(
@@ -53,7 +57,8 @@ def import_supernet(
         weights_file: a file of a timm model's weights, instead of those that timm downloads.
 
     Raises:
-        UserError: the checkpoint cannot be read or fetched or is of another space, or the data has other classes.
+        UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
+            classes.
         RunDirError: the run directory holds another supernet.
     """
     if system not in SYSTEMS:
@@ -75,7 +80,13 @@ def import_supernet(
     preset = preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     if images.classes != found.classes:
-        raise UserError(f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}")
+        other = f"train a supernet on {images.name} (raynas train)"
+        if system == "timm":
+            other = f"fine-tune the model to {images.classes} classes in timm and give that file (--weights)"
+        raise UserError(
+            f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}: "
+            f"give data of the same {found.classes} classes (--data), or {other}"
+        )
     if system == "timm":
         _compare_reading(model.pretrained_cfg, images)
     run = RunDir(run_dir, create=True)
@@ -123,26 +134,57 @@ def load_timm(name: str, weights_file: str | Path | None = None) -> Any:
             them, or finds them where it has put them before.
 
     Raises:
-        UserError: there is no such model, or the weights cannot be had or are another's.
+        UserError: there is no such model, or the weights cannot be had, are another's, or are not finite.
     """
     import timm
-    from timm.models import load_state_dict
 
     if not timm.is_model(name):
         raise UserError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
-    if weights_file is not None and not Path(weights_file).is_file():
-        raise UserError(f"{weights_file}: there is no such file")
-    try:
-        if weights_file is None:
-            return timm.create_model(name, pretrained=True)
-        state = load_state_dict(str(weights_file), weights_only=True)
-        model = timm.create_model(name, num_classes=len(state["head.bias"]))
+    if weights_file is None:
+        model = _fetch_timm(name)
+    else:
+        state = _read_timm_file(weights_file)
+        classes: dict[str, Any] = {"num_classes": len(state["head.bias"])} if "head.bias" in state else {}
+        model = timm.create_model(name, **classes)
+        if problem := mismatch(state, model.state_dict()):
+            raise UserError(f"{weights_file} holds other weights than those of {name}: {problem}; name their own model")
         model.load_state_dict(state)
-        return model
-    except Exception as error:  # of whichever library reads the file, or talks to the network
+    check_finite(model.state_dict(), str(weights_file or f"timm's weights of {name}"))
+    return model
+
+
+def _fetch_timm(name: str) -> Any:
+    """A model with the weights that timm downloads, or has downloaded before."""
+    import timm
+    from huggingface_hub.utils import logging
+
+    print(f"fetching the weights of {name}")
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # without a network: two warnings for each of its many retries
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # of whichever library talks to the network
         reason = " ".join(str(error).split()[:40]) or type(error).__name__
-        where = weights_file or "timm's download (--weights takes a file of them instead)"
-        raise UserError(f"no weights of {name} from {where}: {reason}") from error
+        raise UserError(
+            f"no weights of {name} from timm's download (--weights takes a file of them instead): {reason}"
+        ) from error
+    finally:
+        logging.set_verbosity(before)
+
+
+def _read_timm_file(path: str | Path) -> dict[str, Tensor]:
+    """A file of weights, of any kind that timm reads."""
+    from timm.models import load_state_dict
+
+    if not Path(path).is_file():
+        raise UserError(f"{path}: there is no such file")
+    try:
+        state = load_state_dict(str(path), weights_only=True)
+    except Exception as error:  # of whichever library reads the file; few say what a user could mend
+        raise UserError(f"{path}: {_WANTED}") from error
+    if not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{path}: {_WANTED}")
+    return state
 
 
 def _compare_reading(trained: Mapping[str, Any], images: Data) -> None:

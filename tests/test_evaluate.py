@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, save
 from small_run import SPACE, small_run
 
 from raynas.costs import cost
@@ -63,6 +63,20 @@ def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
     (again,) = evaluate(run, networks[:1], again=True, progress=lines.append)
     assert again["reading"] == 3 and again["accuracy"] == first[0]["accuracy"]
     assert run.store.read("evaluations").num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(torch.nan, r"supernet\.safetensors: norm\.bias holds NaN"), (3e38, "are finite, its outputs are not")],
+)
+def test_outputs_that_are_not_finite_are_one_line(run: RunDir, value: float, said: str) -> None:
+    state = load(run.read_bytes("supernet.safetensors"))
+    state["norm.bias"][:] = value
+    state["head.weight"][:] = 100
+    run.write_bytes("supernet.safetensors", save(state))
+    with pytest.raises(UserError, match=said):
+        evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+    assert run.store.read("evaluations").num_rows == 0
 
 
 def test_nothing_finished(tmp_path: Path) -> None:

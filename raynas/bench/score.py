@@ -11,6 +11,7 @@ import numpy as np
 import ray
 
 from raynas.data import decode, load_data
+from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics
@@ -50,13 +51,17 @@ def bench_score(
         `subnets_per_s`, `limit_per_s`, `ratio` of the two, and what they depend on. Rows go to a temporary store.
 
     Raises:
-        UserError: as `ScorePool`.
+        UserError: as `ScorePool`; or there are no more archs than replicas.
     """
     say = progress or (lambda line: None)
     say("loading supernet and images")
     subject = _fresh(space, data, images) if run is None else load_subject(RunDir(run), images)
     drawn = subject.space.decode(subject.space.sample_codes(np.random.default_rng(0), archs * 4))
     chosen = list(dict.fromkeys(drawn))[:archs]
+    if len(chosen) <= replicas:  # each replica warms up with one
+        raise UserError(
+            f"{len(chosen)} archs leave nothing to time on {replicas} replicas: give more archs than replicas"
+        )
     with tempfile.TemporaryDirectory() as folder:
         pool = ScorePool(
             None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from raynas.costs import cost
 from raynas.costs.window import Window
+from raynas.errors import UserError
 from raynas.space import Distribution, Space, load_space
 from raynas.space.space import Uniform
 
@@ -60,8 +61,11 @@ def bench_window(
         progress: called with a line at each step.
 
     Raises:
-        UserError: there is no such space.
+        UserError: there is no such space, or a share is not above 0 and at most 1.
     """
+    for share in shares:
+        if not 0 < share <= 1:  # NaN neither
+            raise UserError(f"a share of the archs is above 0 and at most 1, not {share:g}")
     space = load_space(space) if isinstance(space, str) else space
     began = time.perf_counter()
     values = cost(space, space.sample_codes(np.random.default_rng(0), _REJECTED, uniform_over))[name]

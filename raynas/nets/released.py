@@ -25,7 +25,8 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
         what: kind of checkpoint, for messages: `an AutoFormer checkpoint`.
 
     Raises:
-        UserError: the file cannot be read, holds more than tensors and plain values, or no parameters.
+        UserError: the file cannot be read, holds more than tensors and plain values, or no parameters, or some are not
+            finite.
     """
     content: Any = checkpoint
     if not isinstance(checkpoint, Mapping):
@@ -35,12 +36,29 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
         except FileNotFoundError as error:
             raise UserError(f"{checkpoint}: there is no such file") from error
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-            first = str(error).strip().splitlines()[:1]
-            raise UserError(f"{checkpoint}: not a checkpoint of tensors alone: {' '.join(first)}") from error
+            raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error
     state = content
     if isinstance(content, Mapping):
         state = next((content[name] for name in names if content.get(name) is not None), content)
     if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         listed = " or ".join(f"'{name}'" for name in names)
         raise UserError(f"not {what}: expected a mapping of parameter names to tensors, or one as {listed}")
+    check_finite(state, "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint))
     return state
+
+
+def check_finite(state: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that no network could compute with.
+
+    Args:
+        state: tensors by name.
+        source: of the tensors, for messages.
+
+    Raises:
+        UserError: a tensor has values that are not finite in float32; the message names the first.
+    """
+    held = {name: tensor for name, tensor in state.items() if not tensor.is_meta}  # which has no values
+    broken = [name for name, tensor in held.items() if not tensor.float().isfinite().all()]
+    if broken:
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise UserError(f"{source}: {broken[0]}{more} holds NaN or infinite values: give weights that are finite")

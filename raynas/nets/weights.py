@@ -68,19 +68,23 @@ def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> S
     state = dict(weights) if isinstance(weights, Mapping) else load_weights(weights)
     with torch.device("meta"):
         supernet = build_supernet(space)
-    ours = supernet.state_dict()
     state = _with_own_head(state, space)
-    problems = [f"{name} is missing" for name in ours if name not in state]
-    problems += [f"{name} is unknown" for name in state if name not in ours]
+    if problem := mismatch(state, supernet.state_dict()):
+        raise UserError(f"the weights are not of space {space.name}: {problem}")
+    return adopt(supernet, state)
+
+
+def mismatch(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
+    """How a state dict differs from a wanted one in names and shapes: the first difference, and how many more."""
+    problems = [f"{name} is missing" for name in wanted if name not in state]
+    problems += [f"{name} is unknown" for name in state if name not in wanted]
     problems += [
         f"{name} is {list(state[name].shape)} instead of {list(tensor.shape)}"
-        for name, tensor in ours.items()
+        for name, tensor in wanted.items()
         if name in state and state[name].shape != tensor.shape
     ]
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UserError(f"the weights are not of space {space.name}: {problems[0]}{more}")
-    return adopt(supernet, state)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}" if problems else None
 
 
 def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:

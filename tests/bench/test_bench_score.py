@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raynas.bench.score import bench_score
+from raynas.errors import UserError
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -13,3 +14,8 @@ def test_pool_and_limit_are_both_measured() -> None:
     assert found["subnets_per_s"] > 0 and found["limit_per_s"] > 0
     assert found["ratio"] == pytest.approx(found["subnets_per_s"] / found["limit_per_s"])
     assert len(steps) == 5
+
+
+def test_what_each_replica_warms_up_with_is_not_timed() -> None:
+    with pytest.raises(UserError, match="2 archs leave nothing to time on 2 replicas"):
+        bench_score(archs=2, replicas=2, images=20)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from raynas.bench.window import bench_window
+from raynas.cli import main
 from raynas.costs import cost
 from raynas.space import load_space
 
@@ -23,3 +24,9 @@ def test_windows_hold_what_is_said() -> None:
         assert timing.held == pytest.approx(inside, abs=5 * math.sqrt(inside / 20_000))
         assert timing.accepted == 1 and timing.setup > 0
     assert wide.held > 3 * single.held and single.rejection > wide.rejection > 0
+
+
+@pytest.mark.parametrize("share", ["nan", "inf", "0", "-0.1", "2"])
+def test_a_share_is_one_of_the_archs(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "window", "digits/vitas_v1", "--shares", "0.1", share]) == 2
+    assert "a share of the archs is above 0 and at most 1" in capsys.readouterr().err

@@ -113,7 +113,18 @@ def test_again_it_is_the_same_and_another_is_refused(
 
 def test_data_with_other_classes_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(files, "digits", **{"--data": "digits"})) == 2
-    assert "6 classes" in (said := capsys.readouterr().err) and "has 10" in said
+    assert "give data of the same 6 classes" in (said := capsys.readouterr().err) and "has 10" in said
+
+
+def test_weights_that_are_not_finite_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = torch.load(files / "supernet.pth", weights_only=True)
+    state["model"]["norm.bias"][3] = torch.inf
+    torch.save(state, files / "infinite.pth")
+    arguments = command(files, "infinite")
+    arguments[2] = f"{files}/infinite.pth"
+    assert main(arguments) == 2
+    assert "infinite.pth: norm.bias holds NaN or infinite values" in capsys.readouterr().err
+    assert not (files / "infinite").exists()
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from huggingface_hub.utils import logging as hub_logging
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models import build_model_with_cfg, register_model
@@ -44,6 +45,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     torch.save({"model": model.state_dict()}, root / "model.pth")
     save_file(model.state_dict(), root / "model.safetensors")
+    torch.save([1, 2], root / "list.pth")
+    (root / "text.pth").write_text("not weights")
+    with torch.no_grad():
+        model.get_parameter("blocks.0.1.mlp.fc1.bias")[3] = torch.nan
+    torch.save(model.state_dict(), root / "nan.pth")
     rng = np.random.default_rng(0)
     for split, count in (("train", 6), ("val", 5)):
         for name in "abcd":
@@ -83,8 +89,22 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
         (None, "twins_of_that_test", [], r"timm has no model 'twins_of_that_test' \(did you mean 'twins_of_this_test'"),
         (None, "resnet18", [], "whose names start with twins_, deit, vit_, not resnet18"),
         ("none.pth", "twins_of_this_test", [], "none.pth: there is no such file"),
-        ("model.pth", "twins_svt_small", [], "no weights of twins_svt_small from .*model.pth: "),
-        ("images/val/a/0.png", "twins_of_this_test", [], "no weights of twins_of_this_test from .*0.png: "),
+        (
+            "model.pth",
+            "twins_svt_small",
+            [],
+            r"model.pth holds other weights than those of twins_svt_small: ",
+        ),
+        ("images/val/a/0.png", "twins_of_this_test", [], "0.png: not a file of weights: give a .safetensors file"),
+        ("text.pth", "twins_of_this_test", [], "text.pth: not a file of weights: give a .safetensors file"),
+        ("list.pth", "twins_of_this_test", [], "list.pth: not a file of weights: give a .safetensors file"),
+        ("nan.pth", "twins_of_this_test", [], r"nan.pth: blocks.0.1.mlp.fc1.bias holds NaN or infinite"),
+        (
+            "model.pth",
+            "twins_of_this_test",
+            ["--data", "digits"],
+            r"give data of the same 4 classes .* or fine-tune the",
+        ),
         ("model.pth", "twins_of_this_test", ["--space", "digits/vit"], "leave the space out"),
     ],
 )
@@ -106,6 +126,22 @@ def test_weights_that_cannot_be_fetched(
     assert main(command(files, "offline", None, name="twins_svt_small")) == 2
     said = capsys.readouterr().err.strip()
     assert "no weights of twins_svt_small from timm's download" in said and len(said.splitlines()) == 1
+
+
+@register_model
+def twins_out_of_reach(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A model whose weights are asked for as without a network: the hub's library warns of every retry."""
+    hub_logging.get_logger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
+    raise ConnectionError("connection refused")
+
+
+def test_retries_of_a_download_are_not_told(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = hub_logging.get_verbosity()
+    assert main(command(files, "unreachable", None, name="twins_out_of_reach")) == 2
+    out, err = capfd.readouterr()
+    assert out == "fetching the weights of twins_out_of_reach\n"
+    assert len(err.splitlines()) == 1 and err.endswith("connection refused\n")
+    assert hub_logging.get_verbosity() == before
 
 
 def test_pixels_that_are_read_otherwise_are_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
