@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         "--train", type=_positive, default=0, metavar="N", help="train N of the subnets alone as the truth"
     )
     this.add_argument("--finetune", type=_positive, metavar="EPOCHS", help="and fine-tune the same for so many epochs")
-    this.add_argument("--seeds", type=_positive, default=1, metavar="N", help="trainings of each (default: 1)")
+    this.add_argument("--seeds", type=_positive, metavar="N", help="trainings of each (default: 1)")
     text = "trainings at a time; 1: without Ray (default: all CPUs; with --replicas 0: 1)"
     this.add_argument("--parallel", type=_positive, metavar="N", help=text)
     this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")

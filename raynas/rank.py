@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from raynas.costs import sample_within, span
-from raynas.errors import InfeasibleError, UserError
+from raynas.errors import InfeasibleError, UserError, reason
 from raynas.networks import read_space
 from raynas.phases import phase
 from raynas.results import RunDir
@@ -50,23 +50,31 @@ class Sample:
 def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sample:
     """About n different archs: as many from each of some equal ranges of MACs, equally likely by dimension within it.
 
-    A range with fewer archs gives all that were found in it.
+    A range with fewer archs gives all that were found in it. Where all archs have the same MACs there is one range.
 
     Raises:
-        UserError: there are fewer archs wanted than buckets.
+        UserError: there are fewer archs wanted than buckets, or too few in the space.
     """
     if not 1 <= buckets <= n:
         raise UserError(f"rank at least as many archs as there are buckets: {n} archs, {buckets} buckets")
-    edges = np.linspace(*span(space)["macs"], buckets + 1)
+    if (count := space.cardinality()) < FEWEST:
+        there_are = "is 1 arch" if count == 1 else f"are {count} archs"
+        raise UserError(f"there {there_are} in space {space.name}: nothing to rank, which takes at least {FEWEST}")
+    low, high = span(space)["macs"]
+    if low == high:
+        buckets = 1
+    edges = np.linspace(low, high, buckets + 1)
     each = n // buckets
     found: list[list[Arch]] = []
+    known: set[Arch] = set()  # whose MACs are the end of one range and the start of the next
     for bucket in range(buckets):
         window = (float(edges[bucket]), float(edges[bucket + 1]))
         try:
             codes = sample_within(space, {"macs": window}, np.random.default_rng([seed, bucket]), 4 * each)
         except InfeasibleError:  # a range that no arch is in
             codes = space.sample_codes(np.random.default_rng(0), 0)
-        found.append(list(dict.fromkeys(space.decode(codes)))[:each])
+        found.append([arch for arch in dict.fromkeys(space.decode(codes)) if arch not in known][:each])
+        known.update(found[-1])
     return Sample(edges, found)
 
 
@@ -190,26 +198,39 @@ def read_truth(path: str | Path) -> pa.Table:
     `values` is the architecture as JSON; rows of one network are several seeds.
 
     Raises:
-        UserError: there is no such file, or it lacks a column.
+        UserError: there is no such file, or it lacks a column, or accuracies are no numbers.
     """
     try:
         table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file") from error
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
     missing = [name for name in ("network", "values", "accuracy") if name not in table.column_names]
     if missing:
         raise UserError(f"{path} lacks the column {missing[0]!r}: a truth table has network, values and accuracy")
+    kind = table.schema.field("accuracy").type
+    if not pa.types.is_floating(kind):
+        raise UserError(f"{path}: its accuracies are of type {kind}: a truth table has fractions between 0 and 1")
     return table
 
 
-def archs_of(table: pa.Table, space: Space) -> list[Arch]:
+def archs_of(table: pa.Table, space: Space, source: str | Path = "the table") -> list[Arch]:
     """The archs of a truth table, each once.
 
+    Args:
+        source: of the table, for messages.
+
     Raises:
-        UserError: one is not of the space.
+        UserError: one is not of the space, or not an arch as JSON.
     """
     values = dict.fromkeys(table["values"].to_pylist())
-    return list(dict.fromkeys(space.arch(json.loads(each)) for each in values))
+    try:
+        return list(dict.fromkeys(space.arch(json.loads(each)) for each in values))
+    except UserError as error:
+        raise UserError(f"{source} holds networks of another space than the run's: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{source}: its column 'values' must hold architectures as JSON: {reason(error)}") from error
 
 
 def accuracies(table: pa.Table) -> dict[str, float]:
@@ -278,7 +299,7 @@ def rank_run(
     buckets: int = 8,
     train: int = 0,
     finetune_epochs: int | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     truth: str | Path | None = None,
     parallel: int | None = None,
     seed: int = 0,
@@ -292,7 +313,7 @@ def rank_run(
         buckets: ranges of MACs.
         train: how many of them to train on their own, evenly from the buckets.
         finetune_epochs: fine-tune the same networks for so many epochs, too.
-        seeds: of these trainings.
+        seeds: of these trainings; (0,) where left out.
         truth: a table of networks trained elsewhere (see `read_truth`).
         parallel: trainings at a time, as Ray tasks; 1 for none of Ray.
         seed: of the sample and the bootstrap.
@@ -300,14 +321,23 @@ def rank_run(
     Raises:
         UserError: the settings or the truth table do not fit.
     """
+    if not train and (finetune_epochs is not None or seeds is not None):
+        raise UserError("epochs of fine-tuning and seeds are those of networks trained alone: say how many (--train)")
+    if train > archs:
+        raise UserError(f"{train} networks cannot be trained out of {archs} that are scored: give as many --archs")
     space = read_space(run)
     table = None if truth is None else read_truth(truth)
     sample = sample_by_budget(space, archs, buckets, seed)
+    found = sum(map(len, sample.buckets))
+    if found < archs:
+        print(f"Ranking {found:,} subnets, not {archs:,}: as many from each range of MACs as that is, or as it holds.")
+    if train > found:
+        print(f"Training all {found:,} of them, not {train:,}.")
     known: dict[str, Mapping[str, float]] = {}
-    measured_elsewhere = [] if table is None else archs_of(table, space)
+    measured_elsewhere = [] if table is None or truth is None else archs_of(table, space, truth)
     if table is not None:
         known["truth"] = accuracies(table)
     if train:
-        known |= train_alone(run, sample.spread(train), recipe, seeds, finetune_epochs, parallel)
+        known |= train_alone(run, sample.spread(train), recipe, seeds or (0,), finetune_epochs, parallel)
     with scorer:
         return rank(run, scorer, sample, known, measured_elsewhere, seed)

@@ -72,6 +72,10 @@ def rank(options: argparse.Namespace) -> None:
 
     run = RunDir(options.run)
     preset = _preset(run, options)
+    if options.parallel and not options.train:
+        raise UserError("--parallel is of networks trained alone: say how many, --train N")
+    if options.gpu and not options.replicas:
+        raise UserError("--gpu gives a GPU to each replica: give --replicas")
     gpus = 1 if options.gpu else 0
     scorer = ScorePool(run, options.replicas, gpus=gpus) if options.replicas else LocalScorer(run)
     with run.lock(), heartbeat("ranking"):
@@ -83,7 +87,7 @@ def rank(options: argparse.Namespace) -> None:
             buckets=options.buckets,
             train=options.train,
             finetune_epochs=options.finetune,
-            seeds=range(options.seeds),
+            seeds=range(options.seeds) if options.seeds else None,
             truth=options.truth,
             parallel=options.parallel or (None if options.replicas else 1),  # no replicas: nothing here needs Ray
         )
