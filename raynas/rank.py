@@ -330,7 +330,7 @@ def rank_run(
     sample = sample_by_budget(space, archs, buckets, seed)
     found = sum(map(len, sample.buckets))
     if found < archs:
-        print(f"Ranking {found:,} subnets, not {archs:,}: as many from each range of MACs as that is, or as it holds.")
+        print(f"Ranking {found:,} subnets, not {archs:,}: each range of MACs gives equally many, or all that it has.")
     if train > found:
         print(f"Training all {found:,} of them, not {train:,}.")
     known: dict[str, Mapping[str, float]] = {}

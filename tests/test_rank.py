@@ -21,6 +21,7 @@ from raynas.preset import override
 from raynas.rank import correlations, rank_lines, rank_run, sample_by_budget
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
+from raynas.space import Space
 
 torch.set_num_threads(1)
 
@@ -132,6 +133,45 @@ def test_without_replicas_nothing_needs_ray(
     assert "scratch by inherited" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--finetune", "1"], "are those of networks trained alone: say how many"),
+        (["--seeds", "1"], "are those of networks trained alone: say how many"),
+        (["--parallel", "1"], "--parallel is of networks trained alone"),
+        (["--gpu"], "--gpu gives a GPU to each replica"),
+        (["--train", "9"], "9 networks cannot be trained out of 8 that are scored"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    ranked: RunDir, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rank", ranked.uri, "--archs", "8", "--replicas", "0", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_fewer_than_wanted_are_told(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rank", ranked.uri, "--archs", "11", "--buckets", "4", "--replicas", "0"]) == 0
+    assert "Ranking 8 subnets, not 11" in capsys.readouterr().out
+
+
+def test_every_arch_of_a_small_space_is_in_one_range() -> None:
+    one = SPACE.smallest()
+    with pytest.raises(UserError, match=r"there is 1 arch in space .*: nothing to rank, which takes at least 4"):
+        sample_by_budget(SPACE.fix(one), 16, 8)
+    line = Space.from_dict(
+        {
+            **SPACE.to_dict(),
+            "dimensions": {
+                **{name: [one[name]] for name in ("patch_size", "width")},
+                "depth": [1, 2, 3, 4, 5],  # blocks of equal cost: the ends of four equal ranges
+                "blocks": {"heads": [one["blocks.0.heads"]], "mlp_ratio": [one["blocks.0.mlp_ratio"]]},
+            },
+        }
+    )
+    assert [len(bucket) for bucket in sample_by_budget(line, 40, 4).buckets] == [2, 1, 1, 1]
+
+
 def test_one_bucket_is_told_once(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     before = len(ranked.store.read("rankings"))
     assert main(["rank", ranked.uri, "--archs", "8", "--buckets", "1", "--replicas", "0"]) == 0
@@ -146,7 +186,7 @@ def test_bad_truth_tables(ranked: RunDir, tmp_path: Path) -> None:
     def use(name: str) -> None:
         rank_run(ranked, LocalScorer(ranked), PRESET.retrain_recipe, archs=8, buckets=2, truth=tmp_path / name)
 
-    with pytest.raises(UserError, match="not a Parquet file"):
+    with pytest.raises(UserError, match=r"none\.parquet: there is no such file"):
         use("none.parquet")
     (tmp_path / "text.parquet").write_text("text")
     with pytest.raises(UserError, match="not a Parquet file"):
@@ -155,5 +195,12 @@ def test_bad_truth_tables(ranked: RunDir, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lacks the column 'accuracy'"):
         use("short.parquet")
     pq.write_table(pa.table({"network": ["a"], "values": ["{}"], "accuracy": [0.5]}), tmp_path / "other.parquet")
-    with pytest.raises(UserError, match="says nothing of"):
+    with pytest.raises(UserError, match=r"other\.parquet holds networks of another space than the run's: .* says"):
         use("other.parquet")
+    wrong = {"network": ["a"], "values": ["no JSON"], "accuracy": [0.5]}
+    pq.write_table(pa.table(wrong), tmp_path / "wrong.parquet")
+    with pytest.raises(UserError, match=r"wrong\.parquet: its column 'values' must hold architectures as JSON"):
+        use("wrong.parquet")
+    pq.write_table(pa.table({**wrong, "accuracy": ["high"]}), tmp_path / "words.parquet")
+    with pytest.raises(UserError, match=r"words\.parquet: its accuracies are of type string"):
+        use("words.parquet")
