@@ -30,6 +30,14 @@ _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxlist, _REPR.maxtuple, _REPR.maxdict = 3, 8, 8, 4
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
+_SHAPES = {
+    "dict_type": "expected a mapping ({} for an empty one)",
+    "model_type": "expected a mapping",
+    "list_type": "expected a list",
+    "tuple_type": "expected a list",
+}
+"""Those of pydantic's errors that speak of Python's types, in the words of YAML."""
+
 _YAML_NAMES = {dict: "a mapping", list: "a list", str: "text", type(None): "nothing", bool: "true or false"}
 
 
@@ -174,13 +182,13 @@ def _one_line(text: str) -> str:
     return text if len(text) <= 600 else text[:597] + "..."
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """`" (did you mean 'x'?)"`, or the list of what is known."""
+def nearest(name: str, known: Sequence[str], hint: str | None = None) -> str:
+    """`" (did you mean 'x'?)"`, or a hint in brackets: by default the list of what is known."""
     close = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.5)
     if close:
         return f" (did you mean {close[0]!r}?)"
-    listed = [*known[:20], "..."] if len(known) > 20 else known
-    return f" (known: {', '.join(listed)})"
+    listed = ", ".join([*known[:20], "..."] if len(known) > 20 else known)
+    return f" ({hint or f'known: {listed}'})"
 
 
 def validate(model: type[ConfigT], document: Document, location: Location = ()) -> ConfigT:
@@ -215,8 +223,9 @@ def _first_error(
         return document.error((*location, *place), "is missing")
     place = _in_data(document.part(location).data, place)
     message = first["msg"].removeprefix("Value error, ")
+    message = _SHAPES.get(first["type"], message)
     if "input" in first and not isinstance(first["input"], dict):
-        message += f", found {shown(first['input'])}"
+        message += f", found {'nothing' if first['input'] is None else shown(first['input'])}"
     return document.error((*location, *place), message)
 
 

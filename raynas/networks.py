@@ -17,6 +17,7 @@ import yaml
 from raynas.errors import RunDirError, UserError
 from raynas.results import RunDir
 from raynas.space import Arch, Space, load_arch
+from raynas.space.load import find_shipped
 from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def find_arch(run: RunDir, name: str) -> Arch:
             )
         space, values = read_space(run), json.loads(found[0]["values"])
         return space.arch(values) if values in space else space.off_grid(values)
-    return _fitted(load_arch(name), read_space(run))
+    path = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
+    return _fitted(load_arch(path), read_space(run))
 
 
 def belongs(arch: Arch, space: Space) -> bool:

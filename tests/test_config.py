@@ -58,7 +58,7 @@ def test_right_values() -> None:
         ("epochs: 3\ninner: {rate: true}", "my.yaml:2: inner.rate: true and false are not numbers"),
         ("epochs: 3\ninner: {rate: .nan}", "my.yaml:2: inner.rate: .*finite number"),
         ("epochs: 3\neither: [3]", r"my.yaml:2: either: .* found \[3\]"),
-        ("epochs: null", "my.yaml:1: epochs: .* found None"),
+        ("epochs: null", "my.yaml:1: epochs: .* found nothing"),
         ("- 3", "my.yaml:1: expected a mapping, found a list"),
         ("", "my.yaml: expected a mapping, found nothing"),
         ("text", "my.yaml:1: expected a mapping, found text"),

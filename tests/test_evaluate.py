@@ -85,6 +85,13 @@ def test_nothing_finished(tmp_path: Path) -> None:
         networks_to_evaluate(run)
 
 
+def test_a_name_that_is_no_arch(run: RunDir) -> None:
+    with pytest.raises(UserError, match=r"no arch 'nope': .* \(give best, reference, the id of a scored subnet, or an"):
+        networks_to_evaluate(run, "nope")
+    with pytest.raises(UserError, match="did you mean 'autoformer/published/tiny'"):
+        networks_to_evaluate(run, "autoformer/publishd/tiny")
+
+
 def test_an_arch_outside_the_space_has_no_inherited_weights(run: RunDir) -> None:
     wide = SPACE.off_grid({**ARCH, "width": 33})
     with pytest.raises(UserError, match="not in space"):

@@ -155,7 +155,8 @@ class Supernet(nn.Module):
     def _check_side(self, side: Side | None) -> None:
         if side is not None and side not in SIDES[self.space.constants.sharing]:
             sharing = self.space.constants.sharing
-            raise UserError(f"no side {side!r}: space {self.space.name} has sharing: {sharing}; only bilateral has two")
+            why = "give left or right" if len(SIDES[sharing]) > 1 else f"sharing: {sharing} has one path, leave it out"
+            raise UserError(f"no side {side!r} in space {self.space.name}: {why}")
 
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
         return arch if isinstance(arch, Arch) else self.space.arch(arch)

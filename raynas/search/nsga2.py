@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from raynas.costs import Bounds, CostFunction
+from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
 from raynas.search.evolution import budgets, check_crossover, check_mutation, check_probability
@@ -63,6 +64,8 @@ class NSGA2(Search):
         at_least(1, evaluations=evaluations, population=population, tries=tries)
         if parents is not None:
             at_least(1, parents=parents)
+            if parents > population:
+                raise UserError(f"parents are of the population: give at most {population}, not {parents}")
         at_least(0, generations=generations)
         check_crossover(crossover)
         check_probability("crossover_probability", crossover_probability)

@@ -37,12 +37,13 @@ class ArchConfig(Config):
     published: dict[str, Any] = Field({})
 
 
-def find_shipped(name: str | Path, kind: str) -> Path:
+def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
     """The file that a name or path means: an existing path, or `spaces/<name>.yaml` of this package.
 
     Args:
         name: the name or path.
         kind: what is wanted, for the error: `space`, `arch` or `preset`.
+        hint: what else to say where no shipped file has a name near this one; by default what is shipped.
 
     Raises:
         ConfigError: there is no such file; the message names the nearest shipped one.
@@ -53,7 +54,8 @@ def find_shipped(name: str | Path, kind: str) -> Path:
                 return path
     shipped = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
     shipped = [file for file in shipped if ("preset" in file) == (kind == "preset")]
-    raise ConfigError(f"no {kind} {shown(str(name))}: not a file, and not shipped{nearest(str(name), shipped)}")
+    said = nearest(str(name), shipped, hint)
+    raise ConfigError(f"no {kind} {shown(str(name))}: not a file, and not shipped{said}")
 
 
 def find_beside(folder: Path, name: str) -> Path | None:

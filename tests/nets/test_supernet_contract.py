@@ -147,3 +147,16 @@ def test_a_network_without_a_token_head_says_so() -> None:
     space = make_space("autoformer")
     with pytest.raises(UserError, match="space autoformer has no token head: set its constant token_head: true"):
         make_supernet(space)(make_images(space, 2), space.largest(), patches=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("bilateral", "give left or right"), ("autoformer", "sharing: ordinal has one path, leave it out")],
+)
+def test_a_side_that_is_none_says_what_to_give(name: str, why: str) -> None:
+    space = make_space(name)
+    supernet = make_supernet(space)
+    with pytest.raises(UserError, match=f"no side 'middle' in space {name}: {why}"):
+        supernet(make_images(space, 2), space.largest(), side="middle")
+    with pytest.raises(UserError, match=f"no side 'middle' in space {name}: {why}"):
+        supernet.extract(space.largest(), side="middle")  # type: ignore[arg-type]

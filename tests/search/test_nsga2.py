@@ -152,3 +152,5 @@ def test_parents_come_from_the_best_of_the_population(medium: Space) -> None:
     assert len(children) == 10 and np.mean([distance(arch) for arch in children]) < len(medium.dimensions) / 3
     with pytest.raises(UserError, match="parents must be an integer of at least 1"):
         NSGA2(medium, parents=0)
+    with pytest.raises(UserError, match="parents are of the population: give at most 20, not 21"):
+        NSGA2(medium, population=20, parents=21)

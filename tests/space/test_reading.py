@@ -78,6 +78,8 @@ def test_the_text_that_the_others_break_is_right() -> None:
         ("1000", "many", "my.yaml:3: classes: .* found 'many'"),
         ("pool", "pol", r"my.yaml:6: constants.pol: unknown key 'pol' \(did you mean 'pool'\?\)"),
         ("mean", "median", "my.yaml:6: constants.pool: Input should be 'token' or 'mean', found 'median'"),
+        ("pool: mean", "max_depth: 3", "my.yaml:6: constants.max_depth: needs the constant depth_macs beside it"),
+        ("pool: mean", "depth_macs: 3", "my.yaml:6: constants.depth_macs: needs the constant max_depth beside it"),
         ("pool: mean", "class_token: false", "my.yaml:4: constants.pool: 'token' needs class_token: true"),
         ("size: 224", "size: [224]", "my.yaml:2: input.size.1: is missing"),
         ("size: 224", "size: big", r"my.yaml:2: input.size: must be a whole number of pixels, or \[height, width\]"),

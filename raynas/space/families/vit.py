@@ -97,7 +97,8 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
     if -(-height // finest) * -(-width // finest) > MAX_TOKENS:
         yield ("dimensions", "patch_size"), f"{finest} makes more than {MAX_TOKENS} tokens"
     if (constants.depth_macs is None) != (constants.max_depth is None):
-        yield ("constants",), "depth_macs and max_depth go together"
+        given, missing = ("depth_macs", "max_depth") if constants.max_depth is None else ("max_depth", "depth_macs")
+        yield ("constants", given), f"needs the constant {missing} beside it"
     if constants.depth_macs is not None and not space.has("block.heads"):
         yield ("constants", "depth_macs"), "is for one stacked block (dimensions: block), with no dimension depth"
     if constants.depth_macs is not None and space.has("depth"):
