@@ -75,8 +75,8 @@ def find_arch(run: RunDir, name: str) -> Arch:
             )
         space, values = read_space(run), json.loads(found[0]["values"])
         return space.arch(values) if values in space else space.off_grid(values)
-    path = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
-    return _fitted(load_arch(path), read_space(run))
+    file = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
+    return _fitted(load_arch(file), read_space(run))
 
 
 def belongs(arch: Arch, space: Space) -> bool:
