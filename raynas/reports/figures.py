@@ -71,7 +71,7 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     started = max(values[:, min(10, values.shape[1]) - 1].mean() for values in curves.values())
     axes.set_ylim(0, 1.3 * started or 1)  # the first few are far off, and would flatten the rest
     _percent(axes)
-    axes.legend()
+    _legend(figure, axes)
     return figure
 
 
@@ -121,7 +121,7 @@ def accuracy_against_macs(
     axes.set(xlabel="multiply-accumulates (MACs)", ylabel="accuracy on the search split")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _percent(axes)
-    axes.legend(loc="best")
+    _legend(figure, axes)
     return figure
 
 
@@ -152,13 +152,13 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _percent(axes)
-    axes.legend(loc="best")
+    _legend(figure, axes)
     return figure
 
 
 @matplotlib.rc_context(_STYLE)
 def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """Accuracy of the fixed probe subnets after every epoch of supernet training."""
+    """Accuracy of the fixed probe subnets after some or all epochs of supernet training."""
     figure, axes = _new(7.2, 3.6)
     for (name, (epochs, accuracy)), colour, style in zip(
         curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False
@@ -167,7 +167,7 @@ def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     axes.set(xlabel="epoch", ylabel="accuracy of the probe subnets")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(axes)
-    axes.legend(loc="best")
+    _legend(figure, axes)
     return figure
 
 
@@ -310,6 +310,13 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
     axes.grid(alpha=0.2, color=PALETTE[5])
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Above the axes, where it can lie on nothing that is drawn."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 3 if max(map(len, labels), default=0) <= 24 else 2  # what fits the figure's width
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
 
 
 def _percent(axes: Axes) -> None:

@@ -17,6 +17,10 @@ from raynas.reports.sharing import sharing_section
 from raynas.results import RunDir
 from raynas.statistics import mean_interval
 
+_TWO_PATHS = (
+    "This space shares weights bilaterally: a score is that of the mean of a left and a right path's logits. A network "
+    "with inherited weights is the left path alone, another network than what was scored."
+)
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
 
@@ -108,7 +112,15 @@ def _summary(content: Content) -> str:
             "trained from scratch: by the winner's recipe, or by the supernet's where the winner is fine-tuned.",
             quiet=True,
         )
+    if _two_paths(content) and any(found.how == "inherited" for found in content.finished):
+        note += html.paragraph(f"{_TWO_PATHS} So it has no accuracy on the search split here.", quiet=True)
     return html.section("The result", table, note, picture)
+
+
+def _two_paths(content: Content) -> bool:
+    """Whether subnets are scored as the mean of two paths; a space of one arch has one."""
+    space = content.space
+    return space is not None and space.constants.sharing == "bilateral" and space.cardinality() > 1
 
 
 def _scores(content: Content) -> str:
@@ -140,7 +152,8 @@ def _scores(content: Content) -> str:
         f"Scatter plot of {len(rows)} scored subnets, accuracy on the search split against MACs. The Pareto front goes "
         f"from {low:.2%} at {_units(front[0].min())} MACs to {high:.2%} at {_units(front[0].max())}.",
         f"Each point is one of {len(rows):,} subnets, scored with the weights it inherits from the supernet on "
-        f"{rows[0]['images']:,} images of the search split. The line is the best accuracy for a budget.",
+        f"{rows[0]['images']:,} images of the search split. The line is the best accuracy for a budget."
+        + (f" {_TWO_PATHS}" if _two_paths(content) else ""),
         table,
     )
     return html.section("Accuracy against MACs", picture)
@@ -252,12 +265,17 @@ def _probes(content: Content) -> str:
         html.figure(
             figures.svg(figures.probe_curves(curves), "probes"),
             f"Line chart of the accuracy of {len(roles)} fixed subnets over {len(epochs)} epochs. At the end: {last}.",
-            "Fixed subnets, scored on the search split with the supernet's weights after each epoch. Curves that still "
-            "rise at the end say that longer training would help; a fall to chance is a collapse.",
+            f"Fixed subnets, scored on the search split with the supernet's weights after {_listed(epochs)}. Curves "
+            "that still rise at the end say that longer training would help; a fall to chance is a collapse.",
             html.table("probes", ["epoch", *roles], rows),
         ),
         html.table("events", ["epoch", "what the health check did"], events) if events else "",
     )
+
+
+def _listed(epochs: Sequence[int]) -> str:
+    """Which epochs of a training these are, the first of which is 1; in ascending order."""
+    return "each epoch" if len(epochs) == epochs[-1] else f"{len(epochs)} of the first {epochs[-1]} epochs"
 
 
 def _test_split(content: Content) -> str:

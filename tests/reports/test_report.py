@@ -211,8 +211,45 @@ def test_probe_curves_and_winner_blocks(after: tuple[Page, Any]) -> None:
         ["1", "20.00%", "20.00%"],
         ["2", "70.00%", "70.00%"],
     ]
+    assert "weights after each epoch." in found.text
     heads = [winner[f"blocks.{i}.heads"] for i in range(winner["depth"])]
     assert [int(row["heads"]) for row in found.rows("blocks")] == heads
+
+
+def test_probes_are_said_to_be_of_the_epochs_that_they_are_of(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    about = {**described(SPACE.smallest(), 5, 7), "images": 287, "role": "median", "accuracy": 0.5, **provenance()}
+    run.store.append("probes", [{**about, "epoch": epoch} for epoch in (3, 6, 8)])
+    assert "weights after 3 of the first 8 epochs." in page(run, []).text
+
+
+def test_no_legend_lies_on_a_curve() -> None:
+    curves = {f"lower quartile {i}": (np.arange(9), np.full(9, i / 2)) for i in range(3)}
+    many = {name: np.tile(accuracy, (2, 1)) for name, (_, accuracy) in curves.items()}
+    for figure in (
+        figures.probe_curves(curves),
+        figures.search_progress({name: accuracy for name, (_, accuracy) in curves.items()}),
+        figures.regret(many),
+        figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4)),
+    ):
+        figure.draw_without_rendering()
+        (legend,), (axes,) = figure.legends, figure.axes
+        assert axes.get_legend() is None and legend.get_window_extent().y0 >= axes.get_window_extent().y1
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_a_bilateral_space_says_what_its_scores_are_of(tmp_path: Path, scored: Scored) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    space = load_space("digits/vitas_v1")
+    run.write_yaml("space.yaml", space.to_dict())
+    score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
+    run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
+    assert page(run, []).text.count("a score is that of the mean of a left and a right path's logits") == 1
+    tested = {"how": "inherited", "weights": "w", "images": 360, "loss": 0.2, "seconds": 0.1, "reading": 1}
+    run.store.append("evaluations", [{**described(space.largest(), 5, 7), **tested, "accuracy": 0.9, **provenance()}])
+    found = page(run, [])
+    assert found.rows("summary")[0]["search split"] == "-"
+    assert "the left path alone, another network than what was scored. So it has no accuracy" in found.text
 
 
 def test_dropped_blocks_are_none_of_the_winners(tmp_path: Path) -> None:
