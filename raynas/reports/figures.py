@@ -315,7 +315,8 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Above the axes, where it can lie on nothing that is drawn."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = 3 if max(map(len, labels), default=0) <= 24 else 2  # what fits the figure's width
+    longest = max(map(len, labels), default=0)
+    columns = max(1, 3 - longest // 25)  # of so many characters each three fit beside one another
     figure.legend(handles, labels, loc="outside upper left", ncols=columns)
 
 

@@ -225,12 +225,14 @@ def test_probes_are_said_to_be_of_the_epochs_that_they_are_of(tmp_path: Path) ->
 
 def test_no_legend_lies_on_a_curve() -> None:
     curves = {f"lower quartile {i}": (np.arange(9), np.full(9, i / 2)) for i in range(3)}
+    marks = [figures.Mark("winner, retrained, then fine-tuned on train+search, 112 x 112 pixels", 3, 0.5)]
     many = {name: np.tile(accuracy, (2, 1)) for name, (_, accuracy) in curves.items()}
     for figure in (
         figures.probe_curves(curves),
         figures.search_progress({name: accuracy for name, (_, accuracy) in curves.items()}),
         figures.regret(many),
         figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4)),
+        figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4), marks),
     ):
         figure.draw_without_rendering()
         (legend,), (axes,) = figure.legends, figure.axes
