@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,6 +40,7 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
     ours = not address and "RAY_AUTH_MODE" not in os.environ
     if ours:
         os.environ["RAY_AUTH_MODE"] = "disabled"
+    told_to_end = signal.getsignal(signal.SIGTERM)
     try:
         if address:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -46,6 +49,10 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
             # without it Ray Train's placement group cleaner logs an error every second.
             count = max(cpus, os.cpu_count() or 1)
             ray.init(address="local", num_cpus=count, log_to_driver=False, logging_level=logging.ERROR)
+        # Ray leaves a handler that ends the process without a word. One that was there before knows better; where
+        # there was none, Ray's is kept.
+        if callable(told_to_end) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, told_to_end)
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,10 @@ MISTAKES = {
     "unknown override": (
         ["train", "{preset}", "--run", "{files}/new", "--set", "recipe.epoch=3"],
         ["recipe.epoch", "epochs"],
+    ),
+    "a number of archs that is none": (
+        ["train", "{preset}", "--run", "{files}/new", "--set", "plan.sampler={{name: sandwich, random: two}}"],
+        ["random must be a whole number from 0", "'two'"],
     ),
     "unknown space": (["cost", "autoformer/tinny"], ["tinny", "autoformer/tiny"]),
     "unknown system": (
@@ -133,37 +138,33 @@ def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
         main(["cost", "digits/vit"])
 
 
-_WAITS = """
-import time
-from raynas.cli import main
-assert main(["cost", "digits/deit"]) == 0
-from raynas.cluster import ray_cluster
-with ray_cluster():
-    print("up", flush=True)
-    time.sleep(300)
-"""
-
-
-def test_a_command_that_is_told_to_end_prints_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_is_told_to_end_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While Ray, which has a handler and a stack of its own to print, starts the workers."""
     monkeypatch.delenv("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", raising=False)  # of a command that this process ran
+    arguments = ["train", "digits", "--run", f"{tmp_path}/run"]
     command = subprocess.Popen(
-        [sys.executable, "-c", _WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", "raynas.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert command.stdout is not None
-    while command.stdout.readline() not in ("up\n", ""):
-        pass
+    assert any("starting 1 Ray Train worker(s)" in line for line in command.stdout)
     command.terminate()
     _, said = command.communicate(timeout=60)
-    assert command.returncode != 0 and "SIGTERM" not in said, said
+    assert command.returncode == 143, said
+    assert said.strip() == f"raynas: stopped. To go on where it was: raynas {' '.join(arguments)}"
 
 
-def test_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(name: str) -> str:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("raynas.console.cost_table", interrupted)
-    assert main(["cost", "my space"]) == 130
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_says_how_to_go_on(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr("raynas.console.cost_table", lambda name: signal.raise_signal(number))
+    assert main(["cost", "my space"]) == code
     assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas cost 'my space'"
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["bench", "forward"], ["bench", "score"]])
