@@ -53,7 +53,7 @@ class Config(pydantic.BaseModel):
         allowed = _types_in(cls.model_fields[info.field_name].annotation) if info.field_name else [Any]
         mapping = any(get_origin(kind) is dict for kind in allowed)  # other models look into theirs themselves
         fits = any(kind in (bool, Any, object) or isinstance(kind, bool) for kind in allowed)
-        if not fits and _holds_boolean(value, mapping):
+        if not fits and holds_boolean(value, mapping):
             raise ValueError("true and false are not numbers")
         return value
 
@@ -260,11 +260,12 @@ def _models_in(annotation: Any) -> list[Any]:
     return [kind for kind in classes if issubclass(kind, pydantic.BaseModel)]
 
 
-def _holds_boolean(value: Any, mapping: bool) -> bool:
+def holds_boolean(value: Any, mapping: bool) -> bool:
+    """Whether true or false is in a value, in lists at any depth, and in mappings' values where `mapping` says so."""
     items: Any = value if isinstance(value, list | tuple) else ()
     if mapping and isinstance(value, dict):
         items = value.values()
-    return isinstance(value, bool) or any(_holds_boolean(item, mapping) for item in items)
+    return isinstance(value, bool) or any(holds_boolean(item, mapping) for item in items)
 
 
 def _types_in(annotation: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.heartbeat import Heartbeat, heartbeat
 from raynas.networks import Network, find_arch, read_space, trained_networks, write_arch
-from raynas.preset import Preset
+from raynas.preset import Preset, check_later, reference_shape
 from raynas.reports import write_report
 from raynas.results import RunDir
 from raynas.searches import (
@@ -36,7 +36,7 @@ from raynas.searches import (
     time_space,
     traces,
 )
-from raynas.space import Arch, Space, load_arch
+from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
 from raynas.timm_models import ARCH_FILE
 
@@ -93,7 +93,7 @@ def pipeline(
 
         story = _Story(run, beat, say)
         beat.doing = "checking what comes later"
-        settings = _check_later_stages(preset, run, story.tell)
+        settings = _check_all_stages(preset, run, workers, story.tell)
         with story.stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
             _train(preset, run, workers, gpus, say)
         space, limits = read_space(run), preset.search.constraints
@@ -136,20 +136,14 @@ def make_reference(run: RunDir, preset: Preset, winner: Arch, space: Space) -> A
     """
     if preset.reference is None:
         return None
-    shape, own = _reference_shape(preset.reference, space)
+    shape, own = reference_shape(preset.reference, space)
     reference = own.scaled(shape, macs=int(cost(winner.space, [winner])["macs"][0]))
     write_arch(run, f"reference/{ARCH_FILE}", reference)
     return reference
 
 
-def _reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
-    """A hand-designed arch, and its space for the images and classes of another one."""
-    shape = load_arch(name)
-    return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
-
-
-def _check_later_stages(preset: Preset, run: RunDir, say: Callable[[str], None]) -> Settings:
-    """What is wrong with the search, the retraining or the reference is told before the long training, not after it.
+def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[str], None]) -> Settings:
+    """What is wrong with any stage is told before the long training, not after it.
 
     Subnets are timed now, too, where the search goes by latency: whether anything keeps its limits is then known.
 
@@ -157,19 +151,16 @@ def _check_later_stages(preset: Preset, run: RunDir, say: Callable[[str], None])
         The search's settings.
     """
     from raynas.training.inputs import load_inputs
+    from raynas.training.rehearsal import rehearse
 
-    preset.retrain_recipe.micro_batch(workers=1)
-    if preset.retrain.start == "inherited" and preset.reference is not None:
-        preset.recipe.micro_batch(workers=1)  # of the reference
-    space = read_space(run) if run.exists("space.yaml") else load_inputs(preset)[0]
+    if run.exists("space.yaml"):
+        space = read_space(run)
+    else:
+        space, data = load_inputs(preset)
+        rehearse(space, data, preset.plan, preset.recipe, workers)
+    check_later(preset, space, say)
     settings = time_space(run, Settings(search=preset.search), progress=say, space=space)
     build(run, settings, space)
-    if preset.reference is not None:
-        _reference_shape(preset.reference, space)
-    if preset.retrain.finetune is not None:
-        preset.finetune_recipe.micro_batch(workers=1)
-        if space.with_input(size=preset.retrain.finetune.size) == space:
-            raise UserError("retrain.finetune.size is the size of the images already: give another, or no finetune")
     return settings
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from raynas.config import Config, Document, Seed, parse_yaml, read_yaml, shown, validate
 from raynas.data.config import DataConfig, Size, square
-from raynas.errors import UserError
-from raynas.search.config import SearchConfig
+from raynas.errors import UserError, reason
+from raynas.search.config import TIMED, SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from raynas.space import Arch, Space
 
 
 class FinetuneConfig(Config):
@@ -147,6 +151,63 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{assignment!r} is not KEY=VALUE, such as recipe.epochs=3")
         found[key.strip()] = parse_yaml(value, shown(assignment)).data
     return found
+
+
+def check_later(preset: Preset, space: Space, note: Callable[[str], None] = print) -> None:
+    """Tell what is wrong with the search, the retraining or the reference before a long training, not after it.
+
+    What needs a device is left out: limits on latency and throughput are checked when they have been timed.
+
+    Args:
+        space: with the image size, channels and classes of the data.
+        note: gets a line if a search of the user's own cannot be made here. It need not: it may be at home on another
+            machine, or read what training leaves, and training does not depend on it.
+
+    Raises:
+        InfeasibleError: nothing in the space meets the search's constraints.
+        UserError: any of them is wrong.
+    """
+    from raynas.training.rehearsal import check_recipe
+
+    retrain = preset.retrain
+    for recipe in (preset.retrain_recipe, *([preset.finetune_recipe] if retrain.finetune else [])):
+        recipe.micro_batch(workers=1)
+        check_recipe(space.fix(space.largest()), recipe)
+    if retrain.start == "inherited" and preset.reference is not None:
+        preset.recipe.micro_batch(workers=1)  # of the reference
+    if preset.reference is not None:
+        reference_shape(preset.reference, space)
+    if retrain.finetune is not None and space.with_input(size=retrain.finetune.size) == space:
+        raise UserError("retrain.finetune.size is the size of the images already: give another, or no finetune")
+    try:
+        _make_search(preset.search, space)
+    except Exception as error:
+        if ":" in preset.search.name:
+            note(f"search {preset.search.name!r} cannot be made here, and will be needed later: {reason(error)}")
+        elif isinstance(error, UserError):
+            raise type(error)(f"search: {error}") from error
+        else:
+            raise
+
+
+def _make_search(config: SearchConfig, space: Space) -> None:
+    from raynas.search.build import build_search
+
+    untimed = {name: bounds for name, bounds in config.constraints.items() if name not in TIMED}
+    costs = {} if config.latency is None else {name: lambda codes: np.zeros(len(codes)) for name in TIMED}
+    build_search(config.model_copy(update={"constraints": untimed}), space, costs=costs)
+
+
+def reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
+    """A hand-designed arch, and its space for the images and classes of another one.
+
+    Raises:
+        UserError: there is no such arch, or it cannot take such images.
+    """
+    from raynas.space import load_arch
+
+    shape = load_arch(name)
+    return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
 
 
 def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

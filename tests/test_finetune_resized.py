@@ -21,7 +21,7 @@ from raynas.errors import ConfigError, UserError
 from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.export import choose
 from raynas.networks import Network, find_trained, inherited, load_network, trained_networks, write_arch
-from raynas.pipeline import _check_later_stages, finetune_winner, retrain_with_reference
+from raynas.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
 from raynas.preset import load_preset, override
 from raynas.reports import write_report
 from raynas.results import RunDir
@@ -223,7 +223,7 @@ def test_a_size_that_does_not_fit_is_told_before_the_supernet_is_trained(tmp_pat
     run = small_run(tmp_path / "run")
     for size, words in ((1, "larger than the 1 x 1 image"), (8, "size of the images already")):
         with pytest.raises(UserError, match=words):
-            _check_later_stages(override(PRESET, {"retrain.finetune.size": size}), run, quiet)
+            _check_all_stages(override(PRESET, {"retrain.finetune.size": size}), run, 1, quiet)
     with pytest.raises(UserError, match="is odd"):
         odd = {"size": 12, "recipe": {"mixup": 0.2, "batch_size": 33}}
-        _check_later_stages(override(PRESET, {"retrain.finetune": odd}), run, quiet)
+        _check_all_stages(override(PRESET, {"retrain.finetune": odd}), run, 1, quiet)

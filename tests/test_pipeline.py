@@ -106,6 +106,7 @@ def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:
         ({"search.constraints.macs": [1e12, None]}, "macs"),
         ({"search.options.tries": 0}, "tries"),
         ({"retrain.recipe.accumulate": 3}, "batch_size"),
+        ({"plan.objective": "inplace_distillation"}, "first pass is the largest"),
     ],
 )
 def test_what_is_wrong_with_a_later_stage_is_told_before_the_first(

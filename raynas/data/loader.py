@@ -44,6 +44,17 @@ def epoch_order(images: int, seed: int, epoch: int, repeats: int = 1) -> np.ndar
     return torch.randperm(images, generator=generator(seed, epoch)).numpy().repeat(repeats)[:images]
 
 
+def images_per_rank(images: int, batch_size: int, world_size: int) -> int:
+    """Images of a rank in one step: `batch_size`, or as many as there are for each.
+
+    Raises:
+        UserError: fewer images than ranks.
+    """
+    if images < world_size:
+        raise UserError(f"{images} training images cannot be shared by {world_size} workers; use fewer workers")
+    return min(batch_size, images // world_size)
+
+
 class TrainLoader:
     """Batches of augmented training images for one rank; `len()` is the number of steps in an epoch.
 
@@ -89,9 +100,7 @@ class TrainLoader:
         self.augment = augment or AugmentConfig()
         self.seed, self.rank, self.world_size = seed, rank, world_size
         count = len(self.images)
-        if count < world_size:
-            raise UserError(f"{count} training images cannot be shared by {world_size} workers; use fewer workers")
-        self.batch_size = min(batch_size, count // world_size)
+        self.batch_size = images_per_rank(count, batch_size, world_size)
         self.steps = count // (self.batch_size * world_size)
         if self.batch_size < batch_size:
             log.warning(

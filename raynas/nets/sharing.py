@@ -13,6 +13,7 @@ from typing import Literal
 
 from raynas.nets.channels import Channels
 from raynas.nets.cyclic import cyclic_starts
+from raynas.space import Space
 from raynas.space.families.rules import CommonConstants
 
 Side = Literal["left", "right"]
@@ -20,6 +21,13 @@ Sharing = Callable[[int, int], Channels]
 
 SIDES: dict[str, tuple[Side | None, ...]] = {"ordinal": (None,), "cyclic": (None,), "bilateral": ("left", "right")}
 """The paths of each pattern; each is trained, and a score is from the mean of their logits."""
+
+
+def sides_of(space: Space) -> tuple[Side | None, ...]:
+    """The paths of a space's networks. In a one-point space every width is the whole axis, whatever the pattern."""
+    alone = all(len(dimension.choices) == 1 for dimension in space.dimensions)
+    return (None,) if alone else SIDES[space.constants.sharing]
+
 
 NESTED = frozenset({"ordinal"})
 """Patterns whose widths are prefixes of one another, which masks can therefore express."""

@@ -11,11 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.errors import UserError
-from raynas.nets.sharing import SIDES, Side
+from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
 
 Execution = Literal["auto", "groups", "masks"]
 SupernetT = TypeVar("SupernetT", bound="Supernet")
+
+
+def check_token_head(space: Space) -> None:
+    """Raises: UserError: networks of the space have no head for patches."""
+    if not space.constants.token_head:
+        raise UserError(f"space {space.name} has no token head: set its constant token_head: true")
 
 
 def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
@@ -87,8 +93,7 @@ class Supernet(nn.Module):
         self.space = space
         self.drop_path = 0.0
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
-        # In a one-point space every width is the whole axis, whatever the pattern.
-        self.sides = (None,) if self._only is not None else SIDES[space.constants.sharing]
+        self.sides = sides_of(space)
 
     def forward(
         self,
@@ -129,8 +134,8 @@ class Supernet(nn.Module):
             if self._only is None:
                 raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
             archs = self._only
-        if patches and not self.space.constants.token_head:
-            raise UserError(f"space {self.space.name} has no token head: set its constant token_head: true")
+        if patches:
+            check_token_head(self.space)
         if isinstance(archs, Mapping):
             arch = self._arch(archs)
             return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)

@@ -36,6 +36,10 @@ TIMED = ("latency", "throughput")
 """What is measured on a device and predicted in between: milliseconds of a batch, and images in a second."""
 
 
+SCORED = ("accuracy", "top5", "loss")
+"""What a score says of how good a network is; costs are computed by the search itself."""
+
+
 class LatencyConfig(Conditions):
     """How subnets are timed for a search, as in `Conditions`, and
 
@@ -60,8 +64,8 @@ class SearchConfig(Config):
 
     Attributes:
         name: `random`, `evolution`, `nsga2`, or the user's own ask/tell class or function as `module:object`.
-        objectives: what to make large or small, by name: a field of the score (`accuracy`), or `macs`, `params`,
-            `paper_macs`, `latency`, `throughput`, which the search computes itself.
+        objectives: what to make large or small, by name: a field of the score (`accuracy`, `top5`, `loss`), or `macs`,
+            `params`, `paper_macs`, `latency`, `throughput`, which the search computes itself.
         constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`, `latency` (milliseconds of a batch)
             and `throughput` (images in a second); null leaves a side open.
         latency: on what latency and throughput are measured; given where the search goes by one of them.
@@ -110,6 +114,9 @@ class SearchConfig(Config):
                     f"unknown search {shown(self.name)}{nearest(self.name, list(OPTIONS))}; your own: 'module:object'"
                 )
             return self
+        for key in self.objectives:
+            if key not in (known := (*SCORED, *COSTS, *TIMED)):
+                raise ValueError(f"objectives: no score or cost {shown(key)}{nearest(key, known)}")
         for key in self.options:
             if key not in OPTIONS[self.name]:
                 raise ValueError(f"options: search {self.name!r} has no {key!r}{nearest(key, OPTIONS[self.name])}")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from raynas.config import nearest, shown
+from raynas.config import holds_boolean, nearest, shown
 from raynas.costs import COSTS, sample_within
 from raynas.costs.alignment import aligned
 from raynas.errors import ConfigError
+from raynas.space import Distribution
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,12 +52,19 @@ def draw(
     """
     check_draw(align, within, uniform_over, dealt)
     if align is not None:
-        ((name, (low, high)),) = _read("align", align).items()
-        assert low is not None and high is not None
-        return space.decode(aligned(space, name, low, high).sample_codes(rng, n))
+        return space.decode(_aligned(space, align).sample_codes(rng, n))
     if within is not None:
-        return space.decode(sample_within(space, _read("within", within), rng, n, uniform_over))
+        return space.decode(sample_within(space, read_budget("within", within), rng, n, uniform_over))
     return space.decode(space.deal_codes(rng, n) if dealt else space.sample_codes(rng, n, uniform_over))
+
+
+def distribution(space: Space, uniform_over: Uniform = "dimensions", align: Budget | None = None) -> Distribution:
+    """What each arch that `draw` gives without `within` is drawn from, looked at alone: dealt archs are uniform, too.
+
+    Raises:
+        InfeasibleError: the space has no such archs.
+    """
+    return _aligned(space, align) if align is not None else Distribution.uniform(space, uniform_over)
 
 
 def check_draw(align: Any = None, within: Any = None, uniform_over: Any = "dimensions", dealt: Any = False) -> None:
@@ -67,24 +75,39 @@ def check_draw(align: Any = None, within: Any = None, uniform_over: Any = "dimen
     """
     if align is not None and within is not None:
         raise ConfigError("give align (the average meets a budget) or within (every arch does), not both")
+    if uniform_over not in ("dimensions", "archs"):
+        raise ConfigError(f"uniform_over is dimensions or archs, not {shown(uniform_over)}")
     if not isinstance(dealt, bool):
         raise ConfigError(f"dealt must be true or false, not {shown(dealt)}")
     if dealt and (align is not None or within is not None or uniform_over != "dimensions"):
         raise ConfigError("dealt archs are uniform over dimensions: leave out align, within and uniform_over")
     if within is not None:
-        _read("within", within)
+        read_budget("within", within)
     if align is not None:
-        bounds = _read("align", align)
+        bounds = read_budget("align", align)
         if len(bounds) != 1 or None in next(iter(bounds.values())):
             raise ConfigError("align: give one cost with both bounds, such as {macs: [0.9e+9, 1.0e+9]}")
         if uniform_over != "dimensions":
             raise ConfigError("align decides on the depths: it goes with uniform_over: dimensions alone")
 
 
-def _read(option: str, value: Any) -> dict[str, tuple[float | None, float | None]]:
+def _aligned(space: Space, align: Budget) -> Distribution:
+    ((name, (low, high)),) = read_budget("align", align).items()
+    assert low is not None and high is not None
+    return aligned(space, name, low, high)
+
+
+def read_budget(option: str, value: Any) -> dict[str, tuple[float | None, float | None]]:
+    """Bounds by cost as numbers; YAML reads some of them, such as 5e5, as text.
+
+    Raises:
+        ConfigError: they are not of that form; says what is wrong.
+    """
     try:
+        if holds_boolean(value, mapping=True):  # pydantic would read them as 0 and 1
+            raise ValueError("true and false are not numbers")
         bounds = _BUDGET.validate_python(value)
-    except pydantic.ValidationError as error:
+    except ValueError as error:  # pydantic's errors are such, too
         form = "{macs: [0.9e+9, 1.0e+9]}, null for an open side"
         raise ConfigError(f"{option}: give bounds by cost, such as {form}, not {shown(value)}") from error
     for name, (low, high) in bounds.items():

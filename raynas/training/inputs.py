@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from raynas.costs import cost
+from raynas.costs.expectation import expected_cost
 from raynas.data import Data, DataConfig, load_data
 from raynas.data.config import EMBEDDED
 from raynas.errors import UserError
+from raynas.nets.sharing import sides_of
 from raynas.preset import Preset
 from raynas.space import Space, load_space
+from raynas.training.draws import distribution
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
+from raynas.training.samplers import SAMPLERS, Pass, check_emitted, on_sides
 
-DRAWS = 200  # steps whose archs give the mean cost of a step
+_STEPS = 200
+"""Steps that are looked at together, spread evenly over the epochs."""
+
+_ERROR, _PATIENCE_S = 0.005, 2.0
+"""Where a mean cost comes from draws: its relative standard error that is enough, and the time after which any is."""
 
 
 def resolve_data(preset: Preset, space: Space) -> DataConfig:
@@ -75,16 +85,51 @@ class Estimate:
 
 
 def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe, train_on: str = "train") -> Estimate:
-    """Count what training will cost, from the archs that the sampler draws."""
-    sampler, rng = plan.build_sampler(), np.random.default_rng(recipe.seed)
-    macs = 0.0
-    for i in range(DRAWS):
-        opened = plan.open_space(space, i * recipe.epochs // DRAWS, recipe.epochs)
-        for this in sampler(opened, rng, lambda archs: [0.0] * len(archs)):
-            macs += float(cost(space, list(this.archs))["macs"].mean()) / DRAWS
+    """Count what training will cost, from what the sampler emits.
+
+    Raises:
+        UserError: the sampler cannot draw from this space.
+    """
     count = len(data.images(train_on))
     steps = max(1, count // recipe.batch_size)
+    macs = _mean_macs(space, plan, recipe)
     return Estimate(recipe.epochs * steps, recipe.epochs * steps * min(recipe.batch_size, count), macs)
+
+
+def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
+    """The mean MACs of a step: computed for our samplers, but for archs within bounds; else of what is drawn."""
+    sampler, rng = plan.build_sampler(), np.random.default_rng(recipe.seed)
+    opened = [plan.open_space(space, i * recipe.epochs // _STEPS, recipe.epochs) for i in range(_STEPS)]
+
+    def passes(of: Space) -> list[Pass]:
+        emitted = sampler(of, rng, lambda archs: [0.0] * len(archs))
+        check_emitted(emitted)
+        return on_sides(emitted, sides_of(space))
+
+    options = plan.sampler.options
+    if plan.sampler.name in SAMPLERS and options.get("within") is None:
+        draws = {name: options[name] for name in ("uniform_over", "align") if name in options}
+        means = {}
+        for of in set(opened):
+            step = passes(of)
+            drawn = expected_cost(distribution(of, **draws))["macs"]
+            fixed = [this for this in step if this.role in ("largest", "smallest")]
+            means[of] = drawn * (len(step) - len(fixed)) + _macs(space, [fixed])[0]
+        return float(np.mean([means[of] for of in opened]))
+    began = time.monotonic()
+    macs = np.empty(0)
+    while True:
+        macs = np.append(macs, _macs(space, [passes(of) for of in opened]))
+        error = macs.std() / len(macs) ** 0.5
+        if error <= _ERROR * macs.mean() or time.monotonic() - began > _PATIENCE_S:
+            return float(macs.mean())
+
+
+def _macs(space: Space, steps: Sequence[Sequence[Pass]]) -> np.ndarray:
+    """The MACs over one image of all passes of each step, [steps]; the archs of one pass share its images."""
+    runs = [(i, arch, 1 / len(this.archs)) for i, step in enumerate(steps) for this in step for arch in this.archs]
+    places, archs, shares = zip(*runs, strict=True) if runs else ((), (), ())
+    return np.bincount(places, np.multiply(shares, cost(space, archs)["macs"]), minlength=len(steps))
 
 
 def _giga(number: float) -> str:

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from raynas.cluster import ray_cluster
+from raynas.config import Document, validate
 from raynas.data import Data, DataConfig
 from raynas.errors import ConfigError, TrainingCollapsed, UserError
 from raynas.phases import phase
-from raynas.preset import Preset, load_preset, override
+from raynas.preset import Preset, check_later, load_preset, override
 from raynas.results import RunDir
 from raynas.space import Space
 from raynas.space.counting import shown_count
@@ -30,6 +31,7 @@ from raynas.training.inputs import estimate, load_inputs, resolve_data
 from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
 from raynas.training.record import WHAT, Recorder, write_supernet
+from raynas.training.rehearsal import rehearse
 
 RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
 STATE = "state.pt"
@@ -71,7 +73,8 @@ def train(
         `training`, `probes` and `phases`.
 
     Raises:
-        ConfigError: preset, data and number of workers do not fit each other.
+        ConfigError: preset, data and number of workers do not fit each other, or what comes after training is wrong.
+        InfeasibleError: nothing in the space meets the sampler's budget, or the search's constraints.
         RunDirError: the run directory is in use, or began with other settings.
         TrainingCollapsed: training broke down twice; the message is the verdict.
         UserError: the cluster has not the resources, or training failed for good.
@@ -83,6 +86,11 @@ def train(
     micro_batch = recipe.micro_batch(workers)
     if recipe.amp == "fp16" and not use_gpu:
         raise ConfigError("recipe.amp fp16 needs GPUs: train with use_gpu, or set recipe.amp to none (or bf16)")
+
+    # What can be refused is refused before anything is written: a run directory remembers what it began with.
+    rehearse(space, images, preset.plan, recipe, workers)
+    check_later(preset, space, progress)
+    estimated = estimate(space, images, preset.plan, recipe)
 
     run = RunDir(run_dir, create=True)
     with run.lock():
@@ -96,7 +104,7 @@ def train(
             f"training the supernet of {space.name} ({shown_count(space.cardinality())} archs) on {images.name}: "
             f"{len(images.train):,} images, {recipe.epochs} epochs, sampler {preset.plan.sampler.name}"
         )
-        progress(f"  {estimate(space, images, preset.plan, recipe)}")
+        progress(f"  {estimated}")
         base = f"{recipe.lr:g} per {recipe.lr_base_batch}" if recipe.lr_base_batch else "as given"
         progress(
             f"  {workers} worker(s) x {micro_batch} images"
@@ -340,7 +348,7 @@ def _worker(config: dict[str, Any]) -> None:
         if context.device.type == "cpu":
             assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             torch.set_num_threads(max(1, int(assigned)))
-        preset = Preset.model_validate(config["preset"])
+        preset = validate(Preset, Document(config["preset"], "preset"))  # parts of the user's own are imported again
         space, data = load_inputs(preset, Space.from_dict(config["space"]))
         train_loop(space, data, preset.plan, preset.recipe, context)
     except UserError as error:

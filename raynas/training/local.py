@@ -17,6 +17,7 @@ from raynas.training.context import Event, LocalContext
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
+from raynas.training.rehearsal import rehearse
 
 SETTINGS = "settings.json"
 
@@ -78,6 +79,7 @@ def train_network(
         recipe = recipe.model_copy(update={"seed": seed})
     plan = plan or Plan()
     if out_dir is not None:
+        rehearse(space, data, plan, recipe, train_on=train_on)  # before the folder remembers the settings
         _check_settings(Path(out_dir), space, data, recipe, plan, train_on)
     context = LocalContext(
         None if out_dir is None else Path(out_dir) / "checkpoints", recipe.checkpoints.keep, on_event, device

@@ -22,8 +22,8 @@ from raynas.training.context import LocalContext, average_buffers, check_ranks_a
 from raynas.training.gradients import GradientPolicy, Gradients, accumulating, average
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.plan import Plan
-from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule
-from raynas.training.samplers import Pass, on_sides
+from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule, check_pairs
+from raynas.training.samplers import Pass, check_emitted, check_rows, on_sides
 from raynas.training.sorting import sort_channels
 from raynas.training.state import TrainingState
 from raynas.training.streams import derive
@@ -110,11 +110,7 @@ def train_loop(
         )
 
     loader = load_images()
-    if recipe.mixes and loader.batch_size % (2 * recipe.accumulate):
-        raise ConfigError(
-            f"recipe: Mixup and CutMix pair the images of a micro-batch, and the training set fills only "
-            f"{loader.batch_size} images a worker and step: set recipe.batch_size below the number of training images"
-        )
+    check_pairs(recipe, loader.batch_size)
     schedule = build_schedule(recipe, state.optimizer, len(loader))
     step = Step(
         space=space,
@@ -220,8 +216,7 @@ def train_step(
     accumulate = step.recipe.accumulate
     batches = [step.mixer(*batch) for batch in zip(images.chunk(accumulate), labels.chunk(accumulate), strict=True)]
     drawn = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
-    if not drawn:
-        raise ConfigError("plan: the sampler emitted no pass")
+    check_emitted(drawn)
     passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
     names = step.policy.assign(passes)
     sets: dict[str, Gradients] = {name: [None] * len(step.parameters) for name in names}
@@ -259,11 +254,7 @@ def run_pass(model: nn.Module, images: Tensor, this: Pass, patches: bool) -> Ten
     Raises:
         ConfigError: the batch has fewer images than archs.
     """
-    if len(this.archs) > len(images):
-        raise ConfigError(
-            f"plan: {len(this.archs)} archs share a micro-batch of {len(images)} images, and some would get none: "
-            "let the sampler emit fewer, or enlarge recipe.batch_size"
-        )
+    check_rows(this, len(images))
     archs = this.archs[0] if len(this.archs) == 1 else list(this.archs)
     options: dict[str, Any] = {"side": this.side} if this.side is not None else {}
     return model(images, archs, **options, **({"patches": True} if patches else {}))

@@ -10,11 +10,13 @@ An objective is a function `(this, logits, targets, outputs, **options) -> scala
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from raynas.config import shown
 from raynas.errors import ConfigError
 from raynas.training.samplers import Pass
 
@@ -33,8 +35,10 @@ def inplace_distillation(
     (Hinton's scaling).
 
     Raises:
-        ConfigError: no pass named `largest` came before.
+        ConfigError: no pass named `largest` came before, or the temperature is none.
     """
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature of inplace_distillation must be a number above 0, not {shown(temperature)}")
     if this.role == "largest":
         return cross_entropy(logits, targets)
     if "largest" not in outputs:

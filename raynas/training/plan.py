@@ -12,10 +12,9 @@ from pydantic import Field
 
 from raynas.config import Config, load_object, nearest
 from raynas.errors import ConfigError
-from raynas.training.draws import DRAW_OPTIONS, check_draw
 from raynas.training.gradients import POLICIES, GradientPolicy
 from raynas.training.objectives import OBJECTIVES
-from raynas.training.samplers import SAMPLERS
+from raynas.training.samplers import SAMPLERS, checked_options
 
 if TYPE_CHECKING:
     from raynas.space import Space
@@ -71,9 +70,7 @@ class Plan(Config):
     @classmethod
     def _sampler(cls, part: SamplerPart) -> SamplerPart:
         _with_options(part, SAMPLERS, "sampler", given=3)
-        if part.name in SAMPLERS:
-            check_draw(**{key: part.options[key] for key in DRAW_OPTIONS if key in part.options})
-        return part
+        return part.model_copy(update=checked_options(part.options)) if part.name in SAMPLERS else part
 
     @pydantic.model_validator(mode="after")
     def _widening_without_budget(self) -> Plan:

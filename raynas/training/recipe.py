@@ -166,6 +166,15 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
         raise ConfigError(f"recipe.opt {recipe.opt!r} {recipe.opt_args or ''}: {error}") from error
 
 
+def check_pairs(recipe: Recipe, images: int) -> None:
+    """Raises: ConfigError: a worker's images of a step cannot be paired in its micro-batches, where they are mixed."""
+    if recipe.mixes and images % (2 * recipe.accumulate):
+        raise ConfigError(
+            f"recipe: Mixup and CutMix pair the images of a micro-batch, and the training set fills only "
+            f"{images} images a worker and step: set recipe.batch_size below the number of training images"
+        )
+
+
 def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Scheduler:
     """timm's schedule over updates: `schedule.step_update(n)` sets the rates of update n, a function of n alone."""
     from timm.scheduler import create_scheduler_v2

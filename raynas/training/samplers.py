@@ -6,13 +6,13 @@ so that the same seed gives the same archs on every rank, and the Generator's st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raynas.config import shown
 from raynas.errors import ConfigError
-from raynas.training.draws import Budget, draw
+from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,21 @@ def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]
     ]
 
 
+def check_emitted(passes: Sequence[Pass]) -> None:
+    """Raises: ConfigError: a step has no pass."""
+    if not passes:
+        raise ConfigError("plan: the sampler emitted no pass")
+
+
+def check_rows(this: Pass, images: int) -> None:
+    """Raises: ConfigError: a micro-batch has fewer images than the pass has archs."""
+    if len(this.archs) > images:
+        raise ConfigError(
+            f"plan: {len(this.archs)} archs share a micro-batch of {images} images, and some would get none: "
+            "let the sampler emit fewer, or enlarge recipe.batch_size"
+        )
+
+
 def mixed(
     space: Space,
     rng: np.random.Generator,
@@ -77,8 +92,7 @@ def mixed(
     Raises:
         ConfigError: there are none.
     """
-    if type(archs) is not int or archs < 1:
-        raise ConfigError(f"sampler 'mixed': archs must be a whole number from 1 on, not {shown(archs)}")
+    _check_count("archs", archs)
     return [Pass("mixed", "mixed", tuple(draw(space, rng, archs, uniform_over, align, within, dealt)))]
 
 
@@ -109,7 +123,11 @@ def sandwich(
     """The sandwich rule: the largest subnet, the smallest, `random` drawn ones, then one update (S3; BigNAS).
 
     The other options say how the random ones are drawn; see `raynas.training.draws`.
+
+    Raises:
+        ConfigError: `random` is no number of archs.
     """
+    _check_count("random", random)
     drawn = draw(space, rng, random, uniform_over, align, within, dealt)
     return [
         Pass("largest", "largest", (space.largest(),)),
@@ -119,3 +137,28 @@ def sandwich(
 
 
 SAMPLERS = {"single_path": single_path, "sandwich": sandwich, "mixed": mixed}
+
+COUNTS = {"random": 0, "archs": 1}
+"""The options of our samplers that count archs, each with the least that it may be."""
+
+MOST = 10_000
+"""Far more archs than a step can run; more would not even be drawn."""
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one of our samplers, budgets as numbers, so that equal ones are recorded alike.
+
+    Raises:
+        ConfigError: an option is wrong, whatever the space.
+    """
+    for name in COUNTS.keys() & options:
+        _check_count(name, options[name])
+    check_draw(**{name: options[name] for name in DRAW_OPTIONS if name in options})
+    budgets = [name for name in ("align", "within") if options.get(name) is not None]
+    return {**options, **{name: read_budget(name, options[name]) for name in budgets}}
+
+
+def _check_count(name: str, value: Any) -> None:
+    least = COUNTS[name]
+    if type(value) is not int or not least <= value <= MOST:
+        raise ConfigError(f"{name} must be a whole number from {least} to {MOST:,}, not {shown(value)}")

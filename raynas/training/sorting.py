@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raynas.errors import ConfigError
+from raynas.space import Space
 
 
 @torch.no_grad()
@@ -27,8 +28,7 @@ def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Mo
         ConfigError: the space's widths are not prefixes, or the optimiser keeps something else than one number for each
             weight.
     """
-    if model.space.constants.sharing != "ordinal":  # type: ignore[union-attr]
-        raise ConfigError("plan.sort_channels: narrow widths are the first channels with sharing: ordinal alone")
+    check_sortable(model.space)  # type: ignore[arg-type]
     parameters = dict(model.named_parameters())
     averaged = {} if ema is None else dict(ema.named_parameters())
     for group in model.exchangeable():  # type: ignore[operator]
@@ -39,6 +39,12 @@ def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Mo
             for tensor in (parameters[name], *_remembered(optimizer, parameters[name]), *copies):
                 units = _units(tensor, *axis)
                 units.copy_(units[order])
+
+
+def check_sortable(space: Space) -> None:
+    """Raises: ConfigError: narrow widths of the space's networks are not the first channels."""
+    if space.constants.sharing != "ordinal":
+        raise ConfigError("plan.sort_channels: narrow widths are the first channels with sharing: ordinal alone")
 
 
 def _units(tensor: Tensor, dim: int, entries: int) -> Tensor:

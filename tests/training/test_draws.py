@@ -13,6 +13,7 @@ from raynas.costs import cost, span
 from raynas.costs.alignment import dropping
 from raynas.costs.expectation import expected_cost
 from raynas.errors import ConfigError, InfeasibleError
+from raynas.results.run_dir import plain
 from raynas.space import load_space
 from raynas.training.inputs import estimate
 from raynas.training.plan import Plan
@@ -68,6 +69,8 @@ def test_the_generators_state_is_all_there_is_to_resume() -> None:
         ("align: 1.0e+6", "align: give bounds by cost, such as {macs: [0.9e+9, 1.0e+9]}, null for an open side, not"),
         ("within: {macs: [1, 2, 3]}", "within: give bounds by cost"),
         ("within: {mac: [1, 2]}", "within: no cost 'mac' (did you mean 'macs'?)"),
+        ("align: {macs: [true, false]}", "align: give bounds by cost"),
+        ("uniform_over: arch", "uniform_over is dimensions or archs, not 'arch'"),
         ("within: {macs: [2.0e+6, 1.0e+6]}", "within: macs: the lower bound 2e+06 is above the upper bound 1e+06"),
     ],
 )
@@ -107,9 +110,65 @@ def test_a_mixed_pass_that_cannot_be(sampler: dict[str, object], message: str) -
         plan(sampler)
 
 
-def test_no_archs_in_a_mixed_pass() -> None:
-    with pytest.raises(ConfigError, match="archs must be a whole number from 1 on, not 0"):
-        plan({"name": "mixed", "archs": 0}).build_sampler()(SPACE, np.random.default_rng(0), no_losses)
+@pytest.mark.parametrize("value", [-1, 10**12, 2.0, "two", True, None])
+def test_numbers_of_archs_that_are_none(value: object) -> None:
+    for sampler in ({"name": "mixed", "archs": value}, {"name": "sandwich", "random": value}):
+        with pytest.raises(ValueError, match="must be a whole number from"):
+            plan(sampler)
+    with pytest.raises(ValueError, match="archs must be a whole number from 1 to"):
+        plan({"name": "mixed", "archs": 0})
+
+
+def test_equal_budgets_are_equal_settings() -> None:
+    """YAML reads 5e5 as text and 500000 as a whole number."""
+    budgets = ("[5.0e+5, 8.0e+5]", "[5e5, 8e5]", "[500000, '800000']")
+    texts = [f"sampler: {{name: single_path, align: {{macs: {budget}}}}}" for budget in budgets]
+    first, *rest = [validate(Plan, parse_yaml(text, "p.yaml")) for text in texts]
+    assert all(plain(other) == plain(first) and other == first for other in rest)
+
+
+BILATERAL = SPACE.replace(constants=SPACE.constants.model_copy(update={"sharing": "bilateral"}))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "passes"),
+    [("single_path", (0, 1)), ({"name": "sandwich", "random": 3}, (1, 3)), ({"name": "mixed", "archs": 3}, (0, 1))],
+)
+@pytest.mark.parametrize("uniform_over", ["archs", "dimensions"])
+def test_the_estimate_is_what_all_archs_cost(sampler: Any, passes: tuple[int, int], uniform_over: Any) -> None:
+    """By listing the space's archs; where dimensions are uniform, both depths are equally likely.
+
+    In a bilateral supernet everything but the largest arch, of all channels, runs on both sides.
+    """
+    options = {"name": sampler} if isinstance(sampler, str) else sampler
+    step = plan({**options, "uniform_over": uniform_over})
+    archs = list(SPACE.enumerate())
+    macs, depths = cost(SPACE, archs)["macs"], np.array([arch["depth"] for arch in archs])
+    mean = np.mean([macs[depths == 1].mean(), macs[depths == 2].mean()])
+    mean = macs.mean() if uniform_over == "archs" else mean
+    extremes, random = passes
+    expected = extremes * (macs.max() + macs.min()) + random * mean
+    assert estimate(SPACE, few(), step, recipe()).macs == pytest.approx(expected)
+    on_both = extremes * (macs.max() + 2 * macs.min()) + 2 * random * mean
+    assert estimate(BILATERAL, few(), step, recipe()).macs == pytest.approx(on_both)
+
+
+def test_the_estimate_of_a_budget() -> None:
+    """An aligned sampler costs the middle of its window; archs within bounds cost the mean of those that there are."""
+    step = plan({"name": "single_path", "align": {"macs": [5.0e3, 6.0e3]}})
+    assert estimate(BILATERAL, few(), step, recipe()).macs == pytest.approx(2 * 5.5e3)
+    macs = cost(SPACE, list(SPACE.enumerate()))["macs"]
+    bound = float(np.median(macs))
+    step = plan({"name": "single_path", "within": {"macs": [None, bound]}, "uniform_over": "archs"})
+    assert estimate(SPACE, few(), step, recipe()).macs == pytest.approx(macs[macs <= bound].mean(), rel=0.02)
+
+
+def test_the_estimate_of_a_space_that_opens() -> None:
+    """In a quarter of 40 epochs the largest arch alone (every choice is one of two), which has one side."""
+    macs = cost(SPACE, list(SPACE.enumerate()))["macs"]
+    mean = estimate(SPACE, few(), plan(), recipe(epochs=40)).macs
+    opening = estimate(BILATERAL, few(), plan(widening=0.25), recipe(epochs=40)).macs
+    assert opening == pytest.approx(2 * (macs.max() / 4 + mean * 3 / 4))
 
 
 def test_the_space_opens_over_the_epochs() -> None:

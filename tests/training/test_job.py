@@ -13,7 +13,8 @@ from safetensors.torch import load
 from training_parts import SPACE, plan, recipe
 
 from raynas.errors import ConfigError, RunDirError, UserError
-from raynas.preset import Preset
+from raynas.preset import Preset, check_later, load_preset, override
+from raynas.space import load_space
 from raynas.training import train
 from raynas.training.loop import train_loop
 
@@ -80,9 +81,13 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
         train(preset(tmp_path), run_dir=tmp_path / "run", overrides={"recipe.lr": 1e-3})
 
 
-def test_a_mistake_found_by_a_worker_is_told_in_one_line(ray_session: None, tmp_path: Path) -> None:
-    wrong = {"plan.objective": "inplace_distillation"}
-    with pytest.raises(ConfigError, match="needs a sampler whose first pass is the largest") as caught:
+def test_a_mistake_found_by_a_worker_is_told_in_one_line(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here_alone.py").write_text("from raynas.training.objectives import labels\n")
+    monkeypatch.syspath_prepend(tmp_path)  # of this process, and not of workers
+    wrong = {"plan.objective": "here_alone:labels"}
+    with pytest.raises(ConfigError, match="'here_alone:labels' cannot be imported") as caught:
         train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong, progress=lambda line: None)
     assert "\n" not in str(caught.value)
 
@@ -100,3 +105,41 @@ def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: P
     with pytest.raises(UserError, match="names no dataset"):
         train("autoformer", run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"plan.sampler.align": {"macs": [1, 2]}}, "no probability of dropping blocks"),
+        ({"plan.sampler.within": {"macs": [1, 2]}}, "this space spans"),
+        ({"plan.sampler": {"name": "mixed", "archs": 97}}, "97 archs share a micro-batch of 96 images"),
+        ({"plan.objective": "inplace_distillation"}, "first pass is the largest"),
+        ({"plan.sampler": "sandwich", "plan.objective": {"name": "inplace_distillation", "temperature": "hot"}}, "hot"),
+        ({"recipe.token_labels": {}}, "has no token head"),
+        ({"recipe.opt": "adamm"}, "recipe.opt 'adamm'"),
+        ({"recipe.augment.auto_augment": "best"}, "auto_augment: 'best'"),
+        ({"search.options": {"parents": 0}}, "search: parents must be an integer of at least 1, not 0"),
+        ({"search.options": {"population": float("nan")}}, "search: population must be an integer"),
+        ({"search.constraints": {"macs": [1, 2]}}, "search: no arch has macs in"),
+        ({"search.objectives": {"latencyy": "min"}}, "no score or cost 'latencyy'"),
+        ({"retrain.recipe": {"token_labels": {}}}, "has no token head"),
+        ({"reference": "digits/dei"}, "did you mean 'digits/deit'"),
+    ],
+)
+def test_what_is_refused_leaves_no_run_directory(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    """Else the corrected command would be refused, too: train began with other settings."""
+    with pytest.raises(UserError) as caught:
+        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong, progress=lambda line: None)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_search_of_the_users_own_that_cannot_be_made_here_is_noted() -> None:
+    """It may be at home where it will run; and a limit on latency waits for the device."""
+    notes: list[str] = []
+    elsewhere = {"search": {"name": "not_installed_here:Search"}}
+    check_later(override(load_preset("digits"), elsewhere), load_space("digits/vit"), notes.append)
+    assert len(notes) == 1 and "not_installed_here" in notes[0]
+    timed = {"search.latency": {"device": "cuda"}, "search.constraints.latency": [None, 1e-9]}
+    check_later(override(load_preset("digits"), timed), load_space("digits/vit"), notes.append)
+    assert len(notes) == 1

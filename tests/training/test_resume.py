@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_parts import SPACE, few, plan, recipe, same
 
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.training.context import LocalContext, State
 from raynas.training.local import train_network
 from raynas.training.loop import train_loop
@@ -75,6 +75,12 @@ def test_finished_training_returns_at_once(tmp_path: Path) -> None:
     assert same(first.weights, again.weights)
     assert [event["kind"] for event in events] == ["message", "history"]
     assert events[0]["text"] == "  going on after epoch 3, step 9"
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no token head"):
+        train_network(SPACE, few(), recipe(token_labels={}), out_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""What training would refuse once it runs, refused before it begins: without a network, an image or a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from raynas.data import Data
+from raynas.data.loader import images_per_rank
+from raynas.data.transforms import image_transform
+from raynas.nets import build_supernet
+from raynas.nets.supernet import check_token_head
+from raynas.space import Space
+from raynas.training.objectives import OBJECTIVES
+from raynas.training.plan import Plan
+from raynas.training.recipe import Recipe, build_optimizer, build_schedule, check_pairs
+from raynas.training.samplers import Pass, check_emitted, check_rows
+from raynas.training.sorting import check_sortable
+
+
+def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int = 1, train_on: str = "train") -> None:
+    """Refuse what cannot be trained so.
+
+    Args:
+        space: with the data's image size, channels and classes.
+
+    Raises:
+        UserError: plan and recipe do not fit each other, the space, the data or the number of workers.
+    """
+    check_recipe(space, recipe)
+    if recipe.augment.needs_images:
+        image_transform(recipe.augment, data.images(train_on).geometry, data.mean, data.std)
+    images = images_per_rank(len(data.images(train_on)), recipe.micro_batch(workers) * recipe.accumulate, workers)
+    check_pairs(recipe, images)
+    if plan.sort_channels:
+        check_sortable(space)
+    rng = np.random.default_rng(recipe.seed)
+    for epoch in (0, recipe.epochs - 1):
+        opened = plan.open_space(space, epoch, recipe.epochs)
+        passes = plan.build_sampler()(opened, rng, lambda archs: [0.0] * len(archs))
+        check_emitted(passes)
+        for this in passes:
+            check_rows(this, -(-images // recipe.accumulate))
+        _check_objective(plan, passes)
+
+
+def check_recipe(space: Space, recipe: Recipe) -> None:
+    """Refuse a recipe that no network of the space can be trained by.
+
+    Raises:
+        UserError: the optimiser does not take its arguments, or patches can have no labels.
+    """
+    build_schedule(recipe, build_optimizer(recipe, nn.Linear(1, 1)), steps_per_epoch=1)
+    if recipe.token_labels is not None:
+        check_token_head(space)
+        with torch.device("meta"):
+            _ = build_supernet(space).token_grid
+
+
+def _check_objective(plan: Plan, passes: list[Pass]) -> None:
+    """Only our own: another's may want what the workers alone have, such as a GPU."""
+    if plan.objective.name not in OBJECTIVES:
+        return
+    objective, outputs = plan.build_objective(), {}
+    for this in passes:
+        outputs[this.name] = torch.zeros(1, 2)
+        objective(this, outputs[this.name], torch.full((1, 2), 0.5), outputs)
