@@ -165,11 +165,16 @@ def load_weights(run: RunDir, network: Network) -> Supernet:
     """A network of a run, ready to be called.
 
     Raises:
-        UserError: its files are missing or do not fit each other.
+        UserError: its files are missing or do not fit each other, or its weights are not finite.
     """
+    from raynas.nets.released import check_finite
+
     if network.path is None:
-        return inherited(run, network.arch)
-    return build(network.arch, run.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), f"{run.name}/{network.path}")
+        model = inherited(run, network.arch)
+    else:
+        model = build(network.arch, run.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), f"{run.name}/{network.path}")
+    check_finite(model.state_dict(), f"{run.name}/{network.path or 'supernet.safetensors'}")
+    return model
 
 
 def trained_networks(run: RunDir) -> list[Network]:

@@ -109,6 +109,12 @@ def rank(
         scores = [scorer.score(bucket) for bucket in sample.buckets]
         other_scores = scorer.score(others)
     everything = [row for each in scores for row in each]
+    if failed := [row for row in everything if row["accuracy"] is None]:
+        told = f"{len(failed):,} of {len(everything):,} subnets could not be scored: {failed[0]['reason']}"
+        if len(failed) == len(everything):
+            raise UserError(f"{run.name}: {told}")
+        if progress is not None:
+            progress(told)
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}

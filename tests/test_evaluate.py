@@ -67,7 +67,7 @@ def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(torch.nan, r"supernet\.safetensors: norm\.bias holds NaN"), (3e38, "are finite, its outputs are not")],
+    [(torch.nan, r"supernet\.safetensors: norm\.bias holds NaN"), (3e38, "weights are finite and outputs are not")],
 )
 def test_outputs_that_are_not_finite_are_one_line(run: RunDir, value: float, said: str) -> None:
     state = load(run.read_bytes("supernet.safetensors"))

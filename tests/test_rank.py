@@ -11,12 +11,14 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load, save
 from scipy import stats
 from small_run import PRESET, SPACE, small_run
 
 from raynas.cli import main
 from raynas.costs import cost, span
 from raynas.errors import UserError
+from raynas.nets.weights import weights_fingerprint
 from raynas.preset import override
 from raynas.rank import correlations, rank_lines, rank_run, sample_by_budget
 from raynas.results import RunDir
@@ -148,6 +150,16 @@ def test_options_without_effect_are_refused(
 ) -> None:
     assert main(["rank", ranked.uri, "--archs", "8", "--replicas", "0", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_subnets_that_cannot_be_scored_are_told(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    state = load(run.read_bytes("supernet.safetensors"))
+    state["norm.bias"][:] = torch.nan
+    run.write_bytes("supernet.safetensors", save(state))
+    run.write_json("supernet.json", {"fingerprint": weights_fingerprint(state), "seed": 0})
+    with pytest.raises(UserError, match=r"8 of 8 subnets could not be scored: .*logits are not finite"):
+        rank_run(run, LocalScorer(run), PRESET.retrain_recipe, archs=8, buckets=2)
 
 
 def test_fewer_than_wanted_are_told(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,8 +57,9 @@ def check_finite(state: Mapping[str, Tensor], source: str) -> None:
     Raises:
         UserError: a tensor has values that are not finite in float32; the message names the first.
     """
-    held = {name: tensor for name, tensor in state.items() if not tensor.is_meta}  # which has no values
-    broken = [name for name, tensor in held.items() if not tensor.float().isfinite().all()]
+    valued = {name: tensor for name, tensor in state.items() if not tensor.is_meta}
+    broken = [name for name, tensor in valued.items() if not tensor.float().isfinite().all()]
     if broken:
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-        raise UserError(f"{source}: {broken[0]}{more} holds NaN or infinite values: give weights that are finite")
+        held = f"{broken[0]}{more} holds NaN or infinite values"
+        raise UserError(f"{source}: {held}: train it again, or give other weights")
