@@ -109,7 +109,9 @@ def norm(kind: str, seed: int) -> list[Row]:
     try:
         space = load_space("digits/vit_resnas")
         plan = {"sampler": {"name": "mixed", "archs": 8}, "widening": 0.25}
-        supernet, history = train(space, "digits", {**SUPERNET, "epochs": 60, "health": {"probe_every": 60}}, seed, plan)
+        supernet, history = train(
+            space, "digits", {**SUPERNET, "epochs": 60, "health": {"probe_every": 60}}, seed, plan
+        )
         inside = [accuracy_within(supernet, arch) for arch in sampled(space, 50)]
     finally:
         layers.masked_norm = exact
