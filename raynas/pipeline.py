@@ -158,7 +158,7 @@ def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[
     else:
         space, data = load_inputs(preset)
         rehearse(space, data, preset.plan, preset.recipe, workers)
-    check_later(preset, space, say)
+    check_later(preset, space, note=lambda line: None)  # a search that cannot be made here is an error: see below
     settings = time_space(run, Settings(search=preset.search), progress=say, space=space)
     build(run, settings, space)
     return settings
