@@ -113,7 +113,8 @@ def pipeline(
         choose_winner(run, random, baseline_search, BASELINE, story.tell)
         winner = find_arch(run, "best")
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
-        with story.stage(4, "Retraining the winner", "on its own, and the hand-designed reference beside it"):
+        beside = "" if preset.reference is None else ", and the hand-designed reference beside it"
+        with story.stage(4, "Retraining the winner", f"on its own{beside}"):
             reference = make_reference(run, preset, winner, space)
             retrained = retrain_with_reference(run, preset, winner, reference, story.tell)
             finetune_winner(run, preset, retrained, story.tell)

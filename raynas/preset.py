@@ -173,10 +173,13 @@ def check_later(preset: Preset, space: Space, note: Callable[[str], None] = prin
     for recipe in (preset.retrain_recipe, *([preset.finetune_recipe] if retrain.finetune else [])):
         recipe.micro_batch(workers=1)
         check_recipe(space.fix(space.largest()), recipe)
-    if retrain.start == "inherited" and preset.reference is not None:
-        preset.recipe.micro_batch(workers=1)  # of the reference
-    if preset.reference is not None:
-        reference_shape(preset.reference, space)
+    if preset.reference is not None:  # it is trained from scratch, whatever the winner starts from
+        recipe = preset.recipe if retrain.start == "inherited" else preset.retrain_recipe
+        recipe.micro_batch(workers=1)
+        try:
+            check_recipe(reference_shape(preset.reference, space)[1], recipe)
+        except UserError as error:
+            raise type(error)(f"reference {preset.reference}: {error}") from error
     if retrain.finetune is not None and space.with_input(size=retrain.finetune.size) == space:
         raise UserError("retrain.finetune.size is the size of the images already: give another, or no finetune")
     try:

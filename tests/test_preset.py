@@ -9,7 +9,7 @@ import pytest
 from raynas.config import parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
-from raynas.preset import load_preset, override, parse_overrides
+from raynas.preset import check_later, load_preset, override, parse_overrides
 from raynas.space import load_arch, load_space
 
 WRONG = """\
@@ -183,3 +183,10 @@ def test_the_plan_in_the_documentation_is_one() -> None:
     parts = parse_yaml(page.split("```yaml\n")[1].split("```")[0], "docs").data
     changed = override(load_preset("digits/preset_vit_resnas"), parts)
     assert changed.plan.sampler.options == {"archs": 4} and changed.plan.widening == 0.25
+
+
+def test_a_reference_that_the_recipe_cannot_train_is_told_before_the_training() -> None:
+    preset = load_preset("digits/preset_vit_resnas", {"reference": "digits/deit"})
+    with pytest.raises(UserError, match=r"^reference digits/deit: space digits/vit has no token head"):
+        check_later(preset, load_space("digits/vit_resnas"))
+    check_later(load_preset("digits/preset_vit_resnas"), load_space("digits/vit_resnas"))
