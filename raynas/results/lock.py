@@ -27,6 +27,7 @@ from raynas.results.filesystem import write_whole
 
 HEARTBEAT_S = 10.0
 EXPIRY_S = 40.0
+_READS, _REREAD_S = 5, 0.1
 _SETTLE_S = 0.5  # after writing a lease, long enough that a rival's write would show
 
 _guard = threading.RLock()
@@ -96,13 +97,19 @@ class _LeaseLock(Lock):
                 raise _busy(self._name, current)
 
     def _read(self) -> dict[str, Any]:
-        try:
-            with self._fs.open_input_stream(self._path) as stream:
-                return _parse(stream.read().decode(errors="replace"))
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise RunDirError(f"{self._name}: its lease cannot be read: {error}") from error
+        """The lease as it stands; nothing where there is none, or what there is makes no sense for a while."""
+        for _ in range(_READS):
+            try:
+                with self._fs.open_input_stream(self._path) as stream:
+                    lease = _parse(stream.read().decode(errors="replace"))
+            except FileNotFoundError:
+                return {}
+            except OSError as error:
+                raise RunDirError(f"{self._name}: its lease cannot be read: {error}") from error
+            if lease:
+                return lease
+            time.sleep(_REREAD_S)  # a store may show a part of what is being written: that is no free run directory
+        return {}
 
     def _renew(self) -> None:
         write_whole(self._fs, self._path, json.dumps({**self._owner, "renewed": time.time()}).encode())

@@ -110,8 +110,11 @@ class Space:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits hashed from everything but the name."""
-        definition = self.to_dict()
+        """Twelve hex digits hashed from everything but the name; a constant at its default is as if it were not there.
+
+        So a family that gets a new option leaves the fingerprints of the spaces that do not use it as they were.
+        """
+        definition = {**self.to_dict(), "constants": self.constants.model_dump(exclude_defaults=True)}
         del definition["name"]
         return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:12]
 
