@@ -8,82 +8,28 @@ same call goes on with the rest.
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from raynas.cluster import ray_cluster
-from raynas.data import DataConfig, decode, load_data
+from raynas.data import DataConfig
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
 from raynas.phases import phase
 from raynas.results import RunDir
-from raynas.scoring.core import Statistics, score_arch
-from raynas.scoring.replica import device_name
 from raynas.space import Arch
-from raynas.training.local import train_network
 from raynas.training.recipe import Recipe
+from raynas.training_jobs import Job, Result, Row, Size, train_all
 
 How = Literal["scratch", "finetuned"]
-Size = tuple[int, int]
-PROGRESS_S = 4.0
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One network to be trained.
-
-    Attributes:
-        arch: its architecture, in a space for its images.
-        recipe: with the seed of this network.
-        data: what to train on, at the run's image size.
-        train_on: `train` or `train+search`.
-        label: what progress lines call it.
-        start: the network whose weights it starts from; None for fresh ones.
-        size: of its images, where that is not the run's.
-        checkpoints: a local folder that every try of this job sees; None keeps none.
-    """
-
-    arch: Arch
-    recipe: Recipe
-    data: DataConfig
-    train_on: str
-    label: str
-    start: Network | None = None
-    size: Size | None = None
-    checkpoints: str | None = None
-
-    @property
-    def network(self) -> Network:
-        """What it will be."""
-        how = "scratch" if self.start is None else "finetuned" if self.start.path is None else "resized"
-        if self.start is not None and self.start.path is not None:
-            path = f"{self.start.path}-{how}"
-        else:
-            path = f"networks/{self.arch.id}-{how}-{self.recipe.seed}" + ("-all" if self.train_on != "train" else "")
-        if self.size is not None:
-            height, width = self.size
-            path += f"-{height}" if height == width else f"-{height}x{width}"
-        return Network(self.arch, how, self.recipe.seed, path)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a job gives back: weights by name, one history entry for each epoch, and the numbers of its row."""
-
-    weights: dict[str, Tensor]
-    history: list[Row]
-    row: Row
 
 
 def retrain(
@@ -219,7 +165,7 @@ def _train_and_keep(
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
     starts = [_weights_to_start_from(run, job) for job in todo]
     attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
-    with closing(_train_all(todo, starts, parallel, progress, attempt)) as finished:
+    with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
         for job, trained in finished:
             _keep(run, job, trained)
             progress(f"{job.label}: trained, {run.name}/{job.network.path}")
@@ -231,47 +177,6 @@ def _weights_to_start_from(run: RunDir, job: Job) -> dict[str, Tensor] | None:
     if job.start is None:
         return None
     return load_weights(run, job.start).resized(job.arch.space.input_size).state_dict()
-
-
-def train_one(job: Job, start: Mapping[str, Tensor] | None, tell: Callable[[Row], None], device: str) -> Result:
-    """Train the network of a job in this process.
-
-    Args:
-        job: what to train.
-        start: the weights to start from; None for fresh ones.
-        tell: called with progress events.
-        device: `cpu` or `cuda`.
-    """
-    data = load_data(job.data)
-    data = data if job.size is None else data.resized(job.size)
-    space = job.arch.space.fix(job.arch)
-    trained = train_network(
-        space,
-        data,
-        job.recipe,
-        out_dir=job.checkpoints,
-        init=start,
-        train_on=job.train_on,
-        device=device,
-        on_event=tell,
-    )
-    accuracy = None
-    if job.train_on == "train":  # else the search split has been trained on, and says nothing
-        model = build_supernet(space)
-        model.load_state_dict(trained.weights)
-        pixels, labels = (tensor.to(device) for tensor in decode(data.search, space.input_size, space.channels))
-        statistics = Statistics(data.mean, data.std)
-        score = score_arch(model.to(device).eval(), space.smallest(), pixels, labels, statistics)
-        accuracy = float(score.top1.mean())
-    row = {
-        "accuracy": accuracy,
-        "loss": trained.loss,
-        "epochs": job.recipe.epochs,
-        "seconds": trained.seconds,
-        "data": data.fingerprint,
-        "device": device_name(torch.device(device)),
-    }
-    return Result(trained.weights, trained.history, row)
 
 
 def _with_checkpoints(run: RunDir, job: Job) -> Job:
@@ -317,118 +222,3 @@ def _keep(run: RunDir, job: Job, trained: Result) -> None:
     run.store.append("networks", [row])
     if job.checkpoints is not None:
         shutil.rmtree(job.checkpoints, ignore_errors=True)
-
-
-def _train_all(
-    jobs: Sequence[Job],
-    starts: Sequence[Mapping[str, Tensor] | None],
-    parallel: int | None,
-    progress: Callable[[str], None],
-    attempt: Callable[..., AbstractContextManager[None]],
-) -> Generator[tuple[Job, Result], None, None]:
-    shown = _Progress(jobs, progress)
-    if not jobs:
-        return
-    if parallel == 1 or len(jobs) <= 1:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        with attempt():
-            for job, start in zip(jobs, starts, strict=True):
-                result = train_one(job, start, partial(shown.event, job.label), device)
-                shown.ended(job.label)
-                yield job, result
-        return
-    yield from _train_in_tasks(jobs, starts, parallel, shown, attempt)
-
-
-def _train_in_tasks(
-    jobs: Sequence[Job],
-    starts: Sequence[Mapping[str, Tensor] | None],
-    parallel: int | None,
-    shown: _Progress,
-    attempt: Callable[..., AbstractContextManager[None]],
-) -> Iterator[tuple[Job, Result]]:
-    import ray
-
-    from raynas.training.job import Board
-
-    with ray_cluster(cpus=min(parallel or 2, len(jobs))), attempt(cluster=True):
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        board: Any = ray.remote(Board).options(num_cpus=0).remote()
-
-        @ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)
-        def train_job(job: Job, start: Mapping[str, Tensor] | None) -> Result:
-            torch.set_num_threads(1)
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-
-            def tell(event: Row) -> None:  # nothing is waited for: a waiting task lends its CPU to another one
-                board.put.remote({"label": job.label, **event})
-
-            return train_one(job, start, tell, device)
-
-        waiting = list(zip(jobs, starts, strict=True))
-        running: dict[Any, Job] = {}
-        failed: Exception | None = None
-        news = board.take.remote()
-        with _cancelled(running):
-            while waiting or running:
-                while waiting and (parallel is None or len(running) < parallel):
-                    job, start = waiting.pop(0)
-                    running[train_job.remote(job, start)] = job
-                ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
-                if ray.wait([news], timeout=0)[0]:  # the board may take its time to start: it is not waited for
-                    for event in ray.get(news)[0]:
-                        shown.event(event["label"], event)
-                    news = board.take.remote()
-                shown.tick()
-                for ref in ready:
-                    job = running.pop(ref)
-                    shown.ended(job.label)
-                    try:
-                        yield job, ray.get(ref)
-                    except ray.exceptions.RayTaskError as error:  # the others go on first
-                        failed = error.cause if isinstance(error.cause, UserError) else error
-        ray.kill(board)
-        if failed is not None:
-            raise failed
-
-
-@contextmanager
-def _cancelled(running: Mapping[Any, Job]) -> Iterator[None]:
-    """Whatever ends the block early ends the tasks, which would go on in a cluster that outlives us."""
-    import ray
-
-    try:
-        yield
-    except BaseException:
-        for ref in running:
-            ray.cancel(ref, force=True)
-        raise
-
-
-class _Progress:
-    """One line for all trainings under way, every few seconds."""
-
-    def __init__(self, jobs: Sequence[Job], show: Callable[[str], None]):
-        self._show = show
-        self._state = {job.label: f"{job.label}: starting" for job in jobs}
-        self._shown = time.monotonic()
-
-    def event(self, name: str, event: Row) -> None:
-        if event.get("kind") == "step":
-            self._state[name] = f"{name}: epoch {event['epoch']}/{event['epochs']}, loss {event['loss']:.3f}"
-            self._state[name] += f", {event['eta']:.0f} s left"
-        elif event.get("kind") == "history" and event["history"]:
-            last = event["history"][-1]
-            self._state[name] = f"{name}: epoch {last['epoch']} done, loss {last['loss']:.3f}"
-        self.tick()
-
-    def ended(self, name: str) -> None:
-        """Say no more of one."""
-        self._state.pop(name, None)
-
-    def tick(self) -> None:
-        """Show a line if the last one is old enough."""
-        now = time.monotonic()
-        if self._state and now - self._shown >= PROGRESS_S:
-            self._shown = now
-            self._show("retraining " + "; ".join(self._state.values()))

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load
 from small_run import PRESET, SPACE, small_run
 
-from raynas import retrain as retraining
+from raynas import training_jobs
 from raynas.cli import main
 from raynas.config import parse_yaml
 from raynas.console import finished_lines
@@ -99,7 +99,7 @@ def test_inherited_weights_at_another_size(run: RunDir) -> None:
 
 def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, start = RECIPE.model_copy(update={"epochs": 4}), trained(run)
-    monkeypatch.setattr(retraining, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(training_jobs, "PROGRESS_S", 0.0)
 
     def stop(line: str) -> None:
         if "epoch 2 done" in line:
@@ -114,7 +114,7 @@ def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: py
     assert not any("epoch 1 done" in line for line in lines)
     data = load_data("digits").resized((12, 12))
     init = load_network(run.local_or_uri(start.path or "")).resized(12).state_dict()
-    whole = retraining.train_network(LARGE.fix(ARCH), data, recipe, init=init)
+    whole = training_jobs.train_network(LARGE.fix(ARCH), data, recipe, init=init)
     assert equal(weights(run, resumed), whole.weights)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_run import PRESET, SPACE
+from package_counter import package_counter
 
 from raynas import phases
 from raynas.energy import counters
@@ -19,9 +18,6 @@ from raynas.errors import RunDirError
 from raynas.phases import phase, phase_line
 from raynas.results import RunDir
 from raynas.results.phases import FILE, energy_text, read_phases
-from raynas.retrain import retrain
-from raynas.searches import Settings, make_scorer, search
-from raynas.training import train
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,13 +30,7 @@ def run(tmp_path: Path) -> RunDir:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The counter of a CPU package that wraps at 100 J, and stands at 90 J; this machine's own are not looked at."""
-    zone = tmp_path / "powercap" / "intel-rapl:0"
-    zone.mkdir(parents=True)
-    for name, value in {"name": "package-0", "energy_uj": 90_000_000, "max_energy_range_uj": 100_000_000}.items():
-        (zone / name).write_text(f"{value}\n")
-    monkeypatch.setattr(counters, "POWERCAP", zone.parent)
-    monkeypatch.setattr(counters, "GPUS", tmp_path / "gpus")
-    return zone / "energy_uj"
+    return package_counter(tmp_path, monkeypatch, at=90, wraps_at=100)
 
 
 def test_a_phase_is_a_row_and_a_line(run: RunDir, package: Path) -> None:
@@ -139,61 +129,6 @@ def test_what_is_wrong_with_the_measuring_never_stops_the_work(
         pass
     rows = run.store.read("phases").to_pylist()
     assert [(row["phase"], row["status"]) for row in rows] == [("supernet", "finished"), ("search", "finished")]
-
-
-class Consumer(threading.Thread):
-    """Ten watts through a counter, until it is stopped."""
-
-    def __init__(self, counter: Path):
-        super().__init__(daemon=True)
-        self.counter = counter
-        self.stopped = threading.Event()
-
-    def run(self) -> None:
-        began, new = time.monotonic(), self.counter.with_name("new")
-        while not self.stopped.wait(0.02):
-            new.write_text(f"{(time.monotonic() - began) * 10e6:.0f}\n")
-            new.replace(self.counter)
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_the_phases_of_a_whole_run_add_up_to_its_time(tmp_path: Path, package: Path) -> None:
-    """Training in Ray Train's workers, scoring in actors, retraining in tasks; stopped once, and asked for twice."""
-    package.with_name("max_energy_range_uj").write_text("262143328850\n")
-    consumer = Consumer(package)
-    consumer.start()
-    lines: list[str] = []
-    began = time.monotonic()
-    run = train(PRESET, run_dir=tmp_path / "whole", progress=lines.append)
-    settings = Settings(search=PRESET.search)
-    with make_scorer(run, settings, replicas=2) as scorer:
-        for _ in range(2):
-            search(run, settings, scorer, progress=lines.append)
-    archs = [SPACE.smallest(), SPACE.largest()]
-
-    def say(line: str) -> None:
-        lines.append(line)
-        if "trained, " in line:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        retrain(run, archs, PRESET.recipe, progress=say)
-    for _ in range(2):
-        retrain(run, archs, PRESET.recipe, progress=lines.append)
-    wall = time.monotonic() - began
-    consumer.stopped.set()
-    rows = run.store.read("phases").to_pylist()
-    assert [(row["phase"], row["name"], row["status"]) for row in rows] == [
-        ("supernet", None, "finished"),
-        ("search", "search", "finished"),
-        ("retraining", "scratch", "stopped"),
-        ("retraining", "scratch", "finished"),
-    ]
-    assert 0.5 * wall < sum(row["seconds"] for row in rows) < wall
-    for row in rows:
-        assert row["joules"] == pytest.approx(10 * row["seconds"], rel=0.2, abs=5)
-    said = [line for line in lines if "(1 CPU package)" in line]
-    assert said == [phase_line(row) for row in rows if row["status"] == "finished"]
 
 
 def test_no_ray_is_started_for_a_measurement(run: RunDir, package: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from package_counter import ten_watts
 from small_run import PRESET, SPACE, small_run
 from training_of_small_run import trained_run
 
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.networks import find_arch, load_network
+from raynas.phases import phase_line
 from raynas.pipeline import Outcome, make_reference, pipeline, retrain_with_reference
 from raynas.preset import override
 from raynas.results import RunDir
@@ -25,20 +29,59 @@ class Stopped(Exception):
     """Somebody pulled the plug."""
 
 
+@dataclass
+class Story:
+    """A pipeline with its interruptions: how it ended, all that it said, and how long it took."""
+
+    outcome: Outcome
+    lines: list[str]
+    seconds: float
+
+
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Outcome:
-    """A pipeline that was stopped at the start of two of its stages, and called again each time."""
-    path = tmp_path_factory.mktemp("pipeline") / "run"
-    trained_run(path)
-    for stop in ("[3/6]", "[5/6]"):
+def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
+    """Stopped at the start of two of its stages and in the middle of another, and called again each time."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    lines: list[str] = []
+    stops = iter(("[3/6]", "trained, ", "[5/6]", "never"))
+    stop = next(stops)
 
-        def say(line: str, stop: str = stop) -> None:
-            if stop in line:
-                raise Stopped
+    def say(line: str) -> None:
+        nonlocal stop
+        lines.append(line)
+        if stop in line:
+            stop = next(stops)
+            raise Stopped
 
-        with pytest.raises(Stopped):
-            pipeline(PRESET, path, say=say)
-    return pipeline(PRESET, path, say=lambda line: None)
+    trained_run(folder / "run")
+    began = time.monotonic()
+    with ten_watts(folder):
+        for _ in range(3):
+            with pytest.raises(Stopped):
+                pipeline(PRESET, folder / "run", say=say)
+        outcome = pipeline(PRESET, folder / "run", say=say)
+    return Story(outcome, lines, time.monotonic() - began)
+
+
+@pytest.fixture(scope="module")
+def outcome(story: Story) -> Outcome:
+    return story.outcome
+
+
+def test_its_phases_add_up_to_its_time(story: Story) -> None:
+    """Scoring in actors, retraining in tasks; what was stopped has a row for each attempt."""
+    rows = story.outcome.run.store.read("phases").to_pylist()
+    assert [(row["phase"], row["name"], row["status"]) for row in rows] == [
+        ("search", "search", "finished"),
+        ("search", "random", "finished"),
+        ("retraining", "scratch", "stopped"),
+        ("retraining", "scratch", "finished"),
+    ]
+    assert 0.3 * story.seconds < sum(row["seconds"] for row in rows) < story.seconds
+    for row in rows:
+        assert row["joules"] == pytest.approx(10 * row["seconds"], rel=0.2, abs=5)
+    said = [line.strip() for line in story.lines if "(1 CPU package)" in line]
+    assert said == [phase_line(row) for row in rows if row["status"] == "finished"]
 
 
 def test_every_kind_of_network_is_evaluated(outcome: Outcome) -> None:

@@ -8,17 +8,14 @@ training's history, which every checkpoint carries: whatever is killed, no entry
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from raynas.board import Board
 from raynas.cluster import ray_cluster
-from raynas.config import Document, validate
 from raynas.data import Data, DataConfig
 from raynas.errors import ConfigError, TrainingCollapsed, UserError
 from raynas.phases import phase
@@ -26,15 +23,13 @@ from raynas.preset import Preset, check_later, load_preset, override
 from raynas.results import RunDir
 from raynas.space import Space
 from raynas.space.counting import shown_count
-from raynas.training.context import Event, GroupContext, State, read_state
+from raynas.training.context import State, read_state
 from raynas.training.inputs import estimate, load_inputs, resolve_data
-from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
 from raynas.training.record import WHAT, Recorder, write_supernet
 from raynas.training.rehearsal import rehearse
 
 RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
-STATE = "state.pt"
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
 POLL_S = 0.5
 
@@ -143,9 +138,6 @@ def _settings(preset: Preset, space: Space, data: Data) -> dict[str, Any]:
     }
 
 
-# -- the driver's side ---------------------------------------------------------------------------------------------
-
-
 def _wait_for_resources(
     workers: int, per_worker: Mapping[str, float], wait_s: float, progress: Callable[[str], None]
 ) -> None:
@@ -189,10 +181,18 @@ def _fit(
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from raynas.training.worker import STATE
+
+    def work(config: dict[str, Any]) -> None:
+        """Travels by value: Ray's controller, which only hands it on, need not import what workers do."""
+        from raynas.training import worker
+
+        worker.work(config)
+
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
     trainer = TorchTrainer(
-        _worker,
+        work,
         train_loop_config={"preset": preset.model_dump(mode="json"), "space": space.to_dict(), "board": board},
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu, resources_per_worker=per_worker),
         run_config=RunConfig(
@@ -231,27 +231,6 @@ def _why(error: Exception, run: RunDir) -> str:
     return (
         f"training failed for good ({text}). The checkpoints are kept: run the same command again to go on ({run.name})"
     )
-
-
-class Board:
-    """A mailbox from rank 0 to the driver, an actor. It remembers a user's error, which no retrying mends."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._error: tuple[str, str] | None = None
-
-    def put(self, event: Event) -> None:
-        self._events.append(event)
-
-    def fail(self, kind: str, message: str) -> None:
-        self._error = self._error or (kind, message)
-
-    def error(self) -> tuple[str, str] | None:
-        return self._error
-
-    def take(self) -> tuple[list[Event], tuple[str, str] | None]:
-        events, self._events = self._events, []
-        return events, self._error
 
 
 class _Listener:
@@ -299,58 +278,3 @@ class _Listener:
             self.recorder.event(event)
         if error is not None:
             self.user_error = ERRORS.get(error[0], UserError)(error[1])
-
-
-# -- the workers' side ---------------------------------------------------------------------------------------------
-
-
-class _RayContext(GroupContext):
-    """One Ray Train worker: checkpoints through `ray.train.report`, events to the board."""
-
-    def __init__(self, board: Any):
-        import ray.train.torch
-
-        super().__init__(device=ray.train.torch.get_device())
-        self.board = board
-
-    def event(self, event: Event) -> None:
-        self.board.put.remote(event)
-
-    def save(self, state: State, score: float) -> None:
-        import ray.train
-
-        metrics = {"epoch": state["epoch"], "step": state["step"], "probe_accuracy": score}
-        if self.rank:
-            ray.train.report(metrics)
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            torch.save(state, Path(folder) / STATE)
-            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
-
-    def load(self) -> State | None:
-        import ray.train
-
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            return None
-        with checkpoint.as_directory() as folder:
-            return read_state(Path(folder) / STATE)
-
-
-def _worker(config: dict[str, Any]) -> None:
-    import ray
-
-    board = config["board"]
-    if ray.get(board.error.remote()) is not None:
-        return  # a mistake of the user's stopped the workers before these
-    context = _RayContext(board)
-    try:
-        if context.device.type == "cpu":
-            assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
-            torch.set_num_threads(max(1, int(assigned)))
-        preset = validate(Preset, Document(config["preset"], "preset"))  # parts of the user's own are imported again
-        space, data = load_inputs(preset, Space.from_dict(config["space"]))
-        train_loop(space, data, preset.plan, preset.recipe, context)
-    except UserError as error:
-        ray.get(board.fail.remote(type(error).__name__, str(error)))
-        raise

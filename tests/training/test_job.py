@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from package_counter import ten_watts
 from safetensors.torch import load
 from training_parts import SPACE, plan, recipe
 
@@ -52,7 +53,8 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     lines: list[str] = []
     killer = Killer(tmp_path / "run/checkpoints", after=6)
     killer.start()
-    run = train(preset(tmp_path), run_dir=tmp_path / "run", workers=2, progress=lines.append)
+    with ten_watts(tmp_path):
+        run = train(preset(tmp_path), run_dir=tmp_path / "run", workers=2, progress=lines.append)
     assert killer.killed
     resumed = [int(line.split()[4].rstrip(",")) for line in lines if "going on after epoch" in line]
     assert resumed and resumed[0] >= 3, lines  # of 6 written; Ray commits a checkpoint a moment after it is written
@@ -77,6 +79,9 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     lines.clear()
     train(preset(tmp_path), run_dir=tmp_path / "run", workers=2, progress=lines.append)
     assert lines == [f"the supernet in {run.name} is trained already"]
+    (phase,) = run.store.read("phases").to_pylist()
+    assert (phase["phase"], phase["status"]) == ("supernet", "finished")
+    assert phase["joules"] == pytest.approx(10 * phase["seconds"], rel=0.2, abs=5)
     with pytest.raises(RunDirError, match=r"recipe\.lr was 0\.003, is 0\.001"):
         train(preset(tmp_path), run_dir=tmp_path / "run", overrides={"recipe.lr": 1e-3})
 
