@@ -30,6 +30,7 @@ from raynas.verbs import (
     evaluate,
     export,
     import_,
+    pipeline,
     rank,
     report,
     retrain,
@@ -48,6 +49,7 @@ the usual way:
   raynas evaluate runs/a                        measure it on the test split
   raynas export runs/a --to my_network          plain files: weights, ONNX, torch.export
   raynas report runs/a                          one HTML page about all of it
+  raynas pipeline digits --run runs/b           all of these, one after the other
 
 Every command can be stopped at any time; the same command goes on where it was.
 """
@@ -133,13 +135,20 @@ def _parser() -> argparse.ArgumentParser:
     this = _verb(verbs, "demo", demo, "everything once on a small dataset, in a few minutes on two CPUs")
     this.add_argument("--run", default="runs/demo", metavar="DIR", help="run directory (default: %(default)s)")
 
+    this = _verb(
+        verbs,
+        "pipeline",
+        pipeline,
+        "carry out a whole procedure: train, search, retrain, evaluate, export, report",
+        "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu",
+    )
+    _procedure(this)
+    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
+
     this = _verb(verbs, "train", train, "train a supernet", "raynas train digits --run runs/a --set recipe.epochs=3")
-    this.add_argument("preset", help="a shipped preset (digits, autoformer) or a YAML file")
-    this.add_argument("--run", required=True, metavar="DIR", help="run directory: a path, or a URI such as s3://...")
-    _data(this)
-    this.add_argument("--workers", type=_positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
+    _procedure(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each worker")
-    _set(this)
 
     this = _verb(
         verbs,
@@ -328,6 +337,14 @@ def _verb(verbs: Any, name: str, function: Any, summary: str, example: str = "")
     )
     parser.set_defaults(verb=function)
     return parser
+
+
+def _procedure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("preset", help="a shipped preset (digits, autoformer) or a YAML file")
+    parser.add_argument("--run", required=True, metavar="DIR", help="run directory: a path, or a URI such as s3://...")
+    _data(parser)
+    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
+    _set(parser)
 
 
 def _run(parser: argparse.ArgumentParser) -> None:

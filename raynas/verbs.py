@@ -23,6 +23,15 @@ def demo(options: argparse.Namespace) -> None:
     run_demo(_run_to_make(options.run))
 
 
+def pipeline(options: argparse.Namespace) -> None:
+    """A preset's whole procedure."""
+    from raynas.pipeline import pipeline as carry_out
+
+    preset, run_dir = _preset(options.preset, options), _run_to_make(options.run)
+    outcome = carry_out(preset, run_dir, options.workers, options.replicas, gpus=int(options.gpu))
+    print(f"Report: {outcome.report}")
+
+
 def train(options: argparse.Namespace) -> None:
     """Train a supernet."""
     from raynas.heartbeat import heartbeat

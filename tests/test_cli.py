@@ -15,7 +15,20 @@ from raynas.networks import write_arch
 from raynas.results import RunDir
 from raynas.space import load_space
 
-VERBS = ["demo", "train", "search", "rank", "evaluate", "retrain", "import", "export", "report", "bench", "cost"]
+VERBS = [
+    "demo",
+    "pipeline",
+    "train",
+    "search",
+    "rank",
+    "evaluate",
+    "retrain",
+    "import",
+    "export",
+    "report",
+    "bench",
+    "cost",
+]
 
 
 @pytest.fixture
@@ -97,6 +110,8 @@ MISTAKES = {
         ["run/tables lies in the run directory"],
     ),
     "a demo in a run": (["demo", "--run", "{run}/tables"], ["run/tables lies in the run directory"]),
+    "too many draws": (["bench", "window", "digits/vit", "--draws", "1" + "0" * 20], ["at most 1,000,000"]),
+    "cost of a preset": (["cost", "digits/preset"], ["this file is a preset", "'digits/vit'"]),
     "no such network": (["bench", "forward", "{files}/empty"], ["empty", "arch.yaml"]),
 }
 

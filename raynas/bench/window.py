@@ -16,6 +16,7 @@ from raynas.space import Distribution, Space, load_space
 from raynas.space.space import Uniform
 
 _REJECTED = 20_000
+MOST_DRAWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,10 @@ def bench_window(
         progress: called with a line at each step.
 
     Raises:
-        UserError: there is no such space, or a share is not above 0 and at most 1.
+        UserError: there is no such space, a share is not above 0 and at most 1, or there are too many draws.
     """
+    if draws > MOST_DRAWS:
+        raise UserError(f"draws must be at most {MOST_DRAWS:,}, not {draws:,}")
     for share in shares:
         if not 0 < share <= 1:  # NaN neither
             raise UserError(f"a share of the archs is above 0 and at most 1, not {share:g}")

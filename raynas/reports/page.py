@@ -302,7 +302,7 @@ def _what_was_run(content: Content) -> str:
         seconds: dict[str, float] = {}
         for row in content.timings:
             seconds[row["what"]] = seconds.get(row["what"], 0.0) + row["seconds"]
-        parts.append(html.table("timings", ["phase", "seconds"], [[what, round(s)] for what, s in seconds.items()]))
+        parts.append(html.table("timings", ["what", "seconds"], [[what, round(s)] for what, s in seconds.items()]))
     if content.starts:
         header = list(dict.fromkeys(key for start in content.starts for key in start))
         parts.append(html.table("starts", header, [[start.get(key) for key in header] for start in content.starts]))

@@ -87,6 +87,8 @@ def load_space(name: str | Path) -> Space:
     document = read_yaml(path)
     if isinstance(document.data, dict) and "arch" in document.data:
         raise document.error(("arch",), "this file describes an arch, not a space; read it with raynas.load_arch")
+    if isinstance(document.data, dict) and "space" in document.data:
+        raise document.error(("space",), f"this file is a preset; its space is {shown(document.data['space'])}")
     return Space.from_document(document, _name(path))
 
 
