@@ -67,8 +67,27 @@ def reduction(arm: str, seed: int) -> list[Row]:
     }[arm]
     kind = "plain" if arm == "plain" else "residual"
     space = network(32, 2, 4, 2, (32, 64, 128), reduction=kind, token_head=mixing is not None)
-    trained, history = train(space, MNIST, {**RECIPE, "token_labels": mixing}, seed)
+    trained, history = train(space, MNIST, {**RECIPE, "epochs": 15, "token_labels": mixing}, seed)
     return [{**score(trained, [space.smallest()], MNIST)[0], "curve": curve(history)}]
+
+
+def resolution(seed: int) -> list[Row]:
+    """Experiment 21: trained at 32 pixels, then at 48 with its positions resized, or as long again at 32."""
+    from raynas.nets import build_supernet
+
+    larger = "mnist5k@48"
+    tuning = {**RECIPE, "epochs": 10, "lr": 1e-4, "warmup_epochs": 1, "min_lr": 1e-6}
+    space = network(32, 2, 4, 2, (32, 64, 128))
+    trained, _ = train(space, MNIST, RECIPE, seed)
+    resized = trained.resized(48)
+    arms = {"32": (trained, MNIST), "resized": (resized, larger)}
+    arms["tuned at 32"] = (train(space, MNIST, tuning, seed, init=trained.state_dict())[0], MNIST)
+    arms["tuned at 48"] = (train(resized.space, larger, tuning, seed, init=resized.state_dict())[0], larger)
+    random = build_supernet(resized.space).state_dict()
+    positions = {name: random[name] for name in resized.position_grids()}
+    without = {**resized.state_dict(), **positions}
+    arms["positions forgotten"] = (train(resized.space, larger, tuning, seed, init=without)[0], larger)
+    return [{"arm": arm, **score(net, [net.space.smallest()], data)[0]} for arm, (net, data) in arms.items()]
 
 
 def divergence(arm: str, lr: float, seed: int) -> list[Row]:
@@ -91,7 +110,7 @@ def archs(count: int, seed: int) -> list[Row]:
     """
     space = digits_space(BASE)
     plan = {"sampler": {"name": "mixed", "archs": count}, "widening": 0.25}
-    supernet, history = train(space, "digits", SUPERNET, seed, plan)
+    supernet, history = train(space, "digits", {**SUPERNET, "epochs": 40, "health": {"probe_every": 40}}, seed, plan)
     known = [space.arch(arch) for arch in truth_archs()]
     rows = score(supernet, [*known, *sampled(space, 300)], "digits")
     return [{**row, "known": i < len(known), "curve": curve(history)} for i, row in enumerate(rows)]
@@ -151,12 +170,13 @@ def tasks(experiment: str) -> Iterator[Task]:
         ),
         "archs": (archs, [{"count": count} for count in (1, 8, 16, 32)], SEEDS),
         "norm": (norm, [{"kind": kind} for kind in ("unaware", "masked")], SEEDS),
+        "resolution": (resolution, [{}], range(3)),
     }
     run, options, seeds = cells[experiment]
     yield from (Task(experiment, run, each, seed) for seed in seeds for each in options)
 
 
-EXPERIMENTS = ("norm", "archs", "reduction", "divergence")
+EXPERIMENTS = ("norm", "archs", "reduction", "divergence", "resolution")
 
 if __name__ == "__main__":
     run_tasks(__doc__ or "", EXPERIMENTS, tasks)
