@@ -68,4 +68,5 @@ def work(config: dict[str, Any]) -> None:
         train_loop(space, data, preset.plan, preset.recipe, context)
     except UserError as error:
         ray.get(board.fail.remote(type(error).__name__, str(error)))
-        raise
+        if context.world_size > 1:
+            raise  # others may be waiting for this one: Ray ends them, and starts all again once
