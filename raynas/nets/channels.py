@@ -97,6 +97,13 @@ class Channels:
         pieces = [tensor.narrow(dim, start * unit, (stop - start) * unit) for start, stop in self.runs]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
+    def put(self, tensor: Tensor, values: Tensor) -> None:
+        """Write values [count] to the acting channels of a tensor [channels], in place."""
+        for (start, stop), piece in zip(
+            self.runs, values.split([stop - start for start, stop in self.runs]), strict=True
+        ):
+            tensor[start:stop] = piece
+
     def mask(self, x: Tensor, unit: int = 1, inplace: bool = False) -> Tensor:
         """Activations [batch, tokens, count * unit] with what does not act in a row set to zero.
 

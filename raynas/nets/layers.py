@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -107,23 +107,26 @@ class ElasticConv(nn.Module):
         side: of the kernel.
         stride: of the kernel.
         padding: zeros beyond every border.
+        bias: whether each output channel has a bias.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, side: int, stride: int = 1, padding: int = 0):
+    def __init__(
+        self, in_channels: int, out_channels: int, side: int, stride: int = 1, padding: int = 0, bias: bool = True
+    ):
         super().__init__()
-        like = nn.Conv2d(in_channels, out_channels, side)
-        self.weight = like.weight
-        self.bias = cast(nn.Parameter, like.bias)
+        like = nn.Conv2d(in_channels, out_channels, side, bias=bias)
+        self.weight, self.bias = like.weight, like.bias
         self.stride, self.padding = stride, padding
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        return {"weight": outputs.select(inputs.select(self.weight, 1), 0), "bias": outputs.select(self.bias, 0)}
+        selected = {"weight": outputs.select(inputs.select(self.weight, 1), 0)}
+        return selected if self.bias is None else {**selected, "bias": outputs.select(self.bias, 0)}
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
         """[batch, inputs, height, width] to [batch, outputs, rows, columns]; outputs are not masked here."""
         selected = self.select(inputs, outputs)
-        return F.conv2d(x, selected["weight"], selected["bias"], self.stride, self.padding)
+        return F.conv2d(x, selected["weight"], selected.get("bias"), self.stride, self.padding)
 
 
 class ElasticDepthwiseConv(nn.Module):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.errors import UserError
+from raynas.nets.batch_norm import Statistics, using
 from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
 
@@ -31,17 +32,18 @@ def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
     return supernet.to(device=like.device, dtype=like.dtype)  # the constants, which are never on the meta device
 
 
-def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None) -> Tensor | None:
-    """What stochastic depth multiplies the two branches of each block with, for every row of a batch.
+def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None, branches: int = 2) -> Tensor | None:
+    """What stochastic depth multiplies the branches of each block with, for every row of a batch.
 
     Args:
         x: the batch; only its number of rows and its device matter.
         rate: the largest rate, which is that of the last block of the ramp and of all beyond it.
         blocks: how many blocks to draw for.
         ramp: number of blocks over which the rate rises linearly from 0; all of them where left out.
+        branches: of each block.
 
     Returns:
-        [blocks, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
+        [blocks, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
 
     Raises:
         UserError: the rate is not in [0, 1).
@@ -53,7 +55,7 @@ def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None) 
     last = (blocks if ramp is None else ramp) - 1
     steps = torch.arange(blocks, device=x.device).clamp(max=last) / max(last, 1)
     keep = (1 - rate * steps)[:, None, None]
-    return (torch.rand(blocks, 2, len(x), device=x.device) < keep) / keep
+    return (torch.rand(blocks, branches, len(x), device=x.device) < keep) / keep
 
 
 def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
@@ -103,6 +105,7 @@ class Supernet(nn.Module):
         execution: Execution = "auto",
         side: Side | None = None,
         patches: bool = False,
+        statistics: Statistics | None = None,
     ) -> Tensor:
         """Images to logits.
 
@@ -115,6 +118,7 @@ class Supernet(nn.Module):
                 same to rounding.
             side: the path to run where the pattern has two (see `sides`); left out, the mean of both paths' logits.
             patches: also return what the token head says of each patch token (training on token labels wants it).
+            statistics: what the arch's batch norms go by, instead of the network's running averages; of one arch.
 
         Returns:
             Logits [batch, classes]; with `patches` [batch, 1 + patch tokens, classes], the image's first, then its
@@ -122,11 +126,16 @@ class Supernet(nn.Module):
 
         Raises:
             UserError: the images are not of the space's size, an arch does not fit, there are more archs than rows,
-                masks cannot express what the archs differ in, there is no such side, or no token head.
+                masks cannot express what the archs differ in, there is no such side, no token head, or the statistics
+                are of another arch.
         """
         if side is None and len(self.sides) > 1:
-            return torch.stack([self(x, archs, rows, execution, each, patches) for each in self.sides]).mean(0)
+            each = [self(x, archs, rows, execution, side, patches, statistics) for side in self.sides]
+            return torch.stack(each).mean(0)
         self._check_side(side)
+        if statistics is not None:
+            with using(self, self._averages(statistics, archs, side)):
+                return self(x, archs, rows, execution, side, patches)
         expected = (self.space.channels, *self.space.input_size)
         if x.ndim != 4 or tuple(x.shape[1:]) != expected:
             raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(x.shape)}")
@@ -163,6 +172,13 @@ class Supernet(nn.Module):
             why = "give left or right" if len(SIDES[sharing]) > 1 else f"sharing: {sharing} has one path, leave it out"
             raise UserError(f"no side {side!r} in space {self.space.name}: {why}")
 
+    def _averages(self, statistics: Statistics, archs: Any, side: Side | None) -> Mapping[str, Tensor]:
+        """Those of one path, if they are of this arch."""
+        archs = self._only if archs is None else archs
+        if not isinstance(archs, Mapping) or self._arch(archs) != statistics.arch:
+            raise UserError(f"the statistics are of arch {statistics.arch.id}: run that arch alone, or calibrate again")
+        return statistics.averages[side]
+
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
         return arch if isinstance(arch, Arch) else self.space.arch(arch)
 
@@ -197,20 +213,26 @@ class Supernet(nn.Module):
         differ = {name for name in names if len({arch[name] for arch in archs if name in arch}) > 1}
         return sorted(name for name in differ if not self.maskable(name))
 
-    def extract(self: SupernetT, arch: Mapping[str, Any], side: Side | None = None) -> SupernetT:
+    def extract(
+        self: SupernetT, arch: Mapping[str, Any], side: Side | None = None, statistics: Statistics | None = None
+    ) -> SupernetT:
         """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` is enough.
 
         An arch whose values are not choices of the space is taken too, as long as the parameters hold it.
 
         Args:
             side: whose channels to take where the weight-sharing pattern has two paths; left where left out.
+            statistics: what its batch norms go by, instead of the network's running averages.
         """
         self._check_side(side)
         arch = self._arch(arch)
         space = self.space.fix(arch) if arch in self.space else self.space.off_grid(arch).space
         with torch.device("meta"):
             subnet = type(self)(space)
-        return self._give(subnet, self.select(arch, side))
+        state = self.select(arch, side)
+        if statistics is not None:
+            state |= self._averages(statistics, arch, side or self.sides[0])
+        return self._give(subnet, state)
 
     def resized(self: SupernetT, size: int | tuple[int, int]) -> SupernetT:
         """The same network for images of another size, with its own memory, as fine-tuning on larger images starts.
@@ -252,7 +274,8 @@ class Supernet(nn.Module):
         """Units that can change places without changing the largest network: heads, hidden channels.
 
         Returns:
-            For each set of units the parameters that hold them: `{name: (dim, entries for each unit along it)}`.
+            For each set of units the parameters and saved buffers that hold them: `{name: (dim, entries for each unit
+            along it)}`.
         """
         return [
             {f"{name}.{parameter}": axis for parameter, axis in group.items()}

@@ -29,14 +29,15 @@ def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Mo
             weight.
     """
     check_sortable(model.space)  # type: ignore[arg-type]
-    parameters = dict(model.named_parameters())
-    averaged = {} if ema is None else dict(ema.named_parameters())
+    learnt = dict(model.named_parameters())
+    held = {**learnt, **dict(model.named_buffers())}  # a BatchNorm's averages go with its channels
+    averaged = {} if ema is None else {**dict(ema.named_parameters()), **dict(ema.named_buffers())}
     for group in model.exchangeable():  # type: ignore[operator]
-        weights = [_units(parameters[name], *axis).flatten(1) for name, axis in group.items()]
+        weights = [_units(learnt[name], *axis).flatten(1) for name, axis in group.items() if name in learnt]
         order = torch.argsort(torch.cat(weights, dim=1).abs().sum(1), descending=True, stable=True)
         for name, axis in group.items():
             copies = [averaged[name]] if name in averaged else []
-            for tensor in (parameters[name], *_remembered(optimizer, parameters[name]), *copies):
+            for tensor in (held[name], *_remembered(optimizer, held[name]), *copies):
                 units = _units(tensor, *axis)
                 units.copy_(units[order])
 
