@@ -34,4 +34,8 @@ def build_supernet(space: Space) -> Supernet:
         from raynas.nets.vit_res.model import VitResSupernet
 
         return VitResSupernet(space)
+    if space.family == "hybrid":
+        from raynas.nets.hybrid.model import HybridSupernet
+
+        return HybridSupernet(space)
     raise UserError(f"space {space.name}: no supernet for family {space.family!r}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hybrid_spaces import HYBRID
 from torch import Tensor
 from twins_spaces import TWINS
 from vit_res_spaces import VIT_RES
@@ -101,6 +102,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     },
     **TWINS,
     **VIT_RES,
+    **HYBRID,
 }
 
 

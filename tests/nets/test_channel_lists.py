@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hybrid_axes import Axis, hybrid_axes
 from nets_spaces import DEFINITIONS, make_space, make_supernet, some_archs
 from tagging import channels_of
 
@@ -16,14 +17,13 @@ from raynas.space import Arch, Space
 STARTS = {3: [0, 1, 0], 5: [0, 1, 2, 3, 0], 10: [0, 1, 3, 6, 5, 3, 9, 6, 6, 0]}
 """Where the interval of each number of groups starts, for 5 and 10 groups as found by brute force."""
 
-Axis = tuple[int, int] | None
-"""How many units act and how many channels a unit has; None for an axis that is never cut."""
-
 
 def expected(constants: Any, side: str | None, size: int, axis: Axis) -> list[int]:
     """The channels of an axis of some size, from the definition of the patterns."""
     if axis is None:
         return list(range(size))
+    if isinstance(axis, list):
+        return axis
     count, unit = axis
     total = size // unit
     start = total - count if side == "right" else 0
@@ -124,11 +124,16 @@ def vit_res_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
     return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
 
 
-AXES: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {
-    "vit": vit_axes,
-    "twins": twins_axes,
-    "vit_res": vit_res_axes,
-}
+def axes_of(space: Space, arch: Arch, name: str) -> tuple[Axis, ...]:
+    """What each axis of a parameter stands for."""
+    if space.family == "hybrid":
+        return hybrid_axes(arch, name, space)
+    axes: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {
+        "vit": vit_axes,
+        "twins": twins_axes,
+        "vit_res": vit_res_axes,
+    }
+    return axes[space.family](arch, name)
 
 
 def check(space: Space, archs: list[Arch]) -> None:
@@ -138,7 +143,7 @@ def check(space: Space, archs: list[Arch]) -> None:
         for side in supernet.sides:
             for name, found in channels_of(supernet, arch, side).items():
                 sizes = state[name].shape
-                axes = AXES[space.family](arch, name)
+                axes = axes_of(space, arch, name)
                 wanted = [expected(space.constants, side, *each) for each in zip(sizes, axes, strict=True)]
                 assert list(found) == wanted, (name, dict(arch))
 
@@ -172,6 +177,31 @@ TEN_RATIOS: dict[str, dict[str, Any]] = {
                 {"width": ratios(25), "depth": [2], "blocks": {"heads": ratios(20), "mlp_width": ratios(33)}},
                 {"width": [25, 31, 36], "depth": [1, 2], "blocks": {"heads": ratios(25), "mlp_width": ratios(33)}},
             ]
+        },
+    },
+    "hybrid": {
+        "constants": {
+            "sharing": "cyclic",
+            "kinds": ["conv", "transformer"],
+            "strides": [1, 2],
+            "squeeze": [True, False],
+            "divisor": 1,
+            "head_dim": 1,
+        },
+        "dimensions": {
+            "stem": {"width": ratios(33)},
+            "stages": [
+                {"width": ratios(25), "depth": [2], "kernel": [3, 5], "expansion": [2]},
+                {
+                    "width": ratios(17),
+                    "depth": [2],
+                    "kernel": [3],
+                    "expansion": [1],
+                    "mlp_ratio": [1.0],
+                    "windows": [1],
+                },
+            ],
+            "head": {"width": ratios(33)},
         },
     },
     "vit": {

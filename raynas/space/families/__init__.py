@@ -5,9 +5,10 @@ A family is one file here (its vocabulary, no torch) and one folder in `raynas/n
 
 from __future__ import annotations
 
+from raynas.space.families.hybrid import HYBRID
 from raynas.space.families.rules import Family
 from raynas.space.families.twins import TWINS
 from raynas.space.families.vit import VIT
 from raynas.space.families.vit_res import VIT_RES
 
-FAMILIES: dict[str, Family] = {"vit": VIT, "twins": TWINS, "vit_res": VIT_RES}
+FAMILIES: dict[str, Family] = {"vit": VIT, "twins": TWINS, "vit_res": VIT_RES, "hybrid": HYBRID}

@@ -1,0 +1,175 @@
+"""Attention of talking heads, with values that are wider than queries and convolved, and relative position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.channels import Channels
+from raynas.nets.layers import new_parameter, select_layers
+from raynas.space.families.hybrid import HybridConstants
+
+Grid = tuple[int, int]
+
+
+class DefaultLinear(nn.Module):
+    """An elastic linear layer that starts as torch's own does, as all of NASViT starts.
+
+    Args:
+        in_features: inputs held.
+        out_features: outputs held.
+        in_unit: inputs for each channel of the input axis.
+        out_unit: outputs for each channel of the output axis.
+    """
+
+    def __init__(self, in_features: int, out_features: int, in_unit: int = 1, out_unit: int = 1):
+        super().__init__()
+        like = nn.Linear(in_features, out_features)
+        self.weight, self.bias = like.weight, like.bias
+        self.in_unit, self.out_unit = in_unit, out_unit
+
+    def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        weight = outputs.select(inputs.select(self.weight, 1, self.in_unit), 0, self.out_unit)
+        return {"weight": weight, "bias": outputs.select(self.bias, 0, self.out_unit)}
+
+    def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
+        """[..., inputs] to [..., outputs]."""
+        return F.linear(x, **self.select(inputs, outputs))
+
+
+class ValueConv(nn.Module):
+    """A 3 x 3 convolution of each value channel on its own, without bias; the axis is counted in heads."""
+
+    def __init__(self, heads: int, unit: int):
+        super().__init__()
+        self.weight = nn.Conv2d(heads * unit, heads * unit, 3, groups=heads * unit, bias=False).weight
+        self.unit = unit
+
+    def select(self, heads: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return {"weight": heads.select(self.weight, 0, self.unit)}
+
+    def forward(self, x: Tensor, heads: Channels) -> Tensor:
+        """[batch, heads * unit, rows, columns] to the same."""
+        return F.conv2d(x, self.select(heads)["weight"], padding=1, groups=heads.count * self.unit)
+
+
+class RelativeBias(nn.Module):
+    """What is added to a score, by head and by the offset between query and key.
+
+    Args:
+        window: rows and columns of the largest window; a smaller one reads the middle of the table.
+        heads: held.
+    """
+
+    def __init__(self, window: Grid, heads: int):
+        super().__init__()
+        self.offsets = (2 * window[0] - 1, 2 * window[1] - 1)
+        self.table = new_parameter(1, self.offsets[0] * self.offsets[1], heads)
+
+    def select(self, heads: Channels, window: Grid) -> dict[str, Tensor]:
+        """The acting part of the parameters.
+
+        Raises:
+            UserError: the window is larger than the table is for.
+        """
+        table = heads.select(self.table, 2).unflatten(1, self.offsets)
+        for dim, (side, held) in enumerate(zip(window, self.offsets, strict=True), start=1):
+            if 2 * side - 1 > held:
+                raise UserError(f"the arch has windows of {side} tokens, the supernet's offsets reach {held // 2}")
+            table = table.narrow(dim, (held - (2 * side - 1)) // 2, 2 * side - 1)
+        return {"table": table.flatten(1, 2)}
+
+    def forward(self, heads: Channels, window: Grid) -> Tensor:
+        """[heads, tokens, tokens] of one window: of query row by key column."""
+        rows, columns = window
+        table = self.select(heads, window)["table"].view(2 * rows - 1, 2 * columns - 1, -1)
+        # Entry i of the part that starts at s is table[s + i]: the query's place, and the key's counted from the end.
+        pairs = table.unfold(0, rows, 1).unfold(1, columns, 1).flip(3, 4)
+        return pairs.permute(2, 0, 1, 3, 4).reshape(heads.count, rows * columns, rows * columns)
+
+
+class Attention(nn.Module):
+    """Multi-head attention inside windows of the grid (one window: global), then swish and a projection.
+
+    Queries and keys have `head_dim` channels a head, values `value_ratio` times as many; values are convolved over the
+    whole grid. Scores, with relative position in them, are mixed over heads before the softmax and behind it (talking
+    heads, Shazeer et al., 2020).
+
+    Args:
+        constants: of the space.
+        width: embedding channels held.
+        window: rows and columns of the largest window.
+    """
+
+    def __init__(self, constants: HybridConstants, width: int, window: Grid):
+        super().__init__()
+        dim, wide, heads = constants.head_dim, constants.head_dim * constants.value_ratio, width // constants.head_dim
+        assert constants.attention_scale is not None
+        self.scale = constants.attention_scale
+        self.q = DefaultLinear(width, heads * dim, out_unit=dim)
+        self.k = DefaultLinear(width, heads * dim, out_unit=dim)
+        self.v = DefaultLinear(width, heads * wide, out_unit=wide)
+        self.conv = ValueConv(heads, wide)
+        self.relative = RelativeBias(window, heads)
+        self.before = DefaultLinear(heads, heads)
+        self.behind = DefaultLinear(heads, heads)
+        self.proj = DefaultLinear(heads * wide, width, in_unit=wide)
+
+    def axes(self, width: Channels, heads: Channels, window: Grid) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        return {
+            "q": (width, heads),
+            "k": (width, heads),
+            "v": (width, heads),
+            "conv": (heads,),
+            "relative": (heads, window),
+            "before": (heads, heads),
+            "behind": (heads, heads),
+            "proj": (heads, width),
+        }
+
+    def select(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        del grid
+        return select_layers(self, self.axes(width, heads, window))
+
+    def forward(self, x: Tensor, width: Channels, heads: Channels, grid: Grid, window: Grid) -> Tensor:
+        """[batch, tokens, width] to the same."""
+        axes = self.axes(width, heads, window)
+        v = self.v(x, *axes["v"]).transpose(1, 2).unflatten(2, grid)
+        v = self.conv(v, *axes["conv"]).flatten(2).transpose(1, 2)
+        q, k, v = (
+            into_windows(each, grid, window).unflatten(-1, (heads.count, -1)).transpose(1, 2)
+            for each in (self.q(x, *axes["q"]), self.k(x, *axes["k"]), v)
+        )
+        scores = (q * self.scale) @ k.transpose(-2, -1) + self.relative(*axes["relative"])
+        weights = self.mix(self.mix(scores, self.before, heads).softmax(-1), self.behind, heads)
+        out = F.silu((weights @ v).transpose(1, 2).flatten(2))
+        return self.proj(out_of_windows(out, grid, window), *axes["proj"])
+
+    @staticmethod
+    def mix(scores: Tensor, layer: DefaultLinear, heads: Channels) -> Tensor:
+        """A linear layer over heads: [windows, heads, tokens, tokens] to the same."""
+        selected = layer.select(heads, heads)
+        return F.conv2d(scores, selected["weight"][:, :, None, None], selected["bias"])
+
+
+def into_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
+    """[batch, tokens, width] to [batch of windows, tokens of a window, width]; the window divides the grid."""
+    if grid == window:
+        return x
+    x = x.unflatten(1, (grid[0] // window[0], window[0], grid[1] // window[1], window[1]))
+    return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+
+def out_of_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
+    """The inverse of `into_windows`."""
+    if grid == window:
+        return x
+    rows, columns = grid[0] // window[0], grid[1] // window[1]
+    return x.unflatten(1, window).unflatten(0, (-1, rows, columns)).transpose(2, 3).flatten(1, 4)

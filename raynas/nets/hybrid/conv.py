@@ -1,0 +1,210 @@
+"""The convolutional layers: a convolution with batch norm, squeeze-and-excitation, and the inverted residual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.batch_norm import ElasticBatchNorm
+from raynas.nets.channels import Channels
+from raynas.nets.layers import ElasticConv, select_layers
+
+
+@dataclass(frozen=True, eq=False)
+class ConvShape:
+    """What acts in one inverted residual.
+
+    Attributes:
+        inputs: the channels that it is given.
+        hidden: those inside; the inputs again where there is no expanding convolution.
+        squeezed: those in the middle of squeeze-and-excitation.
+        width: the channels that it gives.
+        kernel: side of the depth-wise kernel.
+    """
+
+    inputs: Channels
+    hidden: Channels
+    squeezed: Channels
+    width: Channels
+    kernel: int
+
+
+class NormedConv(nn.Module):
+    """A convolution without bias, and batch normalisation.
+
+    Args:
+        in_channels: input channels held.
+        out_channels: output channels held.
+        side: of the kernel; zeros are padded so that stride 1 keeps the grid.
+        stride: of the kernel.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int = 1, stride: int = 1):
+        super().__init__()
+        self.conv = ElasticConv(in_channels, out_channels, side, stride, padding=side // 2, bias=False)
+        self.norm = ElasticBatchNorm(out_channels)
+
+    def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, {"conv": (inputs, outputs), "norm": (outputs,)})
+
+    def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
+        """[batch, inputs, height, width] to [batch, outputs, rows, columns]."""
+        return self.norm(self.conv(x, inputs, outputs), outputs)
+
+
+class NormedDepthwise(nn.Module):
+    """A convolution of each channel on its own, of elastic kernel, without bias, and batch normalisation.
+
+    A smaller kernel is the middle of the larger one.
+
+    Args:
+        channels: held.
+        side: of the largest kernel.
+        stride: of the kernel.
+    """
+
+    def __init__(self, channels: int, side: int, stride: int):
+        super().__init__()
+        self.weight = nn.Conv2d(channels, channels, side, groups=channels, bias=False).weight
+        self.norm = ElasticBatchNorm(channels)
+        self.stride = stride
+
+    def select(self, width: Channels, kernel: int) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        start = (self.weight.shape[-1] - kernel) // 2
+        if start < 0:
+            raise UserError(f"the arch has a kernel of {kernel}, the supernet one of {self.weight.shape[-1]}")
+        weight = width.select(self.weight, 0).narrow(2, start, kernel).narrow(3, start, kernel)
+        return {"weight": weight, **select_layers(self, {"norm": (width,)})}
+
+    def forward(self, x: Tensor, width: Channels, kernel: int) -> Tensor:
+        """[batch, width, height, width] to [batch, width, rows, columns]."""
+        weight = self.select(width, kernel)["weight"]
+        return self.norm(F.conv2d(x, weight, None, self.stride, kernel // 2, groups=width.count), width)
+
+
+class SqueezeExcitation(nn.Module):
+    """Each channel multiplied by a gate that reads the means of all (Hu et al., 2018), with a hard sigmoid."""
+
+    def __init__(self, channels: int, squeezed: int):
+        super().__init__()
+        self.reduce = ElasticConv(channels, squeezed, side=1)
+        self.expand = ElasticConv(squeezed, channels, side=1)
+
+    def select(self, width: Channels, squeezed: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, {"reduce": (width, squeezed), "expand": (squeezed, width)})
+
+    def forward(self, x: Tensor, width: Channels, squeezed: Channels) -> Tensor:
+        """[batch, width, rows, columns] to the same."""
+        gate = F.relu(self.reduce(x.mean((2, 3), keepdim=True), width, squeezed))
+        return x * F.hardsigmoid(self.expand(gate, squeezed, width))
+
+
+class InvertedResidual(nn.Module):
+    """Expand, convolve depth-wise, gate, project; and a shortcut around it, which is always there.
+
+    The shortcut is the input itself; where the layer has stride 2, its means of 2 x 2, with zeros beyond the border of
+    an odd side, which count; where the widths differ, a convolution of that. The last batch norm starts at 0, so that a
+    new layer is its shortcut.
+
+    Args:
+        inputs: input channels held.
+        hidden: hidden channels held.
+        squeezed: channels held inside squeeze-and-excitation; 0 for none.
+        width: output channels held.
+        kernel: side of the largest depth-wise kernel.
+        stride: of the depth-wise convolution, 1 or 2.
+        expands: whether there is an expanding convolution.
+        changes: whether some arch's widths differ, so that its shortcut needs a convolution.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        squeezed: int,
+        width: int,
+        kernel: int,
+        stride: int,
+        expands: bool,
+        changes: bool,
+    ):
+        super().__init__()
+        self.stride = stride
+        self.expand = NormedConv(inputs, hidden) if expands else None
+        self.depthwise = NormedDepthwise(hidden, kernel, stride)
+        self.squeeze = SqueezeExcitation(hidden, squeezed) if squeezed else None
+        self.project = NormedConv(hidden, width)
+        self.shortcut = ElasticConv(inputs, width, side=1, bias=False) if changes else None
+        nn.init.zeros_(self.project.norm.weight)
+
+    def axes(self, shape: ConvShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer.
+
+        Raises:
+            UserError: the arch changes the width, and the supernet's shortcut cannot.
+        """
+        axes: dict[str, tuple[Any, ...]] = {
+            "expand": (shape.inputs, shape.hidden),
+            "depthwise": (shape.hidden, shape.kernel),
+            "squeeze": (shape.hidden, shape.squeezed),
+            "project": (shape.hidden, shape.width),
+        }
+        if shape.inputs.count != shape.width.count:
+            if self.shortcut is None:
+                change = f"{shape.inputs.count} to {shape.width.count}"
+                raise UserError(f"the arch goes from {change} channels where the supernet keeps their number")
+            axes["shortcut"] = (shape.inputs, shape.width)
+        return axes
+
+    def select(self, shape: ConvShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, self.axes(shape))
+
+    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
+        """Hidden channels, and those inside squeeze-and-excitation; see `Supernet.exchangeable`."""
+        groups: list[dict[str, tuple[int, int]]] = []
+        if self.expand is not None:  # else they are the stage's own channels
+            hidden: dict[str, tuple[int, int]] = {"expand.conv.weight": (0, 1), "depthwise.weight": (0, 1)}
+            for part in ("expand", "depthwise"):
+                hidden |= {f"{part}.norm.{name}": (0, 1) for name in self.depthwise.norm.state_dict()}
+            if self.squeeze is not None:
+                hidden |= {
+                    "squeeze.reduce.weight": (1, 1),
+                    "squeeze.expand.weight": (0, 1),
+                    "squeeze.expand.bias": (0, 1),
+                }
+            groups.append({**hidden, "project.conv.weight": (1, 1)})
+        if self.squeeze is not None:
+            groups.append(
+                {"squeeze.reduce.weight": (0, 1), "squeeze.reduce.bias": (0, 1), "squeeze.expand.weight": (1, 1)}
+            )
+        return groups
+
+    def forward(self, x: Tensor, shape: ConvShape, paths: Tensor | None) -> Tensor:
+        """[batch, inputs, height, width] to [batch, width, rows, columns].
+
+        Args:
+            paths: [batch], what each row's branch is multiplied with; None for 1.
+        """
+        axes = self.axes(shape)
+        branch = x if self.expand is None else F.silu(self.expand(x, *axes["expand"]))
+        branch = F.silu(self.depthwise(branch, *axes["depthwise"]))
+        branch = branch if self.squeeze is None else self.squeeze(branch, *axes["squeeze"])
+        branch = self.project(branch, *axes["project"])
+        if paths is not None:
+            branch = branch * paths[:, None, None, None].to(branch.dtype)
+        return self.around(x, axes) + branch
+
+    def around(self, x: Tensor, axes: Mapping[str, tuple[Any, ...]]) -> Tensor:
+        """The shortcut."""
+        if self.stride == 2:
+            x = F.avg_pool2d(x, 2, padding=(x.shape[2] % 2, x.shape[3] % 2))
+        return x if self.shortcut is None or "shortcut" not in axes else self.shortcut(x, *axes["shortcut"])

@@ -1,0 +1,162 @@
+"""What a hybrid subnet costs, from its encoded choices alone (numpy, no torch).
+
+An inverted residual from B to C channels with H hidden ones, on N places before and M behind it, executes N B H
+(expand, where it does), M k^2 H (depth-wise), 2 H S (squeeze to S and back), M H C (project), and M B C where the
+shortcut has to change the width. A block of width C on N tokens in w windows, with h heads, v value channels for each
+of the width and MLPs of E hidden channels, executes N C^2 (2 + 2 v) (query, key, value, projection), 9 N v C (the
+convolution of values), N^2 / w x (C + v C) (attention), 2 N^2 / w x h^2 (the mixing of heads), 4 N C E (two MLPs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raynas.nets.terms import Counts, Term
+from raynas.space import Space
+from raynas.space.families.hybrid import (
+    grids,
+    hidden_width,
+    mlp_width,
+    most_layers,
+    resolutions,
+    squeezed_width,
+    window_grid,
+)
+
+KERNEL = 9
+"""Entries of the 3 x 3 kernels of the stem and of the values' convolution."""
+
+
+def terms(space: Space) -> list[Term]:
+    """The terms of a hybrid space; their sum is the cost of a subnet."""
+    searched = ("resolution",) if space.has("resolution") else ()
+
+    def at_resolution(count: Callable[..., Counts], *options: Any) -> Callable[..., Counts]:
+        """A count whose next argument is the resolution, where there is a choice of it."""
+        return partial(count, *options) if searched else partial(count, *options, resolutions(space)[0])
+
+    before = "stem.width"
+    listed = [Term("stem", (*searched, before), at_resolution(_stem, space))]
+    for stage, layers in enumerate(most_layers(space.dimensions)):
+        here = f"stages.{stage}"
+        width, depth = f"{here}.width", f"{here}.depth"
+        conv, block = (f"{here}.kernel", f"{here}.expansion"), (f"{here}.mlp_ratio", f"{here}.windows")
+        first = at_resolution(_first, space, stage)
+        listed.append(Term(f"{here}.layers.0", (*searched, before, width, *conv), first))
+        for layer in range(1, layers):
+            if space.constants.kinds[stage] == "conv":
+                count = at_resolution(_residual, space, stage, layer)
+                listed.append(Term(f"{here}.layers.{layer}", (*searched, depth, width, *conv), count))
+            else:
+                count = at_resolution(_block, space, stage, layer)
+                listed.append(Term(f"{here}.layers.{layer}", (*searched, depth, width, *block), count))
+        before = width
+    return [*listed, Term("head", (*searched, before, "head.width"), at_resolution(_head, space))]
+
+
+def _places(grid: tuple[Any, Any]) -> Any:
+    return grid[0] * grid[1]
+
+
+def _stem(space: Space, resolution: Any, width: np.ndarray) -> Counts:
+    """A convolution without bias and its batch norm."""
+    weights = KERNEL * space.channels * width
+    return _alike(_places(grids(space, resolution)[0]) * weights, weights + 2 * width)
+
+
+def _first(
+    space: Space,
+    stage: int,
+    resolution: Any,
+    inputs: np.ndarray,
+    width: np.ndarray,
+    kernel: np.ndarray,
+    expansion: np.ndarray,
+) -> Counts:
+    """A stage's first layer, whose shortcut has a convolution where the widths differ."""
+    macs, params = _inverted_residual(space, stage, stage, resolution, inputs, width, kernel, expansion)
+    shortcut = np.where(inputs == width, 0, inputs * width)
+    return _alike(macs + _places(grids(space, resolution)[stage + 1]) * shortcut, params + shortcut)
+
+
+def _residual(
+    space: Space,
+    stage: int,
+    layer: int,
+    resolution: Any,
+    depth: np.ndarray,
+    width: np.ndarray,
+    kernel: np.ndarray,
+    expansion: np.ndarray,
+) -> Counts:
+    """Another layer of a convolutional stage, of stride 1."""
+    macs, params = _inverted_residual(space, stage, stage + 1, resolution, width, width, kernel, expansion)
+    acts = depth > layer
+    return _alike(acts * macs, acts * params)
+
+
+def _inverted_residual(
+    space: Space,
+    stage: int,
+    before: int,
+    resolution: Any,
+    inputs: np.ndarray,
+    width: np.ndarray,
+    kernel: np.ndarray,
+    expansion: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """MACs and parameters without the shortcut; `before` says which of the grids it reads."""
+    constants = space.constants
+    expands, squeezes = constants.expands[stage], constants.squeeze[stage]
+    of = grids(space, resolution)
+    hidden = hidden_width(constants, stage, inputs, expansion)
+    expand = expands * inputs * hidden
+    squeeze = squeezes * hidden * squeezed_width(constants, hidden)
+    depthwise, project = kernel**2 * hidden, hidden * width
+    macs = _places(of[before]) * expand + _places(of[stage + 1]) * (depthwise + project) + 2 * squeeze
+    biases = squeezes * (hidden + squeezed_width(constants, hidden))
+    norms = 2 * ((1 + expands) * hidden + width)
+    return macs, expand + depthwise + project + 2 * squeeze + biases + norms
+
+
+def _block(
+    space: Space,
+    stage: int,
+    layer: int,
+    resolution: Any,
+    depth: np.ndarray,
+    width: np.ndarray,
+    ratio: np.ndarray,
+    windows: np.ndarray,
+) -> Counts:
+    """A transformer block: attention, two MLPs, three norms and two rows of factors."""
+    constants = space.constants
+    grid = grids(space, resolution)[stage + 1]
+    window = window_grid(grid, windows)
+    tokens, pairs = _places(grid), windows * _places(window) ** 2
+    heads, values, hidden = width // constants.head_dim, constants.value_ratio * width, mlp_width(width, ratio)
+    linear = 2 * width * (width + values) + 4 * width * hidden
+    macs = tokens * (linear + KERNEL * values) + pairs * (width + values + 2 * heads**2)
+    biases = 2 * width + values + width + 2 * (hidden + width) + 2 * heads
+    relative = (2 * window[0] - 1) * (2 * window[1] - 1) * heads
+    scaling = 0 if constants.scaling == "none" else 2 * width
+    params = linear + KERNEL * values + 2 * heads**2 + biases + relative + 6 * width + scaling
+    acts = depth > layer
+    return _alike(acts * macs, acts * params)
+
+
+def _head(space: Space, resolution: Any, width: np.ndarray, mixed: np.ndarray) -> Counts:
+    """A convolution with batch norm before the pooling, one without behind it, and the classifier."""
+    wide = space.constants.head_expansion * width
+    tokens = _places(grids(space, resolution)[-1])
+    mix, classify = wide * mixed, mixed * space.classes
+    return _alike(tokens * width * wide + mix + classify, width * wide + 2 * wide + mix + classify + space.classes)
+
+
+def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
+    """Counts where the paper computes as we do."""
+    return Counts(macs, params, macs)

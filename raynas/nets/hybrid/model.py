@@ -1,0 +1,166 @@
+"""The hybrid supernet: NASViT (Gong et al., 2022) and, without transformer stages, AlphaNet (Wang et al., 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.channels import Channels
+from raynas.nets.hybrid.conv import NormedConv
+from raynas.nets.hybrid.stage import Stage, StageShape
+from raynas.nets.hybrid.transformer import TransformerBlock
+from raynas.nets.layers import ElasticConv, ElasticLinear, select_layers
+from raynas.nets.sharing import Side, pattern
+from raynas.nets.supernet import Supernet, drop_branches
+from raynas.space import Arch, Space
+from raynas.space.families.hybrid import grids, image_sides, most_layers
+
+
+class HybridSupernet(Supernet):
+    """A hybrid of elastic resolution, widths, depths, kernels, expansions, MLP ratios and windows.
+
+    One list of channels serves a stage's whole residual stream, and the inputs of the next stage's first layer; hidden
+    channels, those inside squeeze-and-excitation, and heads have lists of their own. The network resizes its images to
+    its arch's resolution. In training every arch is normalised by its own rows of a batch, so that mixed batches run by
+    groups alone.
+    """
+
+    def __init__(self, space: Space):
+        super().__init__(space)
+        constants = space.constants
+        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
+        before = space["stem.width"].choices
+        self.stem = NormedConv(space.channels, max(before), side=3, stride=constants.stem_stride)
+        stages = []
+        for index, layers in enumerate(most_layers(space.dimensions)):
+            stages.append(Stage(space, index, max(before), before, layers))
+            before = space[f"stages.{index}.width"].choices
+        self.stages = nn.ModuleList(stages)
+        wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
+        self.widen = NormedConv(max(before), wide)
+        self.mix = ElasticConv(wide, mixed, side=1, bias=False)
+        self.head = ElasticLinear(mixed, space.classes)
+        self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
+
+    # -- shapes ----------------------------------------------------------------------------------------------------
+
+    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
+        """What acts in each stage for one arch.
+
+        Raises:
+            UserError: the supernet does not hold the arch.
+        """
+        stages = sum(name.endswith(".depth") for name in arch)
+        if stages != len(self.stages):
+            raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
+        share, shapes, before = self.pattern[side], list[StageShape](), self._stem_width(arch, side)
+        of = grids(self.space, self._resolution(arch))
+        for stage, (rows, columns) in zip(self._stages, of[1:], strict=True):
+            shapes.append(stage.shape(arch, before, (int(rows), int(columns)), share))
+            before = shapes[-1].width
+        return shapes
+
+    def _stem_width(self, arch: Arch, side: Side | None) -> Channels:
+        return self.pattern[side](int(arch["stem.width"]), self.stem.conv.weight.shape[0])
+
+    def _head_shape(self, arch: Arch, width: Channels, side: Side | None) -> tuple[Channels, Channels]:
+        """The channels before the pooling, and those that the classifier reads."""
+        share, wide = self.pattern[side], self.space.constants.head_expansion * width.count
+        return (
+            share(wide, self.widen.conv.weight.shape[0]),
+            share(int(arch["head.width"]), self.mix.weight.shape[0]),
+        )
+
+    def _resolution(self, arch: Arch) -> int:
+        return int(arch.get("resolution", min(self.space.input_size)))
+
+    @property
+    def _stages(self) -> list[Stage]:
+        return cast(list[Stage], list(self.stages))
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        shapes, image = self.shape(arch, side), Channels.first(self.space.channels)
+        sides = image_sides(self.space.input_size, self._resolution(arch))
+        if sides != self.space.input_size:
+            x = F.interpolate(x, size=sides, mode="bicubic", align_corners=False)
+        x = F.silu(self.stem(x, image, self._stem_width(arch, side)))
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+        width = shapes[-1].width
+        wide, mixed = self._head_shape(arch, width, side)
+        x = F.silu(self.widen(x, width, wide)).mean((2, 3), keepdim=True)
+        x = F.silu(self.mix(x, wide, mixed)).flatten(1)
+        return self.head(x, mixed, Channels.first(self.space.classes))
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Raises: UserError: there is no token head."""
+        raise UserError(
+            f"space {self.space.name}: a hybrid pools its tokens before it classifies: it has no token head"
+        )
+
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """The blocks' tables of relative position."""
+        return {
+            f"stages.{index}.layers.{place}.attention.relative.table": layer.attention.relative.offsets
+            for index, stage in enumerate(self._stages)
+            for place, layer in enumerate(stage.layers)
+            if isinstance(layer, TransformerBlock)
+        }
+
+    def space_at(self, size: int | tuple[int, int]) -> Space:
+        """The space of the same networks for images of another size.
+
+        Raises:
+            UserError: its archs say what images are resized to; or they read parts of one table of positions, which
+                cannot be resized for all of them.
+        """
+        space = super().space_at(size)
+        if space.input_size == self.space.input_size:
+            return space
+        if self.space.has("resolution"):
+            raise UserError(
+                f"space {self.space.name}: images are resized to the arch's resolution, whatever size they come in: "
+                "choose an arch of another resolution"
+            )
+        if any(d.name.endswith(".windows") and len(d.choices) > 1 for d in self.space.dimensions):
+            raise UserError(f"space {self.space.name}: windows are a choice: resize a subnet, supernet.extract")
+        return space
+
+    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
+        """[layers of all stages, 3, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
+
+        The rate rises linearly over the layers that the constant `drop_path_depths` counts, whatever the arch.
+        """
+        return drop_branches(x, self.drop_path, self.ramp[-1], branches=3) if self.training else None
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
+        """The acting part of what an arch uses (parameters, running averages), by name: its state dict, as views."""
+        arch = self._arch(arch)
+        shapes = self.shape(arch, side)
+        width, image = shapes[-1].width, Channels.first(self.space.channels)
+        wide, mixed = self._head_shape(arch, width, side)
+        layers = {
+            "stem": (image, self._stem_width(arch, side)),
+            "widen": (width, wide),
+            "mix": (wide, mixed),
+            "head": (mixed, Channels.first(self.space.classes)),
+        }
+        selected = select_layers(self, layers)
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+            selected.update({f"stages.{index}.{name}": tensor for name, tensor in stage.select(shape).items()})
+        return selected
+
+    def no_weight_decay(self) -> set[str]:
+        """Factors and relative position; 1-D tensors (norms, biases) are the trainer's to exempt."""
+        return {name for name, _ in self.named_parameters() if "_scaling." in name or ".relative." in name}

@@ -1,0 +1,190 @@
+"""The transformer block: attention of talking heads, then two MLPs; each branch is scaled by a table's row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.block import mlp_axes
+from raynas.nets.channels import Channels
+from raynas.nets.hybrid.attention import Attention, DefaultLinear
+from raynas.nets.layers import ElasticNorm, select_layers
+from raynas.space.families.hybrid import HybridConstants
+
+SCALING_KEYS = 8
+"""Rows are told apart by the number of tokens modulo this; the release also multiplies factors by it over the width."""
+
+SCALING_START = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class BlockShape:
+    """What acts in one block.
+
+    Attributes:
+        width: embedding channels.
+        heads: attention heads.
+        hidden: hidden channels of each MLP.
+        grid: rows and columns of the tokens.
+        window: rows and columns of one window.
+        row: key of the factors' row (see `HybridConstants.scaling`).
+    """
+
+    width: Channels
+    heads: Channels
+    hidden: Channels
+    grid: tuple[int, int]
+    window: tuple[int, int]
+    row: tuple[int, ...]
+
+
+class ScalingTable(nn.Module):
+    """Factors for each channel, one row for each key ("switchable scaling", section 4.3).
+
+    Args:
+        keys: for each part of the key its values.
+        width: channels held.
+        per_width: multiply every factor by 8 / width, as the release does.
+    """
+
+    def __init__(self, keys: Iterable[Iterable[int]], width: int, per_width: bool):
+        super().__init__()
+        self.keys = [list(values) for values in keys]
+        self.weight = nn.Parameter(torch.full((*(len(values) for values in self.keys), width), SCALING_START))
+        self.per_width = per_width
+
+    def select(self, row: tuple[int, ...], width: Channels) -> dict[str, Tensor]:
+        """The acting row: a table of one.
+
+        Raises:
+            UserError: there is none for that key.
+        """
+        selected: Tensor = self.weight
+        for dim, (key, values) in enumerate(zip(row, self.keys, strict=True)):
+            if key not in values:
+                raise UserError(f"the arch needs the factors of {key}, the supernet has those of {values}")
+            selected = selected.narrow(dim, values.index(key), 1)
+        return {"weight": width.select(selected, len(row))}
+
+    def forward(self, x: Tensor, row: tuple[int, ...], width: Channels) -> Tensor:
+        """[batch, tokens, width], each channel multiplied by its factor."""
+        factors = self.select(row, width)["weight"].flatten()
+        return x * (factors * (SCALING_KEYS / width.count) if self.per_width else factors)
+
+
+class BlockNorm(ElasticNorm):
+    """Layer normalisation: of every token, or of an image's tokens and channels together, as released."""
+
+    def __init__(self, features: int, constants: HybridConstants):
+        super().__init__(features, constants.norm_eps)
+        self.joint = constants.norm == "image"
+
+    def forward(self, x: Tensor, width: Channels) -> Tensor:
+        """[batch, tokens, width], normalised."""
+        if not self.joint:
+            return super().forward(x, width)
+        selected = self.select(width)
+        return torch.addcmul(selected["bias"], F.layer_norm(x, x.shape[1:], eps=self.eps), selected["weight"])
+
+
+class Mlp(nn.Module):
+    """Two linear layers, and swish between them."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.fc1 = DefaultLinear(width, hidden)
+        self.fc2 = DefaultLinear(hidden, width)
+
+    def select(self, width: Channels, hidden: Channels) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, {"fc1": (width, hidden), "fc2": (hidden, width)})
+
+    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
+        """Hidden channels; see `Supernet.exchangeable`."""
+        return [mlp_axes()]
+
+    def forward(self, x: Tensor, width: Channels, hidden: Channels) -> Tensor:
+        """[batch, tokens, width] to the same."""
+        return self.fc2(F.silu(self.fc1(x, width, hidden)), hidden, width)
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm attention and two MLPs, each scaled and added to the residual stream.
+
+    Args:
+        constants: of the space.
+        width: embedding channels held.
+        hidden: hidden channels held by each MLP.
+        relative: rows and columns of the largest window.
+        keys: those of the factors' rows, part by part.
+    """
+
+    def __init__(
+        self,
+        constants: HybridConstants,
+        width: int,
+        hidden: int,
+        relative: tuple[int, int],
+        keys: list[list[int]],
+    ):
+        super().__init__()
+
+        def table() -> ScalingTable | None:
+            """One for attention, and one that both MLPs share."""
+            if constants.scaling == "none":
+                return None
+            return ScalingTable(keys, width, per_width=constants.scaling == "depth_tokens")
+
+        self.norm1 = BlockNorm(width, constants)
+        self.attention = Attention(constants, width, relative)
+        self.norm2 = BlockNorm(width, constants)
+        self.mlp1 = Mlp(width, hidden)
+        self.norm3 = BlockNorm(width, constants)
+        self.mlp2 = Mlp(width, hidden)
+        self.attention_scaling = table()
+        self.mlp_scaling = table()
+
+    def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        width, mlp = (shape.width,), (shape.width, shape.hidden)
+        return {
+            "norm1": width,
+            "attention": (shape.width, shape.heads, shape.grid, shape.window),
+            "norm2": width,
+            "mlp1": mlp,
+            "norm3": width,
+            "mlp2": mlp,
+            "attention_scaling": (shape.row, shape.width),
+            "mlp_scaling": (shape.row, shape.width),
+        }
+
+    def select(self, shape: BlockShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        return select_layers(self, self.axes(shape))
+
+    def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
+        """One block on tokens [batch, tokens, width].
+
+        Args:
+            paths: [3, batch], what each row's three branches are multiplied with; None for 1.
+        """
+        axes = self.axes(shape)
+        branches = (
+            ("norm1", "attention", "attention_scaling"),
+            ("norm2", "mlp1", "mlp_scaling"),
+            ("norm3", "mlp2", "mlp_scaling"),
+        )
+        for index, layers in enumerate(branches):
+            branch = x
+            for name in layers:
+                layer = getattr(self, name)
+                branch = branch if layer is None else layer(branch, *axes[name])
+            branch = branch if paths is None else branch * paths[index, :, None, None].to(branch.dtype)
+            x = x + branch
+        return x

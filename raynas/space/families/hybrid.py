@@ -1,0 +1,245 @@
+"""The vocabulary of hybrids of convolution and attention (Gong et al., 2022, NASViT; Wang et al., 2021, AlphaNet).
+
+A convolutional stem, then stages; each is convolutional (inverted residuals) or a transformer (one inverted residual,
+which changes grid and width, then blocks). All layers of a stage share its choices. How many stages there are, the
+dimensions say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.families.rules import CommonConstants, Family, Rule
+
+if TYPE_CHECKING:
+    from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+MAX_TOKENS = 2**14
+"""Tokens of one image that attend to one another, at most."""
+
+Kind = Literal["conv", "transformer"]
+Stride = Literal[1, 2]
+Grid = tuple[Any, Any]
+"""Rows and columns: two numbers, or two arrays [n]."""
+
+
+class HybridConstants(CommonConstants):
+    """What is fixed in a hybrid space.
+
+    Attributes:
+        kinds: of each stage, `conv` or `transformer`.
+        strides: of each stage's first layer; a grid of odd side is halved to the larger half.
+        squeeze: for each stage, whether its inverted residuals have squeeze-and-excitation.
+        stem_stride: of the stem's convolution.
+        divisor: hidden widths of inverted residuals and of their squeezes are rounded to multiples of it.
+        expands: for each stage, whether its inverted residuals begin with an expanding convolution; by default where
+            an expansion is above 1. Where they do not, their hidden channels are their inputs.
+        head_dim: query and key channels of one head; a transformer stage has as many heads as its width holds.
+        value_ratio: value channels for each channel of the width.
+        attention_scale: factor on the raw scores; by default one over the square root of `head_dim`.
+        norm: what a block's layer norms take mean and variance of: `image`, all tokens and channels of an image
+            together (as released), or `token`, each token's channels (as usual, and as the paper writes).
+        norm_eps: epsilon of the layer norms.
+        scaling: which row of its table of factors a block's branches are multiplied by. `depth_tokens`: that of the
+            stage's depth and of the number of tokens modulo 8, times 8 / width (as released). `width`: that of the
+            stage's width (the paper's key, width and layer). `none`: branches are not scaled.
+        head_expansion: channels before the pooling, for each channel of the last stage.
+        drop_path_depths: for each stage the number of layers that the drop-path rate, which rises linearly from 0 over
+            all stages, counts; by default the most layers.
+    """
+
+    kinds: tuple[Kind, ...]
+    strides: tuple[Stride, ...]
+    squeeze: tuple[bool, ...]
+    stem_stride: Stride = 2
+    divisor: int = Field(8, ge=1, le=256)
+    expands: tuple[bool, ...] | None = None
+    head_dim: int = Field(8, ge=1, le=1024)
+    value_ratio: int = Field(4, ge=1, le=64)
+    attention_scale: float | None = Field(None, gt=0)
+    norm: Literal["image", "token"] = "image"
+    norm_eps: float = Field(1e-5, gt=0)
+    scaling: Literal["depth_tokens", "width", "none"] = "depth_tokens"
+    head_expansion: int = Field(6, ge=1, le=64)
+    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
+
+
+# -- shapes: the same for numbers and for arrays [n], so that networks and costs cannot differ -------------------------
+
+
+def image_sides(size: tuple[int, int], resolution: Any) -> Grid:
+    """Height and width that images are resized to: the shorter side becomes the resolution."""
+    least = min(size)
+    return (2 * size[0] * resolution + least) // (2 * least), (2 * size[1] * resolution + least) // (2 * least)
+
+
+def halved(grid: Grid, stride: int) -> Grid:
+    """The grid behind a convolution of that stride."""
+    return -(-grid[0] // stride), -(-grid[1] // stride)
+
+
+def grids(space: Space, resolution: Any) -> list[Grid]:
+    """The grids behind the stem and behind each stage.
+
+    Args:
+        resolution: that of the arch; in a space without that dimension the images' shorter side.
+    """
+    found = [halved(image_sides(space.input_size, resolution), space.constants.stem_stride)]
+    for stride in space.constants.strides:
+        found.append(halved(found[-1], stride))
+    return found
+
+
+def rounded(channels: Any, divisor: int) -> Any:
+    """Channels rounded to the nearest multiple, one further up where that would lose more than a tenth."""
+    near = np.maximum((2 * channels + divisor) // (2 * divisor) * divisor, divisor)
+    return near + divisor * (10 * near < 9 * channels)
+
+
+def hidden_width(constants: HybridConstants, stage: int, inputs: Any, expansion: Any) -> Any:
+    """Hidden channels of an inverted residual."""
+    assert constants.expands is not None
+    return rounded(inputs * expansion, constants.divisor) if constants.expands[stage] else inputs
+
+
+def squeezed_width(constants: HybridConstants, hidden: Any) -> Any:
+    """Channels in the middle of squeeze-and-excitation."""
+    return rounded(hidden // 4, constants.divisor)
+
+
+def mlp_width(width: Any, ratio: Any) -> Any:
+    """Hidden channels of a block's MLPs."""
+    return np.floor(np.multiply(width, ratio)).astype(np.int64)
+
+
+def window_grid(grid: Grid, windows: Any) -> Grid:
+    """Rows and columns of one of a grid's windows, which lie in a square: 4 of them are 2 x 2."""
+    side = np.sqrt(windows).astype(np.int64)
+    return grid[0] // side, grid[1] // side
+
+
+def resolutions(space: Space) -> tuple[int, ...]:
+    """What a space's images are resized to: their shorter sides."""
+    return space["resolution"].choices if space.has("resolution") else (min(space.input_size),)
+
+
+def most_layers(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
+    """How many layers each stage has at most."""
+    most = {d.name.split(".")[1]: max(d.choices) for d in dimensions if d.name.endswith(".depth")}
+    return tuple(most[stage] for stage in sorted(most, key=int))
+
+
+# -- the family --------------------------------------------------------------------------------------------------------
+
+
+def _required(constants: HybridConstants, given: set[str]) -> list[str]:
+    names = ["resolution"] if "resolution" in given else []
+    names += ["stem.width", *(f"stages.*.{leaf}" for leaf in ("width", "depth", "kernel", "expansion")), "head.width"]
+    transformers = [stage for stage, kind in enumerate(constants.kinds) if kind == "transformer"]
+    return [*names, *(f"stages.{stage}.{leaf}" for stage in transformers for leaf in ("mlp_ratio", "windows"))]
+
+
+def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> HybridConstants:
+    depths, scale, expands = constants.drop_path_depths, constants.attention_scale, constants.expands
+    if expands is None:  # settled here, where all choices are known: a subnet keeps the convolution at expansion 1
+        expands = tuple(max(d.choices) > 1 for d in dimensions if d.name.endswith(".expansion"))
+    return constants.model_copy(
+        update={
+            "drop_path_depths": most_layers(dimensions) if depths is None else depths,
+            "attention_scale": constants.head_dim**-0.5 if scale is None else scale,
+            "expands": expands,
+        }
+    )
+
+
+def _check(space: Space) -> Iterator[tuple[Location, str]]:
+    constants, most = space.constants, most_layers(space.dimensions)
+    for name in ("kinds", "strides", "squeeze", "expands", "drop_path_depths"):
+        if len(getattr(constants, name)) != len(most):
+            yield ("constants", name), f"needs one value for each of the {len(most)} stages"
+            return
+    if constants.token_head:
+        yield ("constants", "token_head"), "a hybrid pools its tokens before it classifies: there is none"
+    for stage, (layers, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
+        if layers > ramp:
+            yield ("constants", "drop_path_depths"), f"counts {ramp} layers in stage {stage}, which has up to {layers}"
+    for stage, kind in enumerate(constants.kinds):
+        place, here = ("dimensions", "stages", stage), f"stages.{stage}"
+        if any(kernel % 2 == 0 for kernel in space[f"{here}.kernel"].choices):
+            yield (*place, "kernel"), "sides of kernels must be odd, so that smaller ones lie in the middle"
+        if not constants.expands[stage] and max(space[f"{here}.expansion"].choices) > 1:
+            yield ("constants", "expands", stage), "without an expanding convolution the expansion must be 1"
+        if kind == "transformer":
+            for leaf, problem in _check_transformer(space, stage):
+                yield (*place, leaf), problem
+
+
+def _check_transformer(space: Space, stage: int) -> Iterator[tuple[str, str]]:
+    here, dim = f"stages.{stage}", space.constants.head_dim
+    widths, depths, ratios, windows = (
+        space[f"{here}.{leaf}"].choices for leaf in ("width", "depth", "mlp_ratio", "windows")
+    )
+    for width in widths:
+        if width % dim:
+            yield "width", f"{width} is no whole number of heads of {dim} channels"
+    if min(depths) < 2 and (len(ratios) > 1 or len(windows) > 1):
+        yield (
+            "depth",
+            "at depth 1 there is no block, and mlp_ratio and windows do not act: depths from 2, or one of each",
+        )
+    if min(widths) * min(ratios) < 1:
+        yield "mlp_ratio", "the smallest width times the smallest mlp_ratio leaves no hidden channel"
+    for count in windows:
+        if math.isqrt(count) ** 2 != count:
+            yield "windows", f"{count} windows do not lie in a square: 1, 4, 9, .."
+            return
+    for resolution in resolutions(space):
+        grid = grids(space, resolution)[stage + 1]
+        for count in windows:
+            if any(side % math.isqrt(count) for side in grid):
+                yield "windows", f"{count} windows do not divide the {grid[0]} x {grid[1]} grid at {resolution} pixels"
+            elif grid[0] * grid[1] // count > MAX_TOKENS:
+                yield "windows", f"{count} at {resolution} pixels make more than {MAX_TOKENS} tokens a window"
+
+
+def _scale(arch: Arch, factor: float) -> Arch:
+    """Widths grow by `factor`, each to the nearest that exists; all else, the resolution included, stays."""
+    constants = arch.space.constants
+    values: dict[str, Any] = dict(arch)
+    for name, value in arch.items():
+        part, _, leaf = name.rpartition(".")
+        if leaf == "width":
+            transformer = part.startswith("stages.") and constants.kinds[int(part.split(".")[1])] == "transformer"
+            unit = constants.head_dim if transformer else 1
+            values[name] = unit * max(1, round(value * factor / unit))
+    return arch.space.off_grid(values)
+
+
+_WIDTH = Rule(int, 1, 2**15)
+
+HYBRID = Family(
+    constants=HybridConstants,
+    dimensions={
+        "resolution": Rule(int, 1, 2**13),
+        "stem.width": _WIDTH,
+        "stages.*.width": _WIDTH,
+        "stages.*.depth": Rule(int, 1, 256),
+        "stages.*.kernel": Rule(int, 1, 31),
+        "stages.*.expansion": Rule(int, 1, 16),
+        "stages.*.mlp_ratio": Rule(float, 0, 64),
+        "stages.*.windows": Rule(int, 1, 1024, descending=True),
+        "head.width": _WIDTH,
+    },
+    resolve=_resolve,
+    check=_check,
+    scale=_scale,
+    required=_required,
+)
