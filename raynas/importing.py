@@ -24,7 +24,7 @@ from raynas.space import Space, load_arch, load_space
 from raynas.space.load import describes_arch
 from raynas.training.inputs import resolve_data
 
-SYSTEMS = ("autoformer", "vit-resnas", "timm")
+SYSTEMS = ("autoformer", "vit-resnas", "nasvit", "timm")
 
 TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
@@ -48,7 +48,7 @@ def import_supernet(
     it, or fine-tune it by `retrain`.
 
     Args:
-        system: whose layout the checkpoint has: `autoformer` or `vit-resnas`; or `timm`.
+        system: whose layout the checkpoint has: `autoformer`, `vit-resnas` or `nasvit` (AlphaNet's, too); or `timm`.
         checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
         run_dir: a path or filesystem URI.
         data: what the subnets are scored on: a name, a folder or a URI.
@@ -112,6 +112,10 @@ def _reader(system: str) -> Callable[..., tuple[Space, dict[str, Tensor]]]:
         from raynas.nets.vit.checkpoint import read_autoformer
 
         return read_autoformer
+    if system == "nasvit":
+        from raynas.nets.hybrid.checkpoint import read_nasvit
+
+        return read_nasvit
     from raynas.nets.vit_res.checkpoint import read_vit_resnas
 
     return read_vit_resnas

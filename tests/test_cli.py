@@ -80,8 +80,8 @@ MISTAKES = {
     ),
     "unknown space": (["cost", "autoformer/tinny"], ["tinny", "autoformer/tiny"]),
     "unknown system": (
-        ["import", "nasvit", "{files}/notes.txt", "--run", "{files}/new", "--data", "digits"],
-        ["nasvit", "autoformer"],
+        ["import", "nasnet", "{files}/notes.txt", "--run", "{files}/new", "--data", "digits"],
+        ["nasnet", "autoformer"],
     ),
     "no checkpoint": (
         ["import", "autoformer", "{files}/absent.pth", "--run", "{files}/new", "--data", "digits"],

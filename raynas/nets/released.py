@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from raynas.errors import UserError
 
 Checkpoint = str | Path | Mapping[str, Any]
 """A file, or its content: the parameters, or a mapping that holds them under a name."""
+
+
+_PLAIN: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
+"""What released checkpoints hold beside tensors: AutoFormer's arguments, and NASViT's settings, read as a mapping."""
 
 
 def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> Mapping[str, Tensor]:
@@ -31,7 +36,7 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
     content: Any = checkpoint
     if not isinstance(checkpoint, Mapping):
         try:
-            with torch.serialization.safe_globals([argparse.Namespace]):
+            with torch.serialization.safe_globals(_PLAIN):
                 content = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except FileNotFoundError as error:
             raise UserError(f"{checkpoint}: there is no such file") from error

@@ -1,0 +1,93 @@
+"""The hybrid supernet against what the released NASViT code computed, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from nasvit_golden import arch_of, golden, golden_space
+from torch import Tensor
+
+from raynas.nets.calibration import calibrate
+from raynas.nets.hybrid.checkpoint import Layout, read_nasvit
+from raynas.nets.supernet import Supernet
+from raynas.nets.weights import load_supernet
+
+ABOUT, ARRAYS, WEIGHTS = golden()
+SPACE = golden_space(ABOUT)
+ARCHS = {name: arch_of(config, SPACE) for name, config in ABOUT["subnets"].items()}
+IMAGES = ARRAYS["input"].double()
+
+every_subnet = pytest.mark.parametrize("name", ["smallest", "largest", "sub_a_res80"])
+
+
+def supernet() -> Supernet:
+    return load_supernet(*read_nasvit(WEIGHTS, SPACE)).double().eval()
+
+
+@every_subnet
+def test_logits(name: str) -> None:
+    """In evaluation by the stored averages, in training by the batch's, and after calibration; sliced and extracted."""
+    network, arch = supernet(), ARCHS[name]
+    statistics = calibrate(network, arch, [IMAGES, 1.3 * IMAGES.flip(3)])
+    with torch.no_grad():
+        computed = {
+            "logits": (network(IMAGES, arch), network.extract(arch)(IMAGES)),
+            "calibrated_logits": (
+                network(IMAGES, arch, statistics=statistics),
+                network.extract(arch, statistics=statistics)(IMAGES),
+            ),
+            "trainmode_logits": (network.train()(IMAGES, arch),),
+        }
+    for which, found in computed.items():
+        for logits in found:
+            torch.testing.assert_close(logits, ARRAYS[f"{name}/{which}_f64"], rtol=0, atol=1e-12, msg=which)
+
+
+def surrogate(logits: Tensor, teacher: Tensor) -> Tensor:
+    """The release's distillation loss: for each image the larger of two alpha-divergences, alpha -1 and 1."""
+    p, q, log_q = teacher.softmax(1), logits.detach().softmax(1), logits.log_softmax(1)
+    u = (q / p).clamp(max=5)
+    left, right = (q * (u - 1)).sum(1) / 2, (p * (p / q).log()).sum(1)
+    return torch.where(left > right, -(q * (0.5 - u) * log_q).sum(1), -(p * log_q).sum(1)).mean()
+
+
+def test_gradients_of_a_sandwich_step() -> None:
+    """Losses of four subnets (one of them in no other golden datum), and the norm of every tensor's gradients."""
+    expected = ABOUT["sandwich"]
+    network = supernet().train()
+    logits = network(IMAGES, ARCHS["largest"])
+    loss = -(ARRAYS["soft_target"] * logits.log_softmax(1)).sum(1).mean()
+    loss.backward()
+    assert loss.item() == pytest.approx(expected["loss_max_softCE"], abs=1e-12)
+    of_largest = gradient_norms(network)
+    network.zero_grad()
+    losses = [
+        surrogate(network(IMAGES, ARCHS[name]), logits.detach()) for name in ("smallest", "sub_a_res80", "sub_b_res96")
+    ]
+    torch.stack(losses).sum().backward()
+    assert [each.item() for each in losses] == pytest.approx(expected["kd_losses_min_a_b"], abs=1e-12)
+    of_others = gradient_norms(network)
+    total = expected["sub_grad_norm_before_clip"]
+    assert sum(norm**2 for norm in of_others.values()) ** 0.5 == pytest.approx(total, rel=1e-9)
+    assert expected["gradient_norms"].keys() - of_others.keys() - of_largest.keys() == Layout(SPACE).idle
+    for name, (largest, others) in expected["gradient_norms"].items():
+        assert of_largest.get(name, 0) == pytest.approx(largest, rel=1e-5, abs=1e-9), name
+        assert of_others.get(name, 0) / total == pytest.approx(others, rel=1e-5, abs=1e-9), name
+
+
+def gradient_norms(network: Supernet) -> dict[str, float]:
+    """By released names. What tables are cropped of on reading has no gradient."""
+    sources = Layout(SPACE).sources
+    parameters = network.named_parameters()
+    return {sources[name]: float(each.grad.norm()) for name, each in parameters if each.grad is not None}
+
+
+def test_each_released_semantic_shows() -> None:
+    """The golden data can tell: with usual norms, or factors keyed by anything else, logits are others."""
+    arch, expected = ARCHS["sub_a_res80"], ARRAYS["sub_a_res80/logits_f64"]
+    for change in ({"norm": "token"}, {"attention_scale": 1.0}):
+        space = SPACE.replace(constants=SPACE.constants.model_copy(update=change))
+        other = load_supernet(space, read_nasvit(WEIGHTS, space)[1]).double().eval()
+        with torch.no_grad():
+            assert F.l1_loss(other(IMAGES, arch), expected) > 1e-4
