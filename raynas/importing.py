@@ -11,26 +11,22 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor
 
-from raynas.config import nearest
 from raynas.data import Data, DataConfig, load_data
 from raynas.errors import RunDirError, UserError
-from raynas.nets.released import check_finite
-from raynas.nets.weights import mismatch, weights_fingerprint
+from raynas.nets.weights import weights_fingerprint
 from raynas.networks import write_arch
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
 from raynas.results.versions import versions
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import describes_arch
+from raynas.timm_weights import load_timm
 from raynas.training.inputs import resolve_data
 
 SYSTEMS = ("autoformer", "vit-resnas", "nasvit", "timm")
 
 TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
-
-
-_WANTED = "not a file of weights: give a .safetensors file, or a state dict that torch.save wrote (tensors alone)"
 
 
 def import_supernet(
@@ -127,68 +123,6 @@ def _space_of(name: str) -> Space:
         return load_space(name)
     arch = load_arch(name)
     return arch.space.fix(arch)
-
-
-def load_timm(name: str, weights_file: str | Path | None = None) -> Any:
-    """One of timm's models with trained weights.
-
-    Args:
-        name: of the model, for instance `twins_svt_small`.
-        weights_file: its weights (safetensors, or a file of torch's with tensors alone); without it timm downloads
-            them, or finds them where it has put them before.
-
-    Raises:
-        UserError: there is no such model, or the weights cannot be had, are another's, or are not finite.
-    """
-    import timm
-
-    if not timm.is_model(name):
-        raise UserError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
-    if weights_file is None:
-        model = _fetch_timm(name)
-    else:
-        state = _read_timm_file(weights_file)
-        classes: dict[str, Any] = {"num_classes": len(state["head.bias"])} if "head.bias" in state else {}
-        model = timm.create_model(name, **classes)
-        if problem := mismatch(state, model.state_dict()):
-            raise UserError(f"{weights_file} holds other weights than those of {name}: {problem}; name their own model")
-        model.load_state_dict(state)
-    check_finite(model.state_dict(), str(weights_file or f"timm's weights of {name}"))
-    return model
-
-
-def _fetch_timm(name: str) -> Any:
-    """A model with the weights that timm downloads, or has downloaded before."""
-    import timm
-    from huggingface_hub.utils import logging
-
-    print(f"fetching the weights of {name}")
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # without a network: two warnings for each of its many retries
-    try:
-        return timm.create_model(name, pretrained=True)
-    except Exception as error:  # of whichever library talks to the network
-        reason = " ".join(str(error).split()[:40]) or type(error).__name__
-        raise UserError(
-            f"no weights of {name} from timm's download (--weights takes a file of them instead): {reason}"
-        ) from error
-    finally:
-        logging.set_verbosity(before)
-
-
-def _read_timm_file(path: str | Path) -> dict[str, Tensor]:
-    """A file of weights, of any kind that timm reads."""
-    from timm.models import load_state_dict
-
-    if not Path(path).is_file():
-        raise UserError(f"{path}: there is no such file")
-    try:
-        state = load_state_dict(str(path), weights_only=True)
-    except Exception as error:  # of whichever library reads the file; few say what a user could mend
-        raise UserError(f"{path}: {_WANTED}") from error
-    if not state or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{path}: {_WANTED}")
-    return state
 
 
 def _compare_reading(trained: Mapping[str, Any], images: Data) -> None:

@@ -1,0 +1,93 @@
+"""timm's models with trained weights, out of a file or of timm's own download."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from raynas.config import nearest, shown
+from raynas.errors import UserError, reason
+from raynas.nets.released import check_finite
+from raynas.nets.weights import mismatch
+
+_WANTED = "not a file of weights: give a .safetensors file, or a state dict that torch.save wrote (tensors alone)"
+
+
+def load_timm(name: str, weights_file: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Any:
+    """One of timm's models with trained weights.
+
+    Args:
+        name: of the model, for instance `twins_svt_small`.
+        weights_file: its weights (safetensors, or a file of torch's with tensors alone); without it timm downloads
+            them, or finds them where it has put them before.
+        options: further arguments of `timm.create_model`.
+
+    Raises:
+        UserError: there is no such model, or the weights cannot be had, are another's, or are not finite.
+    """
+    import timm
+
+    if not timm.is_model(name):
+        raise UserError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+    if weights_file is None:
+        model = _fetch_timm(name, options or {})
+    else:
+        state = _read_timm_file(weights_file)
+        classes: dict[str, Any] = {"num_classes": len(state["head.bias"])} if "head.bias" in state else {}
+        model = _create(name, classes | dict(options or {}))
+        if problem := mismatch(state, model.state_dict()):
+            raise UserError(f"{weights_file} holds other weights than those of {name}: {problem}; name their own model")
+        model.load_state_dict(state)
+    check_finite(model.state_dict(), str(weights_file or f"timm's weights of {name}"))
+    return model
+
+
+def _create(name: str, options: Mapping[str, Any]) -> Any:
+    """A model with fresh weights.
+
+    Raises:
+        UserError: it does not take such options.
+    """
+    import timm
+
+    try:
+        return timm.create_model(name, **options)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise UserError(f"timm cannot make {name} with {shown(dict(options))}: {reason(error)}") from error
+
+
+def _fetch_timm(name: str, options: Mapping[str, Any]) -> Any:
+    """A model with the weights that timm downloads, or has downloaded before."""
+    import timm
+    from huggingface_hub.utils import logging
+
+    print(f"fetching the weights of {name}")
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # without a network: two warnings for each of its many retries
+    try:
+        return timm.create_model(name, pretrained=True, **options)
+    except Exception as error:  # of whichever library talks to the network
+        why = " ".join(str(error).split()[:40]) or type(error).__name__
+        raise UserError(
+            f"no weights of {name} from timm's download (--weights takes a file of them instead): {why}"
+        ) from error
+    finally:
+        logging.set_verbosity(before)
+
+
+def _read_timm_file(path: str | Path) -> dict[str, Tensor]:
+    """A file of weights, of any kind that timm reads."""
+    from timm.models import load_state_dict
+
+    if not Path(path).is_file():
+        raise UserError(f"{path}: there is no such file")
+    try:
+        state = load_state_dict(str(path), weights_only=True)
+    except Exception as error:  # of whichever library reads the file; few say what a user could mend
+        raise UserError(f"{path}: {_WANTED}") from error
+    if not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{path}: {_WANTED}")
+    return state
