@@ -167,12 +167,16 @@ def check_later(preset: Preset, space: Space, note: Callable[[str], None] = prin
         InfeasibleError: nothing in the space meets the search's constraints.
         UserError: any of them is wrong.
     """
+    from raynas.data import load_data
     from raynas.training.rehearsal import check_recipe
+    from raynas.training.teachers import teacher_settings
 
     retrain = preset.retrain
     for recipe in (preset.retrain_recipe, *([preset.finetune_recipe] if retrain.finetune else [])):
         recipe.micro_batch(workers=1)
         check_recipe(space.fix(space.largest()), recipe)
+        if recipe.teachers not in (None, preset.recipe.teachers) and preset.data is not None:
+            teacher_settings(recipe, load_data(preset.data))
     if preset.reference is not None:  # it is trained from scratch, whatever the winner starts from
         recipe = preset.recipe if retrain.start == "inherited" else preset.retrain_recipe
         recipe.micro_batch(workers=1)

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from raynas.data import DataConfig
+from raynas.data import DataConfig, load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
@@ -27,6 +27,7 @@ from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.space import Arch
 from raynas.training.recipe import Recipe
+from raynas.training.teachers import teacher_settings
 from raynas.training_jobs import Job, Result, Row, Size, train_all
 
 How = Literal["scratch", "finetuned"]
@@ -191,6 +192,8 @@ def _begun_and_finished(run: RunDir, job: Job) -> bool:
     settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
     if job.size is not None:
         settings["size"] = job.size
+    if job.recipe.teachers is not None:
+        settings |= teacher_settings(job.recipe, load_data(job.data))
     run.begin(f"{network.path}/training", settings)
     rows = run.store.read("networks", ["path"]).to_pylist()
     return any(row["path"] == network.path for row in rows) and run.exists(f"{network.path}/{WEIGHTS_FILE}")

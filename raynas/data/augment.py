@@ -45,6 +45,12 @@ class AugmentConfig(Config):
         return self
 
     @property
+    def random(self) -> bool:
+        """Whether an image may look otherwise in another epoch."""
+        mirrored = any(0 < chance < 1 for chance in (self.hflip, self.vflip))
+        return bool(self.shift or mirrored or self.reprob or self.needs_images)
+
+    @property
     def needs_images(self) -> bool:
         """Whether this works on decoded images one by one (timm's transforms) and not on a tensor of many."""
         return bool(self.scale is not None or self.color_jitter or self.auto_augment)

@@ -126,11 +126,40 @@ class TrainLoader:
             UserError: an image cannot be read; the message names it.
         """
         order = epoch_order(len(self.images), self.seed, epoch, self.augment.repeats)
+        return self._batches(epoch, order, self._positions(skip))
+
+    def indices(self, epoch: int, skip: int = 0) -> Iterator[Tensor]:
+        """The places in the training set of the images of each of these batches, int64 [batch]."""
+        order = torch.from_numpy(epoch_order(len(self.images), self.seed, epoch, self.augment.repeats))
+        return (order[positions] for positions in self._positions(skip))
+
+    def in_order(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
+        """Every image once, for augmentation that is not random: batches of `size` consecutive ones, dealt to ranks.
+
+        Which images are together does not depend on the number of ranks; the last batch may be smaller.
+
+        Returns:
+            Places in the training set int64 [batch], and the batch.
+
+        Raises:
+            UserError: as `epoch`.
+        """
+        everything = np.arange(len(self.images))
+        pieces = [
+            everything[first : first + size]
+            for first in range(self.rank * size, len(everything), self.world_size * size)
+        ]
+        return zip(map(torch.from_numpy, pieces), self._batches(0, everything, pieces), strict=True)
+
+    def _positions(self, skip: int) -> list[np.ndarray]:
+        """The places in an epoch's order of this rank's images in each of its steps, from step `skip` on."""
         step = self.batch_size * self.world_size
-        steps = [
+        return [
             np.arange(first + self.rank, first + step, self.world_size)
             for first in range(skip * step, self.steps * step, step)
         ]
+
+    def _batches(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
         return self._gather(epoch, order, steps) if self._loader is None else self._decode(epoch, order, steps)
 
     def _gather(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:

@@ -4,20 +4,23 @@ An objective is a function `(this, logits, targets, outputs, **options) -> scala
 
     this: the `Pass`.
     logits: [batch, classes], of this pass; with token labels [batch, 1 + patches, classes], the image's first.
-    targets: of the same shape, each row a distribution (mixing and smoothing are in it).
+    targets: of the same shape, each row a distribution (mixing, smoothing and external teachers are in it).
     outputs: the detached logits of this step's earlier passes on the same batch, by name.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.config import shown
 from raynas.errors import ConfigError
+from raynas.training.divergence import adaptive_divergence
 from raynas.training.samplers import Pass
 
 
@@ -37,17 +40,61 @@ def inplace_distillation(
     Raises:
         ConfigError: no pass named `largest` came before, or the temperature is none.
     """
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-        raise ConfigError(f"temperature of inplace_distillation must be a number above 0, not {shown(temperature)}")
+    _check_above_zero("temperature of inplace_distillation", temperature)
     if this.role == "largest":
         return cross_entropy(logits, targets)
+    teacher = F.softmax(_of_largest(outputs, "inplace_distillation") / temperature, dim=-1)
+    return cross_entropy(logits / temperature, teacher) * temperature**2
+
+
+def alpha_divergence(
+    this: Pass,
+    logits: Tensor,
+    targets: Tensor,
+    outputs: Mapping[str, Tensor],
+    *,
+    alpha_min: float = -1.0,
+    alpha_max: float = 1.0,
+    cap: float = 5.0,
+) -> Tensor:
+    """In-place distillation by the adaptive alpha-divergence (AlphaNet; NASViT); see `raynas.training.divergence`.
+
+    The largest subnet learns from the targets, every other pass from the largest's logits. KL is the plain form of it:
+    `inplace_distillation`.
+
+    Args:
+        alpha_min, alpha_max: the two divergences of which an image gets the greater.
+        cap: of the ratio of teacher's to student's probability, to the power of alpha.
+
+    Raises:
+        ConfigError: no pass named `largest` came before, or the options are no such numbers.
+    """
+    for name, value in (("alpha_min", alpha_min), ("alpha_max", alpha_max)):
+        if not _is_number(value):
+            raise ConfigError(f"{name} of alpha_divergence must be a number, not {shown(value)}")
+    _check_above_zero("cap of alpha_divergence", cap)
+    if this.role == "largest":
+        return cross_entropy(logits, targets)
+    loss = partial(adaptive_divergence, alphas=(alpha_min, alpha_max), cap=cap)
+    return _of_images_and_patches(loss, logits, _of_largest(outputs, "alpha_divergence"))
+
+
+def _of_largest(outputs: Mapping[str, Tensor], objective: str) -> Tensor:
+    """The logits of the largest subnet, which the other passes learn from."""
     if "largest" not in outputs:
         raise ConfigError(
-            "plan: the objective inplace_distillation needs a sampler whose first pass is the largest subnet, "
-            "such as sandwich"
+            f"plan: the objective {objective} needs a sampler whose first pass is the largest subnet, such as sandwich"
         )
-    teacher = F.softmax(outputs["largest"] / temperature, dim=-1)
-    return cross_entropy(logits / temperature, teacher) * temperature**2
+    return outputs["largest"]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_above_zero(name: str, value: Any) -> None:
+    if not _is_number(value) or not value > 0:
+        raise ConfigError(f"{name} must be a number above 0, not {shown(value)}")
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -58,10 +105,19 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     Args:
         logits, targets: [batch, classes], or [batch, 1 + patches, classes] with the image's first.
     """
+    return _of_images_and_patches(F.cross_entropy, logits, targets)
+
+
+def _of_images_and_patches(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, other: Tensor) -> Tensor:
+    """A mean loss over rows [n, classes]: over images; with token labels that over all patches is added."""
     if logits.ndim == 2:
-        return F.cross_entropy(logits, targets)
-    patches = F.cross_entropy(logits[:, 1:].flatten(0, 1), targets[:, 1:].flatten(0, 1))
-    return F.cross_entropy(logits[:, 0], targets[:, 0]) + patches
+        return loss(logits, other)
+    patches = loss(logits[:, 1:].flatten(0, 1), other[:, 1:].flatten(0, 1))
+    return loss(logits[:, 0], other[:, 0]) + patches
 
 
-OBJECTIVES = {"labels": labels, "inplace_distillation": inplace_distillation}
+OBJECTIVES = {
+    "labels": labels,
+    "inplace_distillation": inplace_distillation,
+    "alpha_divergence": alpha_divergence,
+}
