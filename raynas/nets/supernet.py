@@ -88,12 +88,13 @@ class Supernet(nn.Module):
         space: the search space.
         sides: the paths that the weight-sharing pattern trains: (None,) where there is one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
+        dropout: the rate at which features are dropped before the classifier; likewise.
     """
 
     def __init__(self, space: Space):
         super().__init__()
         self.space = space
-        self.drop_path = 0.0
+        self.drop_path = self.dropout = 0.0
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
         self.sides = sides_of(space)
 
@@ -267,8 +268,12 @@ class Supernet(nn.Module):
         adopt(other, copied)
         for name, parameter in other.named_parameters():
             parameter.requires_grad_(self.get_parameter(name).requires_grad)
-        other.drop_path = self.drop_path
+        other.drop_path, other.dropout = self.drop_path, self.dropout
         return other.train(self.training)
+
+    def drop_features(self, pooled: Tensor) -> Tensor:
+        """What the classifier gets of images' features [batch, width]; every family calls it."""
+        return F.dropout(pooled, self.dropout) if self.training and self.dropout else pooled
 
     def exchangeable(self) -> list[dict[str, tuple[int, int]]]:
         """Units that can change places without changing the largest network: heads, hidden channels.

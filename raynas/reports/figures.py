@@ -157,14 +157,14 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
 
 
 @matplotlib.rc_context(_STYLE)
-def probe_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """Accuracy of the fixed probe subnets after some or all epochs of supernet training."""
+def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Figure:
+    """Shares, such as accuracies, after some or all epochs of supernet training: (epochs, shares) by name."""
     figure, axes = _new(7.2, 3.6)
     for (name, (epochs, accuracy)), colour, style in zip(
         curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False
     ):
         axes.plot(epochs, accuracy, color=colour, linestyle=style, label=name, marker="." if len(epochs) < 30 else None)
-    axes.set(xlabel="epoch", ylabel="accuracy of the probe subnets")
+    axes.set(xlabel="epoch", ylabel=quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(axes)
     _legend(figure, axes)

@@ -10,6 +10,7 @@ import yaml
 
 from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
+from raynas.reports.conflict import conflict_section
 from raynas.reports.html import Percent
 from raynas.reports.price import price_section
 from raynas.reports.ranking import ranking_section
@@ -53,6 +54,7 @@ def render(content: Content) -> str:
             _winner(content),
             _sharing(content),
             _probes(content),
+            conflict_section(content.training),
             _test_split(content),
             price_section(content.phases),
             _what_was_run(content),
@@ -263,7 +265,7 @@ def _probes(content: Content) -> str:
     return html.section(
         "Training the supernet",
         html.figure(
-            figures.svg(figures.probe_curves(curves), "probes"),
+            figures.svg(figures.epoch_curves(curves, "accuracy of the probe subnets"), "probes"),
             f"Line chart of the accuracy of {len(roles)} fixed subnets over {len(epochs)} epochs. At the end: {last}.",
             f"Fixed subnets, scored on the search split with the supernet's weights after {_listed(epochs)}. Curves "
             "that still rise at the end say that longer training would help; a fall to chance is a collapse.",

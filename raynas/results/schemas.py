@@ -82,6 +82,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("seconds", _REAL, "wall time of the epoch"),
         _field("workers", _INT, "number of workers"),
         _field("event", _TEXT, "rollback or verdict of the health check; else null"),
+        _field("conflict", _REAL, "share of layers and steps where the largest's gradient and the others' conflict"),
+        _field("conflict_layers", _TEXT, "JSON: the same of every layer, by its name; null where it was not asked for"),
     ),
     "probes": _table(
         "Fixed subnets scored after every epoch of the supernet's training.",

@@ -81,14 +81,14 @@ def score_probes(
     probes: Sequence[Probe],
     images: ProbeImages,
     context: LocalContext,
-    autocast: Callable[[], AbstractContextManager[Any]],
+    around: Callable[[], AbstractContextManager[Any]],
 ) -> list[dict[str, Any]]:
     """Accuracy and mean cross-entropy of every probe, over the images of all ranks: one row each, by role."""
     device = context.device
     totals = torch.zeros(len(probes), 3, dtype=torch.float64, device=device)
     was_training = model.training
     model.eval()
-    with torch.no_grad(), autocast():
+    with torch.no_grad(), around():
         for start in range(0, len(images.labels), BATCH):
             batch = normalise(images.pixels[start : start + BATCH].to(device), images.data)
             labels = images.labels[start : start + BATCH].to(device)

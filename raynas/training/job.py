@@ -28,6 +28,7 @@ from raynas.training.inputs import estimate, load_inputs, resolve_data
 from raynas.training.progress import Printer
 from raynas.training.record import WHAT, Recorder, write_supernet
 from raynas.training.rehearsal import rehearse
+from raynas.training.teachers import teacher_settings
 
 RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
@@ -135,6 +136,7 @@ def _settings(preset: Preset, space: Space, data: Data) -> dict[str, Any]:
         "data": {**preset.model_dump(mode="json")["data"], "fingerprint": data.fingerprint},
         "plan": preset.plan.model_dump(mode="json"),
         "recipe": preset.recipe.model_dump(mode="json", exclude={"checkpoints"}),
+        **teacher_settings(preset.recipe, data),
     }
 
 

@@ -18,6 +18,7 @@ from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 from raynas.training.rehearsal import rehearse
+from raynas.training.teachers import teacher_settings
 
 SETTINGS = "settings.json"
 
@@ -97,6 +98,7 @@ def _check_settings(folder: Path, space: Space, data: Data, recipe: Recipe, plan
         "train_on": train_on,
         "plan": plan.model_dump(),
         "recipe": recipe.model_dump(exclude={"checkpoints"}),
+        **teacher_settings(recipe, data),
     }
     try:
         RunDir(folder, create=True).begin("training", settings)

@@ -6,9 +6,8 @@ Whatever lies outside (ranks, sums over them, checkpoints, progress) comes in th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,33 +16,21 @@ from torch import Tensor, nn
 from raynas.data import Data, TrainLoader
 from raynas.errors import ConfigError, TrainingCollapsed
 from raynas.nets import build_supernet
-from raynas.space import Arch, Space
+from raynas.space import Space
+from raynas.training.conflict import is_compared, ratios
 from raynas.training.context import LocalContext, average_buffers, check_ranks_agree, preflight
-from raynas.training.gradients import GradientPolicy, Gradients, accumulating, average
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.plan import Plan
+from raynas.training.progress import Events
 from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule, check_pairs
-from raynas.training.samplers import Pass, check_emitted, check_rows, on_sides
 from raynas.training.sorting import sort_channels
 from raynas.training.state import TrainingState
+from raynas.training.step import Step, train_step
 from raynas.training.streams import derive
+from raynas.training.sync_batchnorm import SyncBatchNorm
+from raynas.training.teachers import load_teachers
 
-PROGRESS_S = 2.0  # seconds between progress events
 ROLLBACKS = 1  # after so many, the next breakdown ends training
-
-
-@dataclass
-class Step:
-    """The parts of one optimiser step: fixed, but for the space, which may open from epoch to epoch."""
-
-    space: Space
-    recipe: Recipe
-    parameters: list[nn.Parameter]
-    sampler: Callable[..., list[Pass]]
-    objective: Callable[..., Tensor]
-    policy: GradientPolicy
-    mixer: Mixer
-    autocast: Callable[[], AbstractContextManager[Any]]
 
 
 def train_loop(
@@ -74,7 +61,7 @@ def train_loop(
 
     Raises:
         ConfigError: plan and recipe do not fit the data, the space or the number of workers.
-        UserError: the workers do not reach each other, or have drifted apart.
+        UserError: the workers do not reach each other, have drifted apart or other teachers, or a teacher is missing.
         TrainingCollapsed: training broke down again after it had been rolled back.
     """
     context = context or LocalContext()
@@ -85,8 +72,8 @@ def train_loop(
     model = build(space)
     if init is not None:
         model.load_state_dict(dict(init))
-    model.drop_path = recipe.drop_path  # type: ignore[assignment]
     model = model.to(context.device).train()
+    teachers = load_teachers(recipe, data, context)
     state = TrainingState(
         recipe=recipe,
         model=model,
@@ -115,12 +102,13 @@ def train_loop(
     step = Step(
         space=space,
         recipe=recipe,
-        parameters=[p for p in model.parameters() if p.requires_grad],
+        parameters={name: p for name, p in model.named_parameters() if p.requires_grad},
         sampler=plan.build_sampler(),
         objective=plan.build_objective(),
         policy=plan.build_gradients(),
         mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
-        autocast=_autocast(recipe, context.device),
+        teachers=teachers,
+        around=_around_passes(recipe, context),
     )
     probes = choose_probes(space, recipe.seed)
     probe_images = ProbeImages(data, recipe.health.probe_images, recipe.seed, context)
@@ -132,9 +120,11 @@ def train_loop(
             loader = load_images()
         if context.rank == 0 and state.step:
             context.event({"kind": "message", "text": f"  going on after epoch {state.epoch}, step {state.step:,}"})
+    if teachers is not None and state.epoch < recipe.epochs:
+        teachers.remember(recipe, loader, context, step.around)
     check_ranks_agree(context, model)
     good = state.capture(context)
-    progress = _Progress(state, len(loader), context)
+    progress = Events(state, len(loader), context)
     progress.history()
 
     while state.epoch < recipe.epochs:
@@ -147,7 +137,7 @@ def train_loop(
                 average_buffers(context, network)
             entry = end_epoch(state, loader, context)
             if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
-                rows = score_probes(model, probes, probe_images, context, step.autocast)
+                rows = score_probes(model, probes, probe_images, context, step.around)
                 earlier = [row for old in state.history for row in old.get("probes", ())]
                 entry["probes"] = rows
                 if (broken := verdict(rows, earlier, probe_images.chance)) is not None:
@@ -176,104 +166,39 @@ def train_loop(
 
 
 def train_epoch(
-    state: TrainingState, step: Step, loader: TrainLoader, schedule: Any, context: LocalContext, progress: _Progress
+    state: TrainingState, step: Step, loader: TrainLoader, schedule: Any, context: LocalContext, progress: Events
 ) -> None:
     """The rest of the epoch that is under way.
 
     Raises:
         Diverged: the loss is not finite.
     """
-    every = step.recipe.checkpoints.every_steps
+    every, conflict = step.recipe.checkpoints.every_steps, step.recipe.health.conflict
+    conflict = conflict if step.space.cardinality() > 1 else None
+    skip = state.step_in_epoch
     began = time.monotonic()
     before = state.running.get("seconds", 0.0)
-    for images, labels in loader.epoch(state.epoch, skip=state.step_in_epoch):
+    for (images, labels), indices in zip(
+        loader.epoch(state.epoch, skip), loader.indices(state.epoch, skip), strict=True
+    ):
         schedule.step_update(state.step)
         images = images.to(context.device, non_blocking=True)
         labels = labels.to(context.device, non_blocking=True)
-        loss, norm = train_step(state, step, images, labels, context)
+        comparing = conflict is not None and is_compared(state.step_in_epoch, len(loader), conflict.steps)
+        found = train_step(state, step, images, labels, indices, context, comparing)
+        loss, norm = found.loss, found.norm
         state.step += 1
         state.step_in_epoch += 1
         if not (loss - loss == 0):  # NaN or infinite: the same on every rank, since the loss is the average
             raise Diverged(f"the loss is {loss}")
-        seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1}
+        seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1, **found.conflicts}
         if norm - norm == 0:  # fp16's scaler skips a step whose gradient overflowed
             seen |= {"gradient_norm": norm, "norms": 1}
-        state.running = {name: state.running.get(name, 0.0) + value for name, value in seen.items()}
+        state.running |= {name: state.running.get(name, 0.0) + value for name, value in seen.items()}
         state.running["seconds"] = before + time.monotonic() - began
         progress.step(loss)
         if every and state.step_in_epoch % every == 0 and state.step_in_epoch < len(loader):
             context.save(state.capture(context), _score(state))
-
-
-def train_step(
-    state: TrainingState, step: Step, images: Tensor, labels: Tensor, context: LocalContext
-) -> tuple[float, float]:
-    """One optimiser step on this rank's images: passes, gradient sets, one reduction for each set, one update.
-
-    Returns:
-        The loss, averaged over passes, micro-batches and ranks, and the norm of the gradient before clipping.
-    """
-    accumulate = step.recipe.accumulate
-    batches = [step.mixer(*batch) for batch in zip(images.chunk(accumulate), labels.chunk(accumulate), strict=True)]
-    drawn = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
-    check_emitted(drawn)
-    passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
-    names = step.policy.assign(passes)
-    sets: dict[str, Gradients] = {name: [None] * len(step.parameters) for name in names}
-    total = torch.zeros((), device=context.device)
-    for batch, targets in batches:
-        share = len(batch) / len(images)  # a training set smaller than a step may leave a shorter micro-batch
-        outputs: dict[str, Tensor] = {}
-        for this, name in zip(passes, names, strict=True):
-            with step.autocast():
-                logits = run_pass(state.model, batch, this, patches=targets.ndim == 3)
-            logits = logits.float()
-            loss = step.objective(this, logits, targets, outputs)
-            outputs[this.name] = logits.detach()
-            with accumulating(step.parameters, sets[name]):
-                state.scaler.scale(loss * share).backward()
-            total += loss.detach() * share / len(passes)
-    for name in sets:
-        sets[name], mean = average(step.parameters, sets[name], total, context.all_reduce, context.world_size)
-    for parameter, gradient in zip(step.parameters, step.policy.combine(sets), strict=True):
-        parameter.grad = gradient
-    state.scaler.unscale_(state.optimizer)
-    limit = float("inf") if step.recipe.clip_grad is None else step.recipe.clip_grad
-    norm = nn.utils.clip_grad_norm_(step.parameters, limit)
-    state.scaler.step(state.optimizer)
-    state.scaler.update()
-    state.optimizer.zero_grad(set_to_none=True)
-    if state.ema is not None:
-        state.ema.update(state.model)
-    return mean.item(), norm.item()
-
-
-def run_pass(model: nn.Module, images: Tensor, this: Pass, patches: bool) -> Tensor:
-    """Logits of one arch, or of a batch shared by several: of the images, or of their patches too.
-
-    Raises:
-        ConfigError: the batch has fewer images than archs.
-    """
-    check_rows(this, len(images))
-    archs = this.archs[0] if len(this.archs) == 1 else list(this.archs)
-    options: dict[str, Any] = {"side": this.side} if this.side is not None else {}
-    return model(images, archs, **options, **({"patches": True} if patches else {}))
-
-
-def _candidate_losses(
-    state: TrainingState, step: Step, batch: tuple[Tensor, Tensor], context: LocalContext
-) -> Callable[[Sequence[Arch]], list[float]]:
-    def losses(archs: Sequence[Arch]) -> list[float]:
-        with torch.no_grad(), step.autocast():
-            targets = batch[1] if batch[1].ndim == 2 else batch[1][:, 0]  # of the images
-            values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), targets) for arch in archs]
-        means = torch.stack(values)
-        if not state.per_rank:  # ranks that choose by losses must choose alike
-            context.all_reduce(means)
-            means = means / context.world_size
-        return means.tolist()
-
-    return losses
 
 
 def end_epoch(state: TrainingState, loader: TrainLoader, context: LocalContext) -> dict[str, Any]:
@@ -291,44 +216,8 @@ def end_epoch(state: TrainingState, loader: TrainLoader, context: LocalContext) 
         "images": int(running["images"]),
         "seconds": running["seconds"],
         "workers": context.world_size,
+        **ratios(running),
     }
-
-
-class _Progress:
-    """Progress events from rank 0, at most one every `PROGRESS_S` seconds, and the history after each epoch."""
-
-    def __init__(self, state: TrainingState, steps_per_epoch: int, context: LocalContext):
-        self.state, self.context = state, context
-        self.steps_per_epoch = steps_per_epoch
-        self.began = self.told = time.monotonic()
-        self.first = state.step
-        self.images = 0.0
-
-    def step(self, loss: float) -> None:
-        now = time.monotonic()
-        if self.context.rank or now - self.told < PROGRESS_S:
-            return
-        self.told = now
-        state = self.state
-        done = max(1, state.step - self.first)
-        per_step = (now - self.began) / done
-        total = self.steps_per_epoch * state.recipe.epochs
-        self.context.event(
-            {
-                "kind": "step",
-                "epoch": state.epoch + 1,
-                "epochs": state.recipe.epochs,
-                "step": state.step,
-                "steps": total,
-                "loss": loss,
-                "images_per_second": state.recipe.batch_size / per_step,
-                "eta": (total - state.step) * per_step,
-            }
-        )
-
-    def history(self) -> None:
-        if self.context.rank == 0:
-            self.context.event({"kind": "history", "history": list(self.state.history)})
 
 
 def _score(state: TrainingState) -> float:
@@ -352,10 +241,20 @@ def _ema(recipe: Recipe, model: nn.Module) -> Any:
     return ModelEmaV3(model, decay=recipe.ema)
 
 
-def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    if recipe.amp == "none":
-        return nullcontext
-    if recipe.amp == "fp16" and device.type == "cpu":
+def _around_passes(recipe: Recipe, context: LocalContext) -> Callable[[], AbstractContextManager[Any]]:
+    """What every forward pass runs within: autocast, and batch norms over all workers."""
+    device = context.device.type
+    if recipe.amp == "fp16" and device == "cpu":
         raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
-    dtype = torch.bfloat16 if recipe.amp == "bf16" else torch.float16
-    return lambda: torch.autocast(device.type, dtype)
+    dtype = torch.float16 if recipe.amp == "fp16" else torch.bfloat16
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        with ExitStack() as stack:
+            if recipe.amp != "none":
+                stack.enter_context(torch.autocast(device, dtype))
+            if recipe.sync_batchnorm and context.world_size > 1:
+                stack.enter_context(SyncBatchNorm())
+            yield
+
+    return around

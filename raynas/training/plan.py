@@ -12,12 +12,16 @@ from pydantic import Field
 
 from raynas.config import Config, load_object, nearest
 from raynas.errors import ConfigError
-from raynas.training.gradients import POLICIES, GradientPolicy
+from raynas.training.gradients import GradientPolicy, Sum
 from raynas.training.objectives import OBJECTIVES
+from raynas.training.projection import Project
 from raynas.training.samplers import SAMPLERS, checked_options
 
 if TYPE_CHECKING:
     from raynas.space import Space
+
+
+POLICIES = {"sum": Sum, "project": Project}
 
 
 class Part(pydantic.BaseModel):
@@ -95,7 +99,9 @@ class Plan(Config):
     @pydantic.field_validator("gradients")
     @classmethod
     def _gradients(cls, part: Part) -> Part:
-        _with_options(part, POLICIES, "gradient policy", given=0)
+        make = _with_options(part, POLICIES, "gradient policy", given=0)
+        if part.name in POLICIES:  # another's may want what the workers alone have
+            make()
         return part
 
     def build_sampler(self) -> Callable[..., Any]:

@@ -1,11 +1,16 @@
-"""Progress events as lines that a person can follow."""
+"""Progress of a training: the events that its loop tells, and the lines that a person can follow."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from raynas.training.context import LocalContext
+    from raynas.training.state import TrainingState
+
+STEP_S = 2.0  # seconds between events of steps
 EVERY_S = 2.5  # seconds between lines
 SILENCE_S = 4.0  # after which a line says that things go on
 
@@ -70,3 +75,42 @@ class Printer:
     def line(self, text: str) -> None:
         self._last = time.monotonic()
         self.write(text)
+
+
+class Events:
+    """Progress events from rank 0, at most one every `STEP_S` seconds, and the history after each epoch."""
+
+    def __init__(self, state: TrainingState, steps_per_epoch: int, context: LocalContext):
+        self.state, self.context = state, context
+        self.steps_per_epoch = steps_per_epoch
+        self.began = self.told = time.monotonic()
+        self.first = state.step
+        self.images = 0.0
+
+    def step(self, loss: float) -> None:
+        """A step has been taken."""
+        now = time.monotonic()
+        if self.context.rank or now - self.told < STEP_S:
+            return
+        self.told = now
+        state = self.state
+        done = max(1, state.step - self.first)
+        per_step = (now - self.began) / done
+        total = self.steps_per_epoch * state.recipe.epochs
+        self.context.event(
+            {
+                "kind": "step",
+                "epoch": state.epoch + 1,
+                "epochs": state.recipe.epochs,
+                "step": state.step,
+                "steps": total,
+                "loss": loss,
+                "images_per_second": state.recipe.batch_size / per_step,
+                "eta": (total - state.step) * per_step,
+            }
+        )
+
+    def history(self) -> None:
+        """The history has grown."""
+        if self.context.rank == 0:
+            self.context.event({"kind": "history", "history": list(self.state.history)})

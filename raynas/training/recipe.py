@@ -10,6 +10,7 @@ from raynas.config import Config, Seed
 from raynas.data.augment import AugmentConfig
 from raynas.data.token_labels import TokenLabelsConfig
 from raynas.errors import ConfigError
+from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,19 @@ class CheckpointConfig(Config):
     keep: int = Field(default=3, ge=1)
 
 
+class ConflictConfig(Config):
+    """How often the gradients of the largest subnet and of the others conflict (see `raynas.training.conflict`).
+
+    Attributes:
+        steps: of each epoch at which they are compared, spread evenly; all where it has fewer. Where the sampler runs
+            no largest subnet, each costs one more pass.
+        layers: whether to keep the ratio of every layer, too.
+    """
+
+    steps: int = Field(default=4, ge=1)
+    layers: bool = False
+
+
 class HealthConfig(Config):
     """The watch over training.
 
@@ -37,11 +51,13 @@ class HealthConfig(Config):
         probe_every: epochs between two scorings of the probe subnets (the last epoch is always scored).
         probe_images: images of the search split that probes are scored on, fixed over the run.
         checksum_every: epochs between two comparisons of the parameters over ranks.
+        conflict: the conflict ratio of every epoch; None does not measure it.
     """
 
     probe_every: int = Field(default=1, ge=1)
     probe_images: int = Field(default=1000, ge=1)
     checksum_every: int = Field(default=1, ge=1)
+    conflict: ConflictConfig | None = None
 
 
 class Recipe(Config):
@@ -54,17 +70,23 @@ class Recipe(Config):
         opt: a timm optimiser name; `opt_args` are passed on to it.
         lr: learning rate for `lr_base_batch` images; scaled linearly with `batch_size`, see `effective_lr`.
         lr_base_batch: None leaves `lr` as it is, whatever the batch.
+        scale_all_lrs: scale `warmup_lr` and `min_lr` as `lr` is (NASViT).
         weight_decay: not applied to 1-D tensors, nor to what the model's `no_weight_decay()` names.
-        sched: a timm schedule, stepped at every update; `warmup_lr` and `min_lr` are not scaled.
+        sched: a timm schedule, stepped at every update, after a linear warm-up from `warmup_lr`.
         smoothing: label smoothing.
         mixup, cutmix: alphas; 0 is off. `mixup_prob`, `mixup_switch_prob`, `mixup_mode` as in timm.
         token_labels: labels for every patch, with mixing of their own; the space needs a token head. None for none.
+        teachers: external ones, whose answers take the place of labels; None for none.
         augment: what happens to single images.
         drop_path: the rate of the deepest block.
-        clip_grad: largest global norm of the gradient; None does not clip.
+        dropout: the rate of features before the classifier.
+        drop_for: the passes in which both act: `all`, or the `largest` subnet's alone (BigNAS; AlphaNet).
+        clip_grad: bound on the gradient; None does not clip.
+        clip_mode: what it bounds: the global `norm`, or every `value` (AlphaNet).
         ema: decay of an exponential moving average of the weights; None for none. With it, the averaged weights are
             what training hands over; probes score the raw ones.
         amp: autocast precision on GPU.
+        sync_batchnorm: BatchNorm takes its statistics over the images of all workers.
         seed: of everything random in training.
     """
 
@@ -75,6 +97,7 @@ class Recipe(Config):
     opt_args: dict[str, Any] = Field(default_factory=dict)
     lr: float = Field(gt=0, le=1e4)
     lr_base_batch: int | None = Field(default=512, ge=1)
+    scale_all_lrs: bool = False
     weight_decay: float = Field(default=0.05, ge=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "constant"] = "cosine"
@@ -91,11 +114,16 @@ class Recipe(Config):
     mixup_switch_prob: float = Field(default=0.5, ge=0, le=1)
     mixup_mode: Literal["batch", "pair", "elem"] = "batch"
     token_labels: TokenLabelsConfig | None = None
+    teachers: TeachersConfig | None = None
     augment: AugmentConfig = AugmentConfig()
     drop_path: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    drop_for: Literal["all", "largest"] = "all"
     clip_grad: float | None = Field(default=None, gt=0)
+    clip_mode: Literal["norm", "value"] = "norm"
     ema: float | None = Field(default=None, gt=0, lt=1)
     amp: Literal["none", "bf16", "fp16"] = "none"
+    sync_batchnorm: bool = False
     seed: Seed = 0
     checkpoints: CheckpointConfig = CheckpointConfig()
     health: HealthConfig = HealthConfig()
@@ -113,7 +141,11 @@ class Recipe(Config):
     @property
     def effective_lr(self) -> float:
         """The learning rate that the optimiser starts from (after warm-up)."""
-        return self.lr * self.batch_size / self.lr_base_batch if self.lr_base_batch else self.lr
+        return self.scaled_lr(self.lr)
+
+    def scaled_lr(self, lr: float) -> float:
+        """A rate for `lr_base_batch` images, for `batch_size` of them."""
+        return lr * self.batch_size / self.lr_base_batch if self.lr_base_batch else lr
 
     @property
     def mixes(self) -> bool:
@@ -179,6 +211,7 @@ def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_e
     """timm's schedule over updates: `schedule.step_update(n)` sets the rates of update n, a function of n alone."""
     from timm.scheduler import create_scheduler_v2
 
+    scale = recipe.scaled_lr if recipe.scale_all_lrs else float
     schedule, _ = create_scheduler_v2(
         optimizer,
         sched=recipe.sched,
@@ -186,8 +219,8 @@ def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_e
         decay_epochs=recipe.decay_epochs,
         decay_milestones=list(recipe.decay_milestones),
         decay_rate=recipe.decay_rate,
-        min_lr=recipe.min_lr,
-        warmup_lr=recipe.warmup_lr,
+        min_lr=scale(recipe.min_lr),
+        warmup_lr=scale(recipe.warmup_lr),
         warmup_epochs=recipe.warmup_epochs,
         step_on_epochs=False,
         updates_per_epoch=steps_per_epoch,

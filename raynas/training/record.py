@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -70,13 +70,18 @@ class Recorder:
         self._probed = max(self._probed, len(probed))
         self.run.store.append(
             "training",
-            [
-                {**self._common, "what": WHAT, **{key: value for key, value in entry.items() if key != "probes"}}
-                for entry in history[self._entries :]
-            ],
+            [{**self._common, "what": WHAT, **_row(entry)} for entry in history[self._entries :]],
         )
         self._entries = max(self._entries, len(history))
         self.printer.history(history)
+
+
+def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the history for the table `training`."""
+    row = {key: value for key, value in entry.items() if key != "probes"}
+    if "conflict_layers" in row:
+        row["conflict_layers"] = json.dumps(row["conflict_layers"])
+    return row
 
 
 def write_supernet(run: RunDir, state: State, space: Space, data: Data, recipe: Recipe) -> None:

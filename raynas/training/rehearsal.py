@@ -9,6 +9,7 @@ from torch import nn
 from raynas.data import Data
 from raynas.data.loader import images_per_rank
 from raynas.data.transforms import image_transform
+from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.nets.supernet import check_token_head
 from raynas.space import Space
@@ -17,6 +18,7 @@ from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe, build_optimizer, build_schedule, check_pairs
 from raynas.training.samplers import Pass, check_emitted, check_rows
 from raynas.training.sorting import check_sortable
+from raynas.training.teachers import Teachers
 
 
 def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int = 1, train_on: str = "train") -> None:
@@ -29,6 +31,12 @@ def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int 
         UserError: plan and recipe do not fit each other, the space, the data or the number of workers.
     """
     check_recipe(space, recipe)
+    if recipe.sync_batchnorm and plan.sampler.per_rank:
+        raise ConfigError(
+            "recipe.sync_batchnorm needs the same archs on all workers: leave out per_rank of plan.sampler"
+        )
+    if recipe.teachers is not None:
+        Teachers(recipe.teachers, data, torch.device("cpu"))
     if recipe.augment.needs_images:
         image_transform(recipe.augment, data.images(train_on).geometry, data.mean, data.std)
     images = images_per_rank(len(data.images(train_on)), recipe.micro_batch(workers) * recipe.accumulate, workers)
@@ -42,6 +50,7 @@ def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int 
         check_emitted(passes)
         for this in passes:
             check_rows(this, -(-images // recipe.accumulate))
+        plan.build_gradients().assign(passes)
         _check_objective(plan, passes)
 
 

@@ -228,7 +228,7 @@ def test_no_legend_lies_on_a_curve() -> None:
     marks = [figures.Mark("winner, retrained, then fine-tuned on train+search, 112 x 112 pixels", 3, 0.5)]
     many = {name: np.tile(accuracy, (2, 1)) for name, (_, accuracy) in curves.items()}
     for figure in (
-        figures.probe_curves(curves),
+        figures.epoch_curves(curves, "accuracy"),
         figures.search_progress({name: accuracy for name, (_, accuracy) in curves.items()}),
         figures.regret(many),
         figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4)),

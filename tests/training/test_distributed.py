@@ -11,20 +11,27 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
-from training_parts import SPACE, few, plan, recipe, same
+from training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.space import Space, load_space
 from raynas.training.context import GroupContext, LocalContext
 from raynas.training.loop import train_loop
+from raynas.training.recipe import Recipe
 from raynas.training.samplers import Losses, Pass
+from raynas.training.state import TrainingState
 from raynas.training.streams import derive
 
 SETTINGS = {"opt": "momentum", "lr": 0.1, "weight_decay": 0.05}
 BATCH_NORM = "digits/vit_resnas"
 STILL = recipe(epochs=1, lr=1e-12, warmup_epochs=0, ema=0.5)
 PER_RANK = {"name": "single_path", "per_rank": True}
+IDEAS = plan(
+    "sandwich", objective="alpha_divergence", gradients={"name": "project", "clip_subnets": 1.0, "unit": "layer"}
+)
+WATCHED = {"health": {"conflict": {"steps": 2, "layers": True}}}
+SYNCED = recipe(**SETTINGS, epochs=1, warmup_epochs=0, sync_batchnorm=True, **WATCHED)
 
 
 def unlike(space: Space) -> torch.nn.Module:
@@ -35,6 +42,16 @@ def unlike(space: Space) -> torch.nn.Module:
     return model
 
 
+def ideas(folder: str) -> Recipe:
+    """A recipe with a teacher, whose answers are kept, and with every gradient watched."""
+    teacher = {"timm": "test_resnet", "weights": f"{folder}/teacher.safetensors", "size": 16}
+    return recipe(**SETTINGS, teachers={"models": [teacher], "sharpen": 2.0}, **WATCHED)
+
+
+def states_of(state: TrainingState) -> dict[str, Any]:
+    return {"weights": state.model.state_dict(), "conflicts": [entry["conflict_layers"] for entry in state.history]}
+
+
 def process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
@@ -43,6 +60,8 @@ def process(rank: int, folder: str) -> None:
         context = GroupContext(Path(folder) / name)
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
     found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, GroupContext()).weights
+    found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, GroupContext()))
+    found["ideas"] = states_of(train_loop(SPACE, few(), IDEAS, ideas(folder), GroupContext()))
     try:
         train_loop(SPACE, few(), plan(), recipe(), GroupContext(), build=unlike)
     except UserError as error:
@@ -54,6 +73,7 @@ def process(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
+    teacher_file(folder / "teacher.safetensors")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     multiprocessing.spawn(process, args=(str(folder),), nprocs=2)
     return folder
@@ -83,6 +103,24 @@ def test_running_statistics_are_averaged_over_processes(two: Path) -> None:
     name = "stem.first.norm.running_mean"
     assert one[name].abs().min() > 1e-4
     torch.testing.assert_close(first[name], one[name], rtol=1e-4, atol=1e-7)
+
+
+def test_projected_gradients_and_teachers_of_two_processes_are_those_of_one(two: Path) -> None:
+    """Gradients are averaged before they are compared, clipped and projected, and answers are shared."""
+    first, second = (found["ideas"] for found in load(two))
+    assert same(first["weights"], second["weights"]) and first["conflicts"] == second["conflicts"]
+    one = states_of(train_loop(SPACE, few(), IDEAS, ideas(str(two))))
+    assert_close(first["weights"], one["weights"])
+    assert first["conflicts"] == one["conflicts"] and any(any(entry.values()) for entry in one["conflicts"])
+
+
+def test_synchronised_batch_norm_of_two_processes_is_that_of_one(two: Path) -> None:
+    """The running averages, too; and with the pass of the largest that is run for the conflict ratio alone."""
+    first, second = (found["synced"] for found in load(two))
+    assert same(first["weights"], second["weights"])
+    one = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED))
+    assert_close(first["weights"], one["weights"])
+    assert first["conflicts"] == one["conflicts"]
 
 
 def both_ranks(space: Space, rng: np.random.Generator, losses: Losses) -> list[Pass]:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from package_counter import ten_watts
 from safetensors.torch import load
-from training_parts import SPACE, plan, recipe
+from training_parts import SPACE, plan, recipe, teacher_file
 
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.preset import Preset, check_later, load_preset, override
@@ -51,10 +51,11 @@ class Killer(threading.Thread):
 
 def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp_path: Path) -> None:
     lines: list[str] = []
+    taught = {"teachers": {"models": [teacher_file(tmp_path / "teacher.safetensors")]}}
     killer = Killer(tmp_path / "run/checkpoints", after=6)
     killer.start()
     with ten_watts(tmp_path):
-        run = train(preset(tmp_path), run_dir=tmp_path / "run", workers=2, progress=lines.append)
+        run = train(preset(tmp_path, **taught), run_dir=tmp_path / "run", workers=2, progress=lines.append)
     assert killer.killed
     resumed = [int(line.split()[4].rstrip(",")) for line in lines if "going on after epoch" in line]
     assert resumed and resumed[0] >= 3, lines  # of 6 written; Ray commits a checkpoint a moment after it is written
@@ -72,18 +73,21 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     learnt = load(run.read_bytes("supernet.safetensors"))
     from raynas.data import load_data
 
-    alone = train_loop(SPACE, load_data("digits"), plan(), preset(tmp_path).recipe).weights
+    alone = train_loop(SPACE, load_data("digits"), plan(), preset(tmp_path, **taught).recipe).weights
     assert learnt.keys() == alone.keys()
     assert max((learnt[name] - alone[name]).abs().max().item() for name in alone) < 0.05  # two halves add up otherwise
 
     lines.clear()
-    train(preset(tmp_path), run_dir=tmp_path / "run", workers=2, progress=lines.append)
+    train(preset(tmp_path, **taught), run_dir=tmp_path / "run", workers=2, progress=lines.append)
     assert lines == [f"the supernet in {run.name} is trained already"]
     (phase,) = run.store.read("phases").to_pylist()
     assert (phase["phase"], phase["status"]) == ("supernet", "finished")
     assert phase["joules"] == pytest.approx(10 * phase["seconds"], rel=0.2, abs=5)
     with pytest.raises(RunDirError, match=r"recipe\.lr was 0\.003, is 0\.001"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", overrides={"recipe.lr": 1e-3})
+        train(preset(tmp_path, **taught), run_dir=tmp_path / "run", overrides={"recipe.lr": 1e-3})
+    teacher_file(tmp_path / "teacher.safetensors", seed=1)  # another one in the same place
+    with pytest.raises(RunDirError, match=r"train began with other settings: teachers was"):
+        train(preset(tmp_path, **taught), run_dir=tmp_path / "run")
 
 
 def test_a_mistake_found_by_a_worker_is_told_in_one_line(
@@ -122,6 +126,9 @@ def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: P
         ({"plan.sampler": "sandwich", "plan.objective": {"name": "inplace_distillation", "temperature": "hot"}}, "hot"),
         ({"recipe.token_labels": {}}, "has no token head"),
         ({"recipe.opt": "adamm"}, "recipe.opt 'adamm'"),
+        ({"plan.gradients": "project"}, "use a sampler that runs both, such as sandwich"),
+        ({"recipe.teachers": {"models": [{"run": "/nowhere"}]}}, "/nowhere is not a run directory"),
+        ({"retrain.recipe": {"teachers": {"models": [{"run": "/nowhere"}]}}}, "/nowhere is not a run directory"),
         ({"recipe.augment.auto_augment": "best"}, "auto_augment: 'best'"),
         ({"search.options": {"parents": 0}}, "search: parents must be an integer of at least 1, not 0"),
         ({"search.options": {"population": float("nan")}}, "search: population must be an integer"),

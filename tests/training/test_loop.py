@@ -43,7 +43,7 @@ class LargestAlone:
     def assign(self, passes: Sequence[Pass]) -> list[str]:
         return ["largest" if this.role == "largest" else "rest" for this in passes]
 
-    def combine(self, sets: Mapping[str, Gradients]) -> Gradients:
+    def combine(self, sets: Mapping[str, Gradients], names: Sequence[str], done: float) -> Gradients:
         assert set(sets) == {"largest", "rest"}
         return sets["largest"]
 

@@ -78,7 +78,7 @@ def test_distillation_loss_by_hand() -> None:
             "sampler 'sandwich' has no option 'randoms' (did you mean 'random'?)",
         ),
         ("objective: {name: labels, temperature: 2}", "objective 'labels' has no option 'temperature' (it has none)"),
-        ("gradients: {name: sum, weight: 1}", "gradient policy 'sum' has no option 'weight' (it has none)"),
+        ("gradients: {name: sum, weight: 1}", "gradient policy 'sum' has no option 'weight' (known: clip_subnets)"),
         ("sampler: nowhere:thing", "sampler 'nowhere:thing' cannot be imported"),
         ("sampler: os:system", "sampler 'os:system' takes 1 arguments by position; a sampler gets 3"),
         ("samplr: sandwich", "unknown key 'samplr' (did you mean 'sampler'?)"),

@@ -24,6 +24,7 @@ EVERYTHING = {
     "clip_grad": 1.0,
     "accumulate": 2,
     "checkpoints": {"every_steps": 2, "keep": 100},
+    "health": {"conflict": {"steps": 2, "layers": True}},
 }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import timm
 import torch
+from safetensors.torch import save_file
 
 from raynas.data import Data, load_data
 from raynas.space import Space
@@ -48,3 +51,10 @@ def plan(sampler: Any = "single_path", **parts: Any) -> Plan:
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Whether two state dicts are equal bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def teacher_file(path: Path, seed: int = 0) -> dict[str, Any]:
+    """A teacher of a preset: timm's tiny ResNet with fresh weights, in a file, for images of 16 x 16 pixels."""
+    torch.manual_seed(seed)
+    save_file(timm.create_model("test_resnet", num_classes=10).state_dict(), path)
+    return {"timm": "test_resnet", "weights": str(path), "size": 16}

@@ -249,7 +249,9 @@ class TwinsSupernet(Supernet):
             x = x if index == 0 else self._stages[index - 1].image(x)
             x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
         x = self.norm(x, shapes[-1].width)
-        return classify(self.head, self.token_head if patches else None, x.mean(1), x, shapes[-1].width)
+        return classify(
+            self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, shapes[-1].width
+        )
 
     @property
     def token_grid(self) -> tuple[int, int]:

@@ -160,7 +160,9 @@ class VitSupernet(Supernet):
         constants = self.space.constants
         tokens = x[:, int(constants.class_token) :]
         pooled = x[:, 0] if constants.pool == "token" else tokens.mean(1)
-        return classify(self.head, self.token_head if patches else None, pooled, tokens, shape.width)
+        return classify(
+            self.head, self.token_head if patches else None, self.drop_features(pooled), tokens, shape.width
+        )
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
         """Logits of a batch that is all one arch's, as `forward` returns them."""

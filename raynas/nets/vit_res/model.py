@@ -267,7 +267,7 @@ class VitResSupernet(Supernet):
             x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
         width = shapes[-1].width
         x = self.norm(x if patches else x[:, :1], width)
-        return classify(self.head, self.token_head if patches else None, x[:, 0], x[:, 1:], width)
+        return classify(self.head, self.token_head if patches else None, self.drop_features(x[:, 0]), x[:, 1:], width)
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
         """Logits of a batch that is all one arch's, as `forward` returns them."""

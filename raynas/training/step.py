@@ -1,0 +1,223 @@
+"""One optimiser step: passes, gradient sets, one reduction over workers for each set, one update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from raynas.space import Arch, Space
+from raynas.training.conflict import compare, unseen
+from raynas.training.context import LocalContext
+from raynas.training.gradients import GradientPolicy, Gradients, accumulating, added, average, scaled
+from raynas.training.recipe import Mixer, Recipe
+from raynas.training.samplers import Pass, check_emitted, check_rows, on_sides
+from raynas.training.state import TrainingState
+from raynas.training.teachers import Teachers
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+Targeted = tuple[Tensor, Tensor]
+"""A micro-batch: images [batch, channels, height, width] and their targets, as objectives take them."""
+
+
+@dataclass
+class Step:
+    """The parts of one optimiser step: fixed, but for the space, which may open from epoch to epoch.
+
+    Attributes:
+        parameters: those that are trained, by name.
+        teachers: external ones, where the recipe has them.
+        around: what every forward pass runs within, such as autocast.
+    """
+
+    space: Space
+    recipe: Recipe
+    parameters: dict[str, nn.Parameter]
+    sampler: Callable[..., list[Pass]]
+    objective: Callable[..., Tensor]
+    policy: GradientPolicy
+    mixer: Mixer
+    teachers: Teachers | None
+    around: Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step found.
+
+    Attributes:
+        loss: averaged over passes, micro-batches and ranks.
+        norm: of the gradient before `recipe.clip_grad`; not finite where fp16 overflowed, which skips the update.
+        conflicts: counts for the conflict ratio, where gradients were compared.
+    """
+
+    loss: float
+    norm: float
+    conflicts: dict[str, float]
+
+
+def train_step(
+    state: TrainingState,
+    step: Step,
+    images: Tensor,
+    labels: Tensor,
+    indices: Tensor,
+    context: LocalContext,
+    comparing: bool = False,
+) -> Outcome:
+    """One optimiser step on this rank's images.
+
+    Args:
+        images: [batch, channels, height, width], normalised and augmented.
+        labels: int64 [batch].
+        indices: int64 [batch] on the CPU, the images' places in the training set.
+        comparing: whether to compare the largest subnet's gradient with the others'.
+    """
+    batches = micro_batches(step, images, labels, indices)
+    drawn = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
+    check_emitted(drawn)
+    passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
+    names = step.policy.assign(passes)
+    # While they are compared, a set's passes of the largest subnet are kept apart from its others.
+    keys = [(name, comparing and this.role == "largest") for name, this in zip(names, passes, strict=True)]
+    parts, loss = averaged(state, step, context, *run_passes(state, step, batches, passes, keys))
+    conflicts = _compare(state, step, batches, parts, context) if comparing else {}
+    sets = {name: added(*(part for key, part in parts.items() if key[0] == name)) for name in dict.fromkeys(names)}
+    combined = step.policy.combine(sets, list(step.parameters), state.epoch / step.recipe.epochs)
+    return Outcome(loss.item(), update(state, step, combined), conflicts)
+
+
+def micro_batches(step: Step, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:
+    """The images of a step in as many pieces as the recipe accumulates, mixed, with their targets."""
+    pieces = [tensor.chunk(step.recipe.accumulate) for tensor in (images, labels, indices)]
+    batches = []
+    for image, label, index in zip(*pieces, strict=True):
+        mixed, targets = step.mixer(image, label)
+        if step.teachers is not None:
+            targets = step.teachers.blend(mixed, targets, index)
+        batches.append((mixed, targets))
+    return batches
+
+
+def run_passes(
+    state: TrainingState, step: Step, batches: Sequence[Targeted], passes: Sequence[Pass], keys: Sequence[KeyT]
+) -> tuple[dict[KeyT, Gradients], Tensor]:
+    """Every pass forward and backward on every micro-batch.
+
+    Args:
+        keys: under which each pass's gradient is added up.
+
+    Returns:
+        Gradients of the scaled loss by key, and the mean loss of passes and micro-batches; both of this rank.
+    """
+    parameters = list(step.parameters.values())
+    sets: dict[KeyT, Gradients] = {key: [None] * len(parameters) for key in keys}
+    images = sum(len(batch) for batch, _ in batches)
+    total = torch.zeros((), device=batches[0][0].device)
+    for batch, targets in batches:
+        share = len(batch) / images  # a training set smaller than a step may leave a shorter micro-batch
+        outputs: dict[str, Tensor] = {}
+        for this, key in zip(passes, keys, strict=True):
+            with step.around():
+                logits = run_pass(state.model, step.recipe, batch, this, patches=targets.ndim == 3)
+            logits = logits.float()
+            loss = step.objective(this, logits, targets, outputs)
+            outputs[this.name] = logits.detach()
+            with accumulating(parameters, sets[key]):
+                state.scaler.scale(loss * share).backward()
+            total += loss.detach() * share / len(passes)
+    return sets, total
+
+
+def averaged(
+    state: TrainingState, step: Step, context: LocalContext, sets: dict[KeyT, Gradients], loss: Tensor
+) -> tuple[dict[KeyT, Gradients], Tensor]:
+    """Gradients and loss averaged over workers, without the scale of fp16: policies compare and clip true gradients."""
+    parameters, unscale = list(step.parameters.values()), 1 / state.scaler.get_scale()
+    found = {}
+    mean = loss
+    for key, gradients in sets.items():
+        gradients, mean = average(parameters, gradients, loss, context.all_reduce, context.world_size)
+        found[key] = scaled(gradients, unscale)
+    return found, mean
+
+
+def update(state: TrainingState, step: Step, gradients: Gradients) -> float:
+    """Clip and apply a gradient; its norm before clipping."""
+    parameters, limit = list(step.parameters.values()), step.recipe.clip_grad
+    # The scaler looks for overflow while it unscales, so it gets its scale back.
+    for parameter, gradient in zip(parameters, scaled(gradients, state.scaler.get_scale()), strict=True):
+        parameter.grad = gradient
+    state.scaler.unscale_(state.optimizer)
+    by_norm = limit is not None and step.recipe.clip_mode == "norm"
+    norm = nn.utils.clip_grad_norm_(parameters, limit if by_norm else torch.inf)  # type: ignore[arg-type]
+    if limit is not None and not by_norm:
+        nn.utils.clip_grad_value_(parameters, limit)
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
+    if state.ema is not None:
+        state.ema.update(state.model)
+    return norm.item()
+
+
+def run_pass(model: nn.Module, recipe: Recipe, images: Tensor, this: Pass, patches: bool) -> Tensor:
+    """Logits of one arch, or of a batch shared by several: of the images, or of their patches too.
+
+    Raises:
+        ConfigError: the batch has fewer images than archs.
+    """
+    check_rows(this, len(images))
+    drop(model, recipe, largest=this.role == "largest")
+    archs = this.archs[0] if len(this.archs) == 1 else list(this.archs)
+    options: dict[str, Any] = {"side": this.side} if this.side is not None else {}
+    return model(images, archs, **options, **({"patches": True} if patches else {}))
+
+
+def drop(model: nn.Module, recipe: Recipe, largest: bool) -> None:
+    """Set the rates of stochastic depth and dropout for the next pass."""
+    on = largest or recipe.drop_for == "all"
+    model.drop_path = recipe.drop_path if on else 0.0  # type: ignore[assignment]
+    model.dropout = recipe.dropout if on else 0.0  # type: ignore[assignment]
+
+
+def _candidate_losses(
+    state: TrainingState, step: Step, batch: Targeted, context: LocalContext
+) -> Callable[[Sequence[Arch]], list[float]]:
+    def losses(archs: Sequence[Arch]) -> list[float]:
+        drop(state.model, step.recipe, largest=False)
+        with torch.no_grad(), step.around():
+            targets = batch[1] if batch[1].ndim == 2 else batch[1][:, 0]  # of the images
+            values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), targets) for arch in archs]
+        means = torch.stack(values)
+        if not state.per_rank:  # ranks that choose by losses must choose alike
+            context.all_reduce(means)
+            means = means / context.world_size
+        return means.tolist()
+
+    return losses
+
+
+def _compare(
+    state: TrainingState,
+    step: Step,
+    batches: Sequence[Targeted],
+    parts: dict[tuple[str, bool], Gradients],
+    context: LocalContext,
+) -> dict[str, float]:
+    """The counts of conflicts between the largest subnet's gradient and the others'."""
+    largest = [part for (_, is_largest), part in parts.items() if is_largest]
+    others = [part for (_, is_largest), part in parts.items() if not is_largest]
+    if not others:
+        return {}
+    if not largest:
+        this = Pass("largest", "largest", (step.space.largest(),))
+        with unseen(state.model, context.device):
+            found, _ = averaged(state, step, context, *run_passes(state, step, batches, [this], [True]))
+        largest = [found[True]]
+    config = step.recipe.health.conflict
+    return compare(added(*largest), added(*others), list(step.parameters), config is not None and config.layers)

@@ -1,0 +1,36 @@
+"""The conflict ratio goes from the loop's history through the table to the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from small_run import PRESET, SPACE
+
+from raynas.data import load_data
+from raynas.reports.conflict import conflict_section
+from raynas.results import RunDir
+from raynas.training.progress import Printer
+from raynas.training.record import Recorder
+
+
+def test_the_page_shows_what_was_counted(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    recorder = Recorder(run, SPACE, load_data("digits"), PRESET.recipe, Printer(lambda line: None))
+    layers = {"blocks.0.attn.qkv": 0.25, "head": 0.75}
+    first = {"epoch": 1, "step": 5, "loss": 2.0, "conflict": 0.125}
+    recorder.history([first, {"epoch": 1, "step": 5, "event": "rollback"}])
+    without = run.store.read("training").to_pylist()[1]
+    assert (without["conflict"], without["conflict_layers"]) == (None, None)
+    recorder.history(
+        [
+            first,
+            {"epoch": 1, "step": 5, "event": "rollback"},
+            {**first, "epoch": 2, "conflict": 0.5, "conflict_layers": layers},
+        ]
+    )
+    rows = run.store.read("training").to_pylist()
+    assert json.loads(rows[2]["conflict_layers"]) == layers
+    section = conflict_section(rows)
+    assert "from 12.50% to 50.00%" in section and section.index("head") < section.index("blocks.0.attn.qkv")
+    assert conflict_section([without]) == ""

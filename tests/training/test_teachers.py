@@ -1,0 +1,221 @@
+"""External teachers: what they are shown, what becomes of their answers, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from small_run import SPACE as RUN_SPACE
+from small_run import small_run
+from torch import Tensor, nn
+from training_parts import SPACE, few, plan, recipe, same, teacher_file
+
+from raynas.config import parse_yaml, validate
+from raynas.data import DataConfig, TrainLoader, load_data, normalise
+from raynas.errors import ConfigError, RunDirError, UserError
+from raynas.nets import build_supernet
+from raynas.nets.weights import load_weights
+from raynas.training.context import LocalContext, State
+from raynas.training.local import train_network
+from raynas.training.loop import train_loop
+from raynas.training.rehearsal import rehearse
+from raynas.training.streams import derive
+from raynas.training.teacher_config import TeacherConfig, TeachersConfig
+from raynas.training.teachers import Teacher, Teachers, load_teacher
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A tiny ResNet of timm's for colour images of 16 x 16 pixels; digits are grey and of 8 x 8."""
+    return teacher_file(tmp_path_factory.mktemp("teacher") / "weights.safetensors")
+
+
+def network_of(teacher: dict[str, Any]) -> nn.Module:
+    model = timm.create_model(teacher["timm"], num_classes=10)
+    model.load_state_dict(load_weights(teacher["weights"]))
+    return model.eval()
+
+
+def answers_of(model: nn.Module, pixels: Tensor, sharpen: float = 1.0) -> Tensor:
+    """What a model says of grey pixels uint8 [batch, 1, 8, 8], resized by Pillow, with timm's normalisation of it."""
+    images = [
+        Image.fromarray(image[0].float().numpy() / 255).resize((16, 16), Image.Resampling.BICUBIC) for image in pixels
+    ]
+    colours = torch.stack([torch.tensor(np.array(image)) for image in images])[:, None].expand(-1, 3, -1, -1)
+    with torch.no_grad():
+        return (sharpen * model((colours - 0.5) / 0.5)).softmax(1)
+
+
+def pixels_of(positions: range) -> Tensor:
+    data = few()
+    return torch.stack([torch.as_tensor(data.train[i][0]) for i in positions])
+
+
+def test_a_teacher_sees_images_as_it_was_trained_on_them(resnet: dict[str, Any]) -> None:
+    pixels, data = pixels_of(range(5)), few()
+    teachers = Teachers(TeachersConfig(models=(TeacherConfig(**resnet),) * 2, sharpen=5.0), data, CPU)
+    expected = answers_of(network_of(resnet), pixels, sharpen=5.0)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(teachers.probabilities(normalise(pixels, data)), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_colours_for_a_grey_teacher() -> None:
+    """As Pillow converts them, to within its rounding."""
+
+    class Seeing(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images
+
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    grey = np.asarray(Image.fromarray(pixels).convert("L"))
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    images = (torch.tensor(pixels).permute(2, 0, 1)[None] / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(
+        std
+    ).view(3, 1, 1)
+    seen = Teacher("grey", Seeing(), ((0.0,), (1.0,)), (6, 6)).logits(images, (mean, std))
+    assert (seen[0, 0] * 255 - torch.tensor(grey)).abs().max() <= 1
+
+
+def test_the_largest_subnet_of_a_run_teaches(tmp_path: Path) -> None:
+    """It sees images normalised as in its own run, which split them otherwise."""
+    run, data, own = small_run(tmp_path / "run"), few(), DataConfig(name="digits", seed=1)
+    run.write_yaml("preset.yaml", {"data": own})
+    teacher = load_teacher(TeacherConfig(run=str(run.path)), data)
+    torch.manual_seed(0)
+    supernet = build_supernet(RUN_SPACE).eval()
+    pixels = pixels_of(range(4))
+    with torch.no_grad():
+        expected = supernet(normalise(pixels, load_data(own)), RUN_SPACE.largest())
+        found = teacher.logits(normalise(pixels, data), (data.mean, data.std))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(UserError, match="cannot take images of 12 x 12 pixels: expected images"):
+        load_teacher(TeacherConfig(run=str(run.path), size=12), data)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_their_answers_are_the_targets(resnet: dict[str, Any], weight: float) -> None:
+    """A step of SGD towards the answers and, for the rest, the smoothed labels; the images are mixed by nothing."""
+    settings = recipe(
+        opt="momentum", momentum=0.0, weight_decay=0.0, lr=0.1, warmup_epochs=0, epochs=1, batch_size=96, smoothing=0.1,
+        teachers={"models": [resnet], "sharpen": 3.0, "weight": weight},
+    )  # fmt: skip
+    only = SPACE.fix(SPACE.largest())
+    trained = train_loop(only, few(), plan(), settings)
+    torch.manual_seed(derive(0, "weights"))
+    model = build_supernet(only)
+    loader = TrainLoader(few(), batch_size=96, seed=derive(0, "data", 0))
+    ((images, labels),), (indices,) = list(loader.epoch(0)), list(loader.indices(0))
+    answers = answers_of(network_of(resnet), pixels_of(range(96))[indices], sharpen=3.0)
+    targets = weight * answers + (1 - weight) * (0.9 * F.one_hot(labels, 10) + 0.01)
+    F.cross_entropy(model(images), targets).backward()
+    learnt = trained.model.state_dict()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(learnt[name], parameter.detach() - 0.1 * parameter.grad, atol=1e-5, rtol=1e-4)
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+class Dying(LocalContext):
+    """Dies with its second checkpoint, within the first epoch's end."""
+
+    def save(self, state: State, score: float) -> None:
+        super().save(state, score)
+        if len(self.checkpoints()) == 2:
+            raise Killed
+
+
+@pytest.mark.parametrize("augment", [{}, {"hflip": 0.5}])
+def test_resumed_with_teachers_equals_uninterrupted(
+    resnet: dict[str, Any], tmp_path: Path, augment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With answers that are kept (nothing is random: each image is asked about once) and with fresh ones."""
+    asked: list[int] = []
+    logits = Teacher.logits
+
+    def counting(self: Teacher, images: Tensor, statistics: Any) -> Tensor:
+        asked.append(len(images))
+        return logits(self, images, statistics)
+
+    settings = recipe(
+        teachers={"models": [resnet]}, augment=augment, checkpoints={"every_steps": 2}, accumulate=2, batch_size=30
+    )
+    monkeypatch.setattr(Teacher, "logits", counting)
+    whole = train_loop(SPACE, few(), plan("sandwich"), settings)
+    assert sum(asked) == 1 + (3 * 90 if augment else 96)  # once to try it; 90 of the images fill an epoch's steps
+    with pytest.raises(Killed):
+        train_loop(SPACE, few(), plan("sandwich"), settings, Dying(tmp_path))
+    torch.manual_seed(99)
+    resumed = train_loop(SPACE, few(), plan("sandwich"), settings, LocalContext(tmp_path))
+    assert same(resumed.weights, whole.weights)
+    if not augment:
+        monkeypatch.setattr("raynas.training.teachers.CACHED_UP_TO", 0)
+        fresh = train_loop(SPACE, few(), plan("sandwich"), settings)
+        for name in whole.weights:
+            torch.testing.assert_close(fresh.weights[name], whole.weights[name], rtol=1e-4, atol=1e-5)
+
+
+def test_training_goes_on_with_the_same_teacher_alone(resnet: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    teacher = resnet | {"weights": str(file)}
+    settings = recipe(epochs=1, warmup_epochs=0, teachers={"models": [teacher]})
+    save_file(network_of(resnet).state_dict(), file)
+    train_network(SPACE, few(), settings, out_dir=tmp_path / "out")
+    train_network(SPACE, few(), settings, out_dir=tmp_path / "out")
+    teacher_file(file, seed=1)
+    with pytest.raises(RunDirError, match=r"teachers.* was '[0-9a-f]{12}', is '[0-9a-f]{12}'|teachers was"):
+        train_network(SPACE, few(), settings, out_dir=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": "/nowhere/weights.pth"}, "/nowhere/weights.pth: there is no such file"),
+        ({"timm": "test_resnett"}, "timm has no model 'test_resnett' (did you mean 'test_resnet'?)"),
+        ({"options": {"num_classes": 12}}, "holds other weights than those of test_resnet: fc.weight is [10, 96]"),
+        ({"options": {"in_chanels": 1}}, "timm cannot make test_resnet with"),
+        ({"timm": None, "weights": None, "run": "/nowhere"}, "/nowhere is not a run directory"),
+    ],
+)
+def test_teachers_that_cannot_be_had_are_told_before_training(
+    resnet: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    settings = recipe(teachers={"models": [resnet | changes]})
+    with pytest.raises(UserError) as caught:
+        rehearse(SPACE, few(), plan(), settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_teacher_of_other_classes(resnet: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_file(timm.create_model("test_resnet", num_classes=7).state_dict(), file)
+    with pytest.raises(ConfigError, match="teacher test_resnet knows 7 classes, digits has 10"):
+        load_teacher(TeacherConfig(**resnet | {"weights": str(file), "options": {"num_classes": 7}}), few())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "a teacher is a timm model (timm: NAME) or a network of a run directory (run: PATH)"),
+        ("{timm: test_vit, run: runs/a}", "a teacher is a timm model"),
+        ("{timm: test_vit}", "teacher test_vit: say where its weights are: weights: FILE, or pretrained: true"),
+        ("{timm: test_vit, weights: a.pth, pretrained: true}", "say where its weights are"),
+        ("{run: runs/a, pretrained: true}", "teacher runs/a: weights, pretrained and options are of timm models"),
+        ("{tim: test_vit}", "unknown key 'tim' (did you mean 'timm'?)"),
+    ],
+)
+def test_wrong_teachers_are_told_when_the_preset_is_read(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(TeachersConfig, parse_yaml(f"models: [{text}]", "p.yaml"))
+    assert message in str(caught.value) and str(caught.value).startswith("p.yaml:1: models.0")
