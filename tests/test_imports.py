@@ -29,7 +29,8 @@ LAYERS: dict[str, set[str]] = {
     "scoring": {"cluster", "costs", "data", "nets", "results", "space"},
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "search", "space", "training"},
-    "training": {"cluster", "costs", "data", "nets", "phases", "preset", "results", "space"},
+    "training": {"board", "cluster", "costs", "data", "nets", "networks", "phases", "preset", "results", "space"}
+    | {"timm_weights"},
     # Over a whole search: it times what the search goes by before it, and its candidates after it.
     "timing": {"cluster", "costs", "networks", "phases", "results", "search", "space"},
     "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},

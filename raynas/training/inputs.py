@@ -15,7 +15,7 @@ from raynas.data.config import EMBEDDED
 from raynas.errors import UserError
 from raynas.nets.sharing import sides_of
 from raynas.preset import Preset
-from raynas.space import Space, load_space
+from raynas.space import Arch, Space, load_space
 from raynas.training.draws import distribution
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
@@ -97,17 +97,27 @@ def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe, train_on: str
 
 
 def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
-    """The mean MACs of a step: computed for our samplers, but for archs within bounds; else of what is drawn."""
+    """The mean MACs of a step: computed for our samplers, but for archs that are chosen; else of what is drawn.
+
+    Candidates of which a sampler asks the loss count a third: they have no backward pass.
+    """
     sampler, rng = plan.build_sampler(), np.random.default_rng(recipe.seed)
     opened = [plan.open_space(space, i * recipe.epochs // _STEPS, recipe.epochs) for i in range(_STEPS)]
 
-    def passes(of: Space) -> list[Pass]:
-        emitted = sampler(of, rng, lambda archs: [0.0] * len(archs))
+    sides = sides_of(space)
+
+    def passes(of: Space, asked: list[Pass] | None = None) -> list[Pass]:
+        def losses(archs: Sequence[Arch]) -> list[float]:
+            if asked is not None:
+                asked.extend(Pass("candidate", "random", (arch,)) for arch in archs)
+            return rng.random(len(archs)).tolist()  # any may be chosen
+
+        emitted = sampler(of, rng, losses)
         check_emitted(emitted)
-        return on_sides(emitted, sides_of(space))
+        return on_sides(emitted, sides)
 
     options = plan.sampler.options
-    if plan.sampler.name in SAMPLERS and options.get("within") is None:
+    if plan.sampler.name in SAMPLERS and options.get("within") is None and options.get("attentive") is None:
         draws = {name: options[name] for name in ("uniform_over", "align") if name in options}
         means = {}
         for of in set(opened):
@@ -119,7 +129,9 @@ def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
     began = time.monotonic()
     macs = np.empty(0)
     while True:
-        macs = np.append(macs, _macs(space, [passes(of) for of in opened]))
+        candidates: list[list[Pass]] = [[] for _ in opened]
+        steps = [passes(of, asked) for of, asked in zip(opened, candidates, strict=True)]
+        macs = np.append(macs, _macs(space, steps) + len(sides) * _macs(space, candidates) / 3)
         error = macs.std() / len(macs) ** 0.5
         if error <= _ERROR * macs.mean() or time.monotonic() - began > _PATIENCE_S:
             return float(macs.mean())

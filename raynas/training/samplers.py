@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raynas.config import shown
 from raynas.errors import ConfigError
+from raynas.training.attentive import Attentive, draw_attentively, read_attentive
 from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
 
 if TYPE_CHECKING:
@@ -104,9 +105,17 @@ def single_path(
     uniform_over: Uniform = "dimensions",
     align: Budget | None = None,
     within: Budget | None = None,
+    attentive: Attentive | None = None,
 ) -> list[Pass]:
-    """One random subnet a step (AutoFormer; SPOS; with `align` ViTAS); for its options see `raynas.training.draws`."""
-    return [Pass("random", "random", tuple(draw(space, rng, 1, uniform_over, align, within)))]
+    """One random subnet a step (AutoFormer; SPOS; with `align` ViTAS).
+
+    For its options see `raynas.training.draws`; for `attentive` see `raynas.training.attentive`.
+    """
+    if attentive is not None:
+        drawn = draw_attentively(space, rng, losses, 1, attentive, uniform_over)
+    else:
+        drawn = draw(space, rng, 1, uniform_over, align, within)
+    return [Pass("random", "random", tuple(drawn))]
 
 
 def sandwich(
@@ -119,16 +128,21 @@ def sandwich(
     align: Budget | None = None,
     within: Budget | None = None,
     dealt: bool = False,
+    attentive: Attentive | None = None,
 ) -> list[Pass]:
     """The sandwich rule: the largest subnet, the smallest, `random` drawn ones, then one update (S3; BigNAS).
 
-    The other options say how the random ones are drawn; see `raynas.training.draws`.
+    The other options say how the random ones are drawn; see `raynas.training.draws`, and `raynas.training.attentive`
+    for the last of them (AttentiveNAS).
 
     Raises:
         ConfigError: `random` is no number of archs.
     """
     _check_count("random", random)
-    drawn = draw(space, rng, random, uniform_over, align, within, dealt)
+    if attentive is not None:
+        drawn = draw_attentively(space, rng, losses, random, attentive, uniform_over)
+    else:
+        drawn = draw(space, rng, random, uniform_over, align, within, dealt)
     return [
         Pass("largest", "largest", (space.largest(),)),
         Pass("smallest", "smallest", (space.smallest(),)),
@@ -155,7 +169,12 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
         _check_count(name, options[name])
     check_draw(**{name: options[name] for name in DRAW_OPTIONS if name in options})
     budgets = [name for name in ("align", "within") if options.get(name) is not None]
-    return {**options, **{name: read_budget(name, options[name]) for name in budgets}}
+    read: dict[str, Any] = {name: read_budget(name, options[name]) for name in budgets}
+    if options.get("attentive") is not None:
+        if options.get("dealt") or budgets:
+            raise ConfigError("attentive draws archs in its own way: leave out align, within and dealt")
+        read["attentive"] = read_attentive(options["attentive"])
+    return {**options, **read}
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -1,0 +1,132 @@
+"""AttentiveNAS's random subnets: out of one bucket of cost, and the best or the worst of several candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from raynas.config import Config, Document, nearest, shown, validate
+from raynas.costs import COSTS, cost, sample_within, span
+from raynas.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from raynas.space import Arch, Codes, Space
+    from raynas.space.space import Uniform
+
+_DRAWN, _BATCHES = 256, 20
+"""Archs that are drawn at a time, and how often, before a bucket is narrow enough to pay for its window."""
+
+_EMPTY = 1000
+"""Empty buckets in a row, far more than any space has."""
+
+
+class Attentive(Config):
+    """How a random subnet is chosen.
+
+    Attributes:
+        bucket: a cost and the width of its buckets, such as `{macs: 25.0e+6}`: all candidates for one subnet come from
+            the same, so that they are compared at about the same cost.
+        odds: of a bucket: `archs`, as many archs as it has (AttentiveNAS), or `equal` for all that have any.
+        candidates: how many are drawn for each subnet. They are compared by their losses on the step's first
+            micro-batch, without gradients, which costs a forward pass each.
+        choose: the `best` (lowest loss, AttentiveNAS's BestUp) or the `worst` (WorstUp) of them.
+    """
+
+    bucket: dict[str, float] | None = None
+    odds: Literal["archs", "equal"] = "archs"
+    candidates: int = Field(default=1, ge=1, le=100)
+    choose: Literal["best", "worst"] | None = None
+
+    @pydantic.field_validator("bucket")
+    @classmethod
+    def _one_cost(cls, bucket: dict[str, float] | None) -> dict[str, float] | None:
+        if bucket is None:
+            return None
+        for name, width in bucket.items():
+            if name not in COSTS:
+                raise ValueError(f"no cost {shown(name)}{nearest(name, COSTS)}")
+            if len(bucket) > 1 or not width >= 1:
+                raise ValueError("give one cost with the width of its buckets, such as {macs: 25.0e+6}")
+        return bucket or None
+
+    @pydantic.model_validator(mode="after")
+    def _does_something(self) -> Attentive:
+        if (self.candidates > 1) != (self.choose is not None):
+            raise ValueError("candidates (more than one) and choose (best or worst) go together")
+        if self.odds == "equal" and self.bucket is None:
+            raise ValueError("odds: equal is of buckets: give bucket, such as {macs: 25.0e+6}")
+        if self.candidates == 1 and self.odds == "archs":
+            raise ValueError("nothing is chosen so: give candidates and choose, or a bucket with odds: equal")
+        return self
+
+
+def read_attentive(value: Any) -> Attentive:
+    """The option of a sampler.
+
+    Raises:
+        ConfigError: it is none; says what is wrong.
+    """
+    return value if isinstance(value, Attentive) else validate(Attentive, Document(value, "attentive"))
+
+
+def draw_attentively(
+    space: Space,
+    rng: np.random.Generator,
+    losses: Callable[[Sequence[Arch]], list[float]],
+    n: int,
+    option: Attentive | dict[str, Any],
+    uniform_over: Uniform = "dimensions",
+) -> list[Arch]:
+    """n random archs, each chosen among its own candidates.
+
+    Args:
+        losses: as a sampler gets it; it is asked once, about all candidates.
+
+    Raises:
+        ConfigError: the option is none.
+    """
+    attentive = read_attentive(option)
+    groups = [space.decode(_candidates(space, rng, attentive, uniform_over)) for _ in range(n)]
+    if attentive.choose is None or not groups:
+        return [group[0] for group in groups]
+    found = np.reshape(losses([arch for group in groups for arch in group]), (n, attentive.candidates))
+    places = found.argmin(axis=1) if attentive.choose == "best" else found.argmax(axis=1)
+    return [group[place] for group, place in zip(groups, places, strict=True)]
+
+
+def _candidates(space: Space, rng: np.random.Generator, attentive: Attentive, uniform_over: Uniform) -> Codes:
+    """The candidates for one subnet, as codes [candidates, dimensions]."""
+    wanted = attentive.candidates
+    if attentive.bucket is None:
+        return space.sample_codes(rng, wanted, uniform_over)
+    ((name, width),) = attentive.bucket.items()
+    if attentive.odds == "archs":  # the bucket of a random arch, which is one of the bucket's random archs itself
+        first = space.sample_codes(rng, 1, uniform_over)
+        bucket = int(cost(space, first)[name][0] // width)
+        return np.concatenate([first, _in_bucket(space, rng, name, width, bucket, wanted - 1, uniform_over)])
+    least, greatest = span(space)[name]
+    for _ in range(_EMPTY):
+        bucket = int(rng.integers(int(least // width), int(greatest // width) + 1))
+        try:
+            return _in_bucket(space, rng, name, width, bucket, wanted, uniform_over)
+        except InfeasibleError:
+            continue  # no arch is in it
+    raise InfeasibleError(f"attentive: no bucket of {name} with archs was found: give wider ones than {width:g}")
+
+
+def _in_bucket(
+    space: Space, rng: np.random.Generator, name: str, width: float, bucket: int, n: int, uniform_over: Uniform
+) -> Codes:
+    """n random archs of a bucket: by drawing and throwing away, or where it has next to none, out of a window."""
+    found = [space.sample_codes(rng, 0, uniform_over)]
+    for _ in range(_BATCHES):
+        if sum(map(len, found)) >= n:
+            return np.concatenate(found)[:n]
+        codes = space.sample_codes(rng, _DRAWN, uniform_over)
+        found.append(codes[cost(space, codes)[name] // width == bucket])
+    low, high = bucket * width, np.nextafter((bucket + 1) * width, 0)
+    return sample_within(space, {name: (low, high)}, rng, n, uniform_over)
