@@ -190,3 +190,17 @@ def test_a_reference_that_the_recipe_cannot_train_is_told_before_the_training() 
     with pytest.raises(UserError, match=r"^reference digits/deit: space digits/vit has no token head"):
         check_later(preset, load_space("digits/vit_resnas"))
     check_later(load_preset("digits/preset_vit_resnas"), load_space("digits/vit_resnas"))
+
+
+def test_nasvit_preset_has_the_releases_settings() -> None:
+    preset = load_preset("nasvit")
+    recipe = preset.recipe
+    assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (400, 1024, "adamw", 0)
+    factor = recipe.batch_size / 512
+    assert recipe.effective_lr == pytest.approx(3e-4 * factor)
+    assert (recipe.warmup_lr, recipe.min_lr) == pytest.approx((5e-7 * factor, 5e-6 * factor))
+    assert (recipe.clip_grad, recipe.ema, recipe.mixup, recipe.cutmix) == (1.0, 0.99985, 0.01, 0.01)
+    check_later(preset, load_space(preset.space))
+    changed = override(preset, {"space": "alphanet/cnn"})
+    check_later(changed, load_space(changed.space))
+    check_later(load_preset("digits/preset_nasvit"), load_space("digits/nasvit"))

@@ -216,6 +216,7 @@ def test_sorting_leaves_the_largest_network_as_it_was() -> None:
         ({"constants": {"expands": [False, False, True]}}, "without an expanding convolution the expansion must be 1"),
         ({"constants": {"drop_path_depths": [2, 2, 2]}}, "counts 2 layers in stage 2, which has up to 3"),
         ({"constants": {"kinds": ["conv"] * 3}}, "'stages.2.mlp_ratio' has no use here"),
+        ({"constants": {"divisor": 8}}, r"some of \[1, 2, 3\] give 3 channels as many hidden ones, \[8, 8, 16\]"),
         ({"width": [4, 5]}, "width: 5 is no whole number of heads of 2 channels"),
         ({"kernel": [2]}, "sides of kernels must be odd"),
         ({"mlp_ratio": [1.0, 2.0]}, "at depth 1 there is no block, and mlp_ratio and windows do not act"),

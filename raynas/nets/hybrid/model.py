@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
+from raynas.nets.hybrid.attention import DefaultLinear
 from raynas.nets.hybrid.conv import NormedConv
 from raynas.nets.hybrid.stage import Stage, StageShape
 from raynas.nets.hybrid.transformer import TransformerBlock
-from raynas.nets.layers import ElasticConv, ElasticLinear, select_layers
+from raynas.nets.layers import ElasticConv, select_layers
 from raynas.nets.sharing import Side, pattern
 from raynas.nets.supernet import Supernet, drop_branches
 from raynas.space import Arch, Space
@@ -44,7 +45,7 @@ class HybridSupernet(Supernet):
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
         self.widen = NormedConv(max(before), wide)
         self.mix = ElasticConv(wide, mixed, side=1, bias=False)
-        self.head = ElasticLinear(mixed, space.classes)
+        self.head = DefaultLinear(mixed, space.classes)
         self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
 
     # -- shapes ----------------------------------------------------------------------------------------------------

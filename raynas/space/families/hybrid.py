@@ -175,8 +175,15 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
         place, here = ("dimensions", "stages", stage), f"stages.{stage}"
         if any(kernel % 2 == 0 for kernel in space[f"{here}.kernel"].choices):
             yield (*place, "kernel"), "sides of kernels must be odd, so that smaller ones lie in the middle"
-        if not constants.expands[stage] and max(space[f"{here}.expansion"].choices) > 1:
+        expansions = space[f"{here}.expansion"].choices
+        if not constants.expands[stage] and max(expansions) > 1:
             yield ("constants", "expands", stage), "without an expanding convolution the expansion must be 1"
+            return
+        for inputs in space[f"stages.{stage - 1}.width" if stage else "stem.width"].choices:
+            hidden = [int(hidden_width(constants, stage, inputs, expansion)) for expansion in expansions]
+            if len(set(hidden)) < len(hidden):
+                same = f"some of {list(expansions)} give {inputs} channels as many hidden ones, {hidden}"
+                yield (*place, "expansion"), f"{same}, rounded to multiples of constants.divisor {constants.divisor}"
         if kind == "transformer":
             for leaf, problem in _check_transformer(space, stage):
                 yield (*place, leaf), problem
