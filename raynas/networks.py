@@ -145,11 +145,16 @@ def input_size(arch: Arch) -> dict[str, int]:
 def inherited(run: RunDir, arch: Arch) -> Supernet:
     """The subnet of an arch, with the weights that it inherits from the run's supernet.
 
+    Its batch norms, where it has any, go by statistics of its own, calibrated as for its score.
+
     Raises:
         RunDirError: the supernet is not trained yet.
         UserError: the supernet cannot hold the arch.
     """
+    from raynas.data import DataConfig, load_data
+    from raynas.nets.calibration import calibrate, wants_calibration
     from raynas.nets.weights import load_supernet, parse_weights
+    from raynas.scoring.subject import load_calibration
 
     space = read_space(run)
     if not run.exists("supernet.safetensors"):
@@ -158,7 +163,11 @@ def inherited(run: RunDir, arch: Arch) -> Supernet:
         why = "has other constants than" if arch in space else "is not in"
         raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")
     weights = parse_weights(run.read_bytes("supernet.safetensors"), f"{run.name}/supernet.safetensors")
-    return load_supernet(space, weights).extract(space.arch(arch)).eval()
+    supernet, arch = load_supernet(space, weights).eval(), space.arch(arch)
+    if not wants_calibration(supernet):
+        return supernet.extract(arch)
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
+    return supernet.extract(arch, statistics=calibrate(supernet, arch, load_calibration(run, data).batches))
 
 
 def load_weights(run: RunDir, network: Network) -> Supernet:

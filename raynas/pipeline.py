@@ -152,13 +152,14 @@ def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[
         The search's settings.
     """
     from raynas.training.inputs import load_inputs
-    from raynas.training.rehearsal import rehearse
+    from raynas.training.rehearsal import check_calibration, rehearse
 
     if run.exists("space.yaml"):
         space = read_space(run)
     else:
         space, data = load_inputs(preset)
         rehearse(space, data, preset.plan, preset.recipe, workers)
+        check_calibration(space, data, preset.calibration)
     check_later(preset, space, note=lambda line: None)  # a search that cannot be made here is an error: see below
     settings = time_space(run, Settings(search=preset.search), progress=say, space=space)
     build(run, settings, space)

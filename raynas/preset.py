@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from raynas.config import Config, Document, Seed, parse_yaml, read_yaml, shown, validate
-from raynas.data.config import DataConfig, Size, square
+from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import UserError, reason
 from raynas.search.config import TIMED, SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
@@ -69,6 +69,7 @@ class Preset(Config):
         data: the dataset; None where whoever runs the preset must name it.
         plan: what one training step does.
         recipe: how the supernet is trained.
+        calibration: of subnets' batch norms, in families that have them.
         search: which search, and its budget and constraints.
         retrain: how the winner is trained.
         reference: an arch (shipped name or path) that reports compare with, scaled to the winner's MACs.
@@ -78,6 +79,7 @@ class Preset(Config):
     data: DataConfig | None = None
     plan: Plan = Plan()
     recipe: Recipe
+    calibration: CalibrationConfig = CalibrationConfig()
     search: SearchConfig = SearchConfig()
     retrain: RetrainConfig = RetrainConfig()
     reference: str | None = None

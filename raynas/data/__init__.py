@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raynas.data.augment import AugmentConfig
-    from raynas.data.config import DataConfig
+    from raynas.data.calibration import calibration_batches
+    from raynas.data.config import CalibrationConfig, DataConfig
     from raynas.data.images import ImageSet, decode
     from raynas.data.load import Data, load_data, load_test
     from raynas.data.loader import TrainLoader
 
 _PUBLIC = {
     "AugmentConfig": "raynas.data.augment",
+    "CalibrationConfig": "raynas.data.config",
     "Data": "raynas.data.load",
     "DataConfig": "raynas.data.config",
     "ImageSet": "raynas.data.images",
     "TrainLoader": "raynas.data.loader",
+    "calibration_batches": "raynas.data.calibration",
     "decode": "raynas.data.images",
     "load_data": "raynas.data.load",
     "load_test": "raynas.data.load",
@@ -30,10 +33,12 @@ _PUBLIC = {
 
 __all__ = [
     "AugmentConfig",
+    "CalibrationConfig",
     "Data",
     "DataConfig",
     "ImageSet",
     "TrainLoader",
+    "calibration_batches",
     "decode",
     "load_data",
     "load_test",

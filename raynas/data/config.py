@@ -68,6 +68,28 @@ class DataConfig(Config):
     _square = pydantic.field_validator("size", mode="before")(square)
 
 
+class CalibrationConfig(Config):
+    """The training images that a subnet's batch norms are calibrated on before it is scored or extracted.
+
+    They are augmented as in training, drawn once, and the same for every subnet.
+
+    Attributes:
+        images: how many; drawn again, augmented otherwise, where there are not as many.
+        batch_size: images of one batch; a subnet's statistics are the mean over batches.
+        seed: of the draw.
+    """
+
+    images: int = pydantic.Field(default=2048, ge=2)
+    batch_size: int = pydantic.Field(default=64, ge=2)
+    seed: int = pydantic.Field(default=0, ge=0)
+
+    @pydantic.model_validator(mode="after")
+    def _whole_batches(self) -> CalibrationConfig:
+        if self.images % self.batch_size:
+            raise ValueError(f"{self.images} images are no whole batches of {self.batch_size}")
+        return self
+
+
 def crop_pct_for(config: DataConfig, size: tuple[int, int]) -> float:
     """The crop that `config` asks for, or the default at that size."""
     if config.crop_pct is not None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.batch_norm import ElasticBatchNorm, Statistics, using
@@ -20,9 +20,10 @@ from raynas.nets.supernet import Supernet
 from raynas.space import Arch
 
 
-def wants_calibration(network: Supernet) -> bool:
-    """Whether a network's subnets have statistics of their own, without which their scores mean little."""
-    return any(isinstance(module, ElasticBatchNorm) for module in network.modules())
+def wants_calibration(network: nn.Module) -> bool:
+    """Whether a network has subnets with statistics of their own, without which their scores mean little."""
+    alone = isinstance(network, Supernet) and network.space.cardinality() == 1
+    return not alone and any(isinstance(module, ElasticBatchNorm) for module in network.modules())
 
 
 @torch.no_grad()

@@ -36,6 +36,12 @@ _COST = [
     _field("params", _INT, "parameters"),
 ]
 
+_CALIBRATION = [
+    _field("calibration_images", _INT, "training images that batch norms were calibrated on; null without these"),
+    _field("calibration_batch_size", _INT, "images of a batch of these"),
+    _field("calibration_seed", _INT, "seed of their draw"),
+]
+
 _INPUT = [
     _field("height", _INT, "of its images, in pixels"),
     _field("width", _INT, "of the same"),
@@ -61,6 +67,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("batch_size", _INT, "images in one forward pass"),
         _field("seconds", _REAL, "time of the passes over the images"),
         _field("replica", _TEXT, "which replica scored it"),
+        *_CALIBRATION,
+        _field("calibration_seconds", _REAL, "time of the passes over these"),
     ),
     "correct": _table(
         "Per-image correctness of each row of scores, for paired comparison. Same key, same order of images.",
@@ -69,6 +77,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("precision", _TEXT, "as in scores"),
         _field("top1", pa.binary(), "one bit an image, numpy.packbits order (first image = highest bit)"),
         _field("top5", pa.binary(), "the same for top-5; null at five classes or fewer"),
+        *_CALIBRATION,
     ),
     "training": _table(
         "One row for each epoch of a training or retraining.",

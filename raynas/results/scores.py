@@ -10,9 +10,13 @@ from raynas.results.run_dir import RunDir
 
 Row = dict[str, Any]
 
+_CALIBRATION = ("calibration_images", "calibration_batch_size", "calibration_seed")
+
 
 def comparable_scores(run: RunDir, images: int | None = None, precision: str | None = None) -> dict[str, Row]:
     """The newest row of each arch by its id, all of them measured alike: on the run's present supernet, and
+
+    with batch norms calibrated as those of the newest row were.
 
     Args:
         images: on so many images of the search split; None for the most that any was measured on.
@@ -25,5 +29,7 @@ def comparable_scores(run: RunDir, images: int | None = None, precision: str | N
     rows = run.store.read("scores", filter=chosen).to_pylist()
     precision = precision or next((row["precision"] for row in reversed(rows)), None)
     rows = [row for row in rows if row["precision"] == precision]
+    calibrations = [tuple(row[name] for name in _CALIBRATION) for row in rows]  # the newest counts
+    rows = [row for row, calibration in zip(rows, calibrations, strict=True) if calibration == calibrations[-1]]
     images = images or max((row["images"] for row in rows), default=0)
     return {row["arch"]: row for row in rows if row["images"] == images}

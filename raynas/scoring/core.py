@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from raynas.data.pixels import Standardisation, normalise
 from raynas.errors import UserError
+from raynas.nets.calibration import calibrate
+from raynas.nets.supernet import Supernet
 
 PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -33,13 +35,15 @@ class Score:
     Attributes:
         top1, top5: bool [images]; top5 is None at five classes or fewer.
         loss: mean cross-entropy, nats.
-        seconds: wall time of the passes.
+        seconds: wall time of the passes over the images.
+        calibration_seconds: that of the passes before, which calibrated batch norms; None where there were none.
     """
 
     top1: np.ndarray
     top5: np.ndarray | None
     loss: float
     seconds: float
+    calibration_seconds: float | None = None
 
 
 def check_precision(precision: str) -> None:
@@ -59,6 +63,7 @@ def score_arch(
     statistics: Standardisation,
     batch_size: int = 256,
     precision: str = "fp32",
+    calibration: Tensor | None = None,
 ) -> Score:
     """Score one subnet with inherited weights; nothing of the supernet or the images is written to.
 
@@ -70,6 +75,8 @@ def score_arch(
         statistics: mean and deviation to normalise with.
         batch_size: images in one pass.
         precision: fp32, or bf16 or fp16 by autocast.
+        calibration: what its batch norms are calibrated on first, [batches, batch, channels, height, width]
+            normalised, on the same device; None where they go by their running averages, or there are none.
 
     Raises:
         RuntimeError: the supernet is in training mode.
@@ -77,6 +84,13 @@ def score_arch(
     """
     if supernet.training:
         raise RuntimeError("a supernet is scored in eval mode: training mode may write to shared weights")
+    autocast = torch.autocast(images.device.type, PRECISIONS[precision], enabled=precision != "fp32")
+    options, calibration_seconds = {}, None
+    if calibration is not None:
+        began = time.perf_counter()
+        with autocast:
+            options["statistics"] = calibrate(cast(Supernet, supernet), arch, calibration)
+        calibration_seconds = time.perf_counter() - began
     top5_counts = None
     began = time.perf_counter()
     top1, top5 = [], []
@@ -85,8 +99,8 @@ def score_arch(
     for start in range(0, len(images), batch_size):
         x = normalise(images[start : start + batch_size], statistics)
         y = labels[start : start + batch_size]
-        with torch.autocast(images.device.type, PRECISIONS[precision], enabled=precision != "fp32"):
-            logits = supernet(x, arch)
+        with autocast:
+            logits = supernet(x, arch, **options)
         logits = logits.float()
         top5_counts = logits.shape[1] > 5
         finite &= logits.isfinite().all()
@@ -98,4 +112,4 @@ def score_arch(
         raise FloatingPointError(f"logits are not finite in {precision}")
     bits = torch.cat(top1).cpu().numpy()
     bits5 = torch.cat(top5).cpu().numpy() if top5_counts else None
-    return Score(bits, bits5, float(loss) / len(images), time.perf_counter() - began)
+    return Score(bits, bits5, float(loss) / len(images), time.perf_counter() - began, calibration_seconds)

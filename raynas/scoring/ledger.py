@@ -17,7 +17,7 @@ from raynas.results import Store
 from raynas.results.schemas import SCHEMAS
 from raynas.results.versions import versions_text
 from raynas.scoring.core import Score
-from raynas.scoring.subject import Subject
+from raynas.scoring.subject import Calibration, Subject
 from raynas.space import Arch, Space
 
 Row = dict[str, Any]
@@ -37,7 +37,8 @@ class Outcome:
 class Ledger:
     """Known scores under one key; new ones are in the store before they are known.
 
-    What a score depends on is its key: arch, weights, space (for its constants), data, number of images, precision.
+    What a score depends on is its key: arch, weights, space (for its constants), data, number of images, precision, and
+    what batch norms were calibrated on.
     Batch size, threads and device change it by rounding only, and are recorded.
 
     Args:
@@ -55,6 +56,7 @@ class Ledger:
             "data": subject.data,
             "images": len(subject.images),
             "precision": precision,
+            **calibration_columns(subject.calibration),
         }
         self._same: Row = {
             **self._key,
@@ -68,7 +70,8 @@ class Ledger:
         if store is not None:
             ours = pc.scalar(True)
             for name, value in self._key.items():
-                ours = ours & (pc.field(name) == value)
+                field = pc.field(name)
+                ours = ours & (field.is_null() if value is None else field == value)
             self._read = store.read("scores", filter=ours)
             self._where = {arch: index for index, arch in enumerate(self._read["arch"].to_pylist())}
             # A driver killed between the two tables leaves bits without a score: they are not written twice.
@@ -119,6 +122,7 @@ class Ledger:
             "top5": None if score.top5 is None else float(score.top5.mean()),
             "loss": score.loss,
             "seconds": score.seconds,
+            "calibration_seconds": score.calibration_seconds,
         }
 
     def _bits(self, outcome: Outcome) -> Row:
@@ -144,6 +148,12 @@ class Ledger:
             for index, macs, params in zip(indices, counted["macs"], counted["params"], strict=True):
                 found[index] = (int(macs), int(params))
         return found
+
+
+def calibration_columns(calibration: Calibration | None) -> Row:
+    """The columns that say what batch norms were calibrated on; null where nothing was."""
+    values = {} if calibration is None else calibration.config.model_dump()
+    return {f"calibration_{name}": values.get(name) for name in ("images", "batch_size", "seed")}
 
 
 def _has(outcomes: Sequence[Outcome], outcome: Outcome) -> bool:

@@ -16,7 +16,7 @@ from raynas.scoring.frozen import changed, checksums, take_apart
 from raynas.scoring.ledger import Outcome
 from raynas.scoring.replica import WeightsChanged, device_name
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
-from raynas.scoring.subject import Subject, subject_of_parts
+from raynas.scoring.subject import Calibration, Subject, subject_of_parts
 from raynas.space import Arch, Space
 
 
@@ -65,9 +65,10 @@ class LocalScorer(Scorer):
         threads: int = 1,
         precision: str = "fp32",
         device: str = "cpu",
+        calibration: Calibration | None = None,
     ) -> LocalScorer:
         """A scorer of a supernet and images at hand (see `subject_of_parts`); rows stay in memory without a store."""
-        subject = subject_of_parts(space, supernet, images, labels, statistics)
+        subject = subject_of_parts(space, supernet, images, labels, statistics, calibration=calibration)
         return cls(None, batch_size, threads, None, precision, device, subject=subject, store=store)
 
     def _start(self, subject: Subject) -> None:
@@ -75,6 +76,7 @@ class LocalScorer(Scorer):
         self._pixels = subject.images.to(self.device)
         self._labels = subject.labels.to(self.device)
         self._statistics = subject.statistics
+        self._calibration = None if subject.calibration is None else subject.calibration.batches.to(self.device)
         self._sums = checksums(take_apart(self._supernet)[1])
 
     def _finish(self) -> None:
@@ -98,7 +100,14 @@ class LocalScorer(Scorer):
         score, why = None, None
         try:
             score = score_arch(
-                self._supernet, arch, self._pixels, self._labels, self._statistics, self.batch_size, self.precision
+                self._supernet,
+                arch,
+                self._pixels,
+                self._labels,
+                self._statistics,
+                self.batch_size,
+                self.precision,
+                self._calibration,
             )
         except Exception as error:  # whatever an arch does to a network, the search goes on without it
             why = reason(error)

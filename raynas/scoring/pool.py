@@ -19,7 +19,7 @@ from raynas.scoring.frozen import changed, checksums, take_apart
 from raynas.scoring.ledger import Outcome
 from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
-from raynas.scoring.subject import Subject, subject_of_parts
+from raynas.scoring.subject import Calibration, Subject, subject_of_parts
 from raynas.space import Arch, Space
 
 VERIFY_S = 300.0  # for checksums of everything at the end
@@ -90,19 +90,20 @@ class ScorePool(Scorer):
         labels: Tensor,
         statistics: Statistics | None = None,
         store: Store | None = None,
+        calibration: Calibration | None = None,
         **options: Any,
     ) -> ScorePool:
         """A pool of a supernet and images at hand (see `subject_of_parts`); rows stay in memory without a store.
 
         The supernet's class must be importable on the workers. `options` are those of the constructor.
         """
-        subject = subject_of_parts(space, supernet, images, labels, statistics)
+        subject = subject_of_parts(space, supernet, images, labels, statistics, calibration=calibration)
         return cls(None, subject=subject, store=store, **options)
 
     def _start(self, subject: Subject) -> None:
         self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))
         skeleton, weights = take_apart(subject.supernet)
-        images = as_arrays(subject.images, subject.labels)
+        images = as_arrays(subject)
         self._sums = (checksums(weights), checksums(images))
         self._refs = [ray.put(weights), ray.put(images)]
         shared = (

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from raynas.errors import reason
 from raynas.scoring.core import PRECISIONS, Score, Statistics, score_arch
 from raynas.scoring.frozen import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
+
+if TYPE_CHECKING:
+    from raynas.scoring.subject import Subject
 
 
 class WeightsChanged(RuntimeError):
@@ -59,7 +62,8 @@ class Replica:
         space: of the supernet.
         skeleton: the supernet without memory.
         weights: its arrays, mapped.
-        images: `images` uint8 [n, channels, height, width] and `labels` int64 [n], mapped.
+        images: `images` uint8 [n, channels, height, width], `labels` int64 [n] and, where batch norms are calibrated,
+            `calibration` float32 [batches, batch, channels, height, width]; mapped.
         statistics: to normalise with.
         sums: checksums of the weights; `image_sums`: of the images.
         options: how to score.
@@ -91,6 +95,8 @@ class Replica:
         self._supernet = put_together(skeleton, weights).to(self._device)
         self._pixels = over(images["images"]).to(self._device)
         self._labels = over(images["labels"]).to(self._device)
+        calibration = images.get("calibration")
+        self._calibration = None if calibration is None else over(calibration).to(self._device)
 
     def __repr__(self) -> str:
         return self._name
@@ -116,7 +122,14 @@ class Replica:
         o = self._options
         try:
             score = score_arch(
-                self._supernet, arch, self._pixels, self._labels, self._statistics, o.batch_size, o.precision
+                self._supernet,
+                arch,
+                self._pixels,
+                self._labels,
+                self._statistics,
+                o.batch_size,
+                o.precision,
+                self._calibration,
             )
         except Exception as error:  # whatever an arch does to a network, the search goes on without it
             return None, reason(error)
@@ -151,6 +164,9 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
 
 
-def as_arrays(images: torch.Tensor, labels: torch.Tensor) -> Arrays:
-    """Images and labels as they travel to replicas."""
-    return {"images": np.ascontiguousarray(images.numpy()), "labels": np.ascontiguousarray(labels.numpy())}
+def as_arrays(subject: Subject) -> Arrays:
+    """All images of a subject, and their labels, as they travel to replicas."""
+    tensors = {"images": subject.images, "labels": subject.labels}
+    if subject.calibration is not None:
+        tensors["calibration"] = subject.calibration.batches
+    return {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in tensors.items()}

@@ -9,12 +9,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raynas.data import DataConfig, decode, load_data
+from raynas.data import AugmentConfig, CalibrationConfig, Data, DataConfig, calibration_batches, decode, load_data
 from raynas.errors import RunDirError, UserError
+from raynas.nets.calibration import wants_calibration
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics
 from raynas.space import Space
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the batch norms of every subnet are calibrated on.
+
+    Attributes:
+        config: how the images were drawn.
+        batches: normalised, float32 [batches, batch, channels, height, width].
+    """
+
+    config: CalibrationConfig
+    batches: Tensor
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,7 @@ class Subject:
         statistics: what pixels are normalised with.
         weights: fingerprint of the weights; `data`: of the images.
         seed: of the supernet's training, where known.
+        calibration: for a supernet whose subnets have statistics of their own.
     """
 
     space: Space
@@ -38,6 +53,7 @@ class Subject:
     weights: str
     data: str
     seed: int | None = None
+    calibration: Calibration | None = None
 
 
 def load_subject(run: RunDir, images: int | None = None) -> Subject:
@@ -59,9 +75,23 @@ def load_subject(run: RunDir, images: int | None = None) -> Subject:
     data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
     pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
     seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
+    statistics = Statistics(data.mean, data.std)
+    calibration = load_calibration(run, data) if wants_calibration(supernet) else None
     return subject_of_parts(
-        space, supernet, pixels, labels, Statistics(data.mean, data.std), images, data=data.fingerprint, seed=seed
+        space, supernet, pixels, labels, statistics, images, data.fingerprint, seed=seed, calibration=calibration
     )
+
+
+def load_calibration(run: RunDir, data: Data) -> Calibration:
+    """What the preset of a run says that batch norms are calibrated on.
+
+    Raises:
+        UserError: an image cannot be read, or there are too few.
+    """
+    preset = run.read_yaml("preset.yaml", "data")
+    config = CalibrationConfig.model_validate(preset.get("calibration", {}))
+    augment = AugmentConfig.model_validate(preset.get("recipe", {}).get("augment", {}))
+    return Calibration(config, calibration_batches(data, augment, config))
 
 
 def subject_of_parts(
@@ -73,6 +103,7 @@ def subject_of_parts(
     images: int | None = None,
     data: str | None = None,
     seed: int | None = None,
+    calibration: Calibration | None = None,
 ) -> Subject:
     """A subject made of a supernet and images that are at hand.
 
@@ -85,6 +116,7 @@ def subject_of_parts(
         images: so many of them, always the same ones: a larger number includes those of a smaller.
         data: fingerprint of the pixels, labels and statistics; computed where left out.
         seed: of the supernet's training.
+        calibration: of batch norms.
 
     Raises:
         UserError: the arrays have the wrong types or lengths, or there are not as many images.
@@ -102,7 +134,7 @@ def subject_of_parts(
         chosen = torch.from_numpy(choose(len(pixels), images))
         pixels, labels = pixels[chosen], labels[chosen]
     weights = weights_fingerprint(supernet.state_dict())
-    return Subject(space, supernet.eval(), pixels, labels, statistics, weights, data, seed)
+    return Subject(space, supernet.eval(), pixels, labels, statistics, weights, data, seed, calibration)
 
 
 def choose(total: int, n: int) -> np.ndarray:

@@ -79,6 +79,7 @@ class Progress:
         self._every_s = every_s
         self._scored = 0
         self._failed = 0
+        self._passes = self._calibrations = 0.0  # seconds of scored archs
         self._summary = ""
         self._times: deque[float] = deque([time.monotonic()], maxlen=200)
         self._lock = threading.RLock()
@@ -101,6 +102,9 @@ class Progress:
         with self._lock:
             self._scored += 1
             self._failed += _failed(score)
+            if isinstance(score, Mapping):
+                self._passes += score.get("seconds") or 0.0
+                self._calibrations += score.get("calibration_seconds") or 0.0
             self._times.append(time.monotonic())
 
     def refresh(self) -> None:
@@ -115,6 +119,8 @@ class Progress:
             of = f"/{budget}" if budget is not None else ""
             failed = f", {self._failed / max(1, self._scored):.0%} failed"
             left = "" if ended or budget is None else self._left(budget)
+            if ended and self._calibrations:
+                left = f", {self._calibrations / (self._passes + self._calibrations):.0%} of the time calibrating"
             return f"{self._name}: {self._scored}{of} scored{self._summary}{failed}{left}"
 
     def _left(self, budget: int) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from raynas.costs import cost
 from raynas.data import Data, ImageSet, decode, normalise
+from raynas.nets.calibration import calibrate, wants_calibration
+from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 from raynas.training.context import LocalContext
 from raynas.training.streams import derive
@@ -21,6 +25,7 @@ SAMPLE = 1000  # archs whose MACs give the quartiles
 WELL_ABOVE = 0.2  # of the way from chance to perfect: a probe that was once here can collapse
 NEAR = 0.1  # of the way from chance to its best: a probe back here has collapsed
 BATCH = 250
+CALIBRATED_ON = 256  # few, but all that is asked of probes is whether training has broken down
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,14 @@ class ProbeImages:
         self.data = data
         self.chance = float(np.bincount(images.labels).max() / len(images))
         self.pixels, self.labels = decode(images.take(np.arange(len(images))[context.rank :: context.world_size]))
+        self._seed = seed
+
+    @cached_property
+    def training(self) -> Tensor:
+        """Training images uint8 [n, channels, height, width], the same on all ranks, to calibrate batch norms on."""
+        rng = np.random.default_rng(derive(self._seed, "probes", 2))
+        images = self.data.train
+        return decode(images.take(np.sort(rng.permutation(len(images))[:CALIBRATED_ON])))[0]
 
 
 def score_probes(
@@ -88,12 +101,16 @@ def score_probes(
     totals = torch.zeros(len(probes), 3, dtype=torch.float64, device=device)
     was_training = model.training
     model.eval()
+    statistics: dict[Arch, dict[str, Any]] = {}
     with torch.no_grad(), around():
+        if wants_calibration(model):
+            batches = normalise(images.training.to(device), images.data).tensor_split(4)
+            statistics = {p.arch: {"statistics": calibrate(cast(Supernet, model), p.arch, batches)} for p in probes}
         for start in range(0, len(images.labels), BATCH):
             batch = normalise(images.pixels[start : start + BATCH].to(device), images.data)
             labels = images.labels[start : start + BATCH].to(device)
             for row, probe in zip(totals, probes, strict=True):
-                logits = model(batch, probe.arch).float()
+                logits = model(batch, probe.arch, **statistics.get(probe.arch, {})).float()
                 row[0] += (logits.argmax(1) == labels).sum()
                 row[1] += F.cross_entropy(logits, labels, reduction="sum")
                 row[2] += len(labels)

@@ -27,7 +27,7 @@ from raynas.training.context import State, read_state
 from raynas.training.inputs import estimate, load_inputs, resolve_data
 from raynas.training.progress import Printer
 from raynas.training.record import WHAT, Recorder, write_supernet
-from raynas.training.rehearsal import rehearse
+from raynas.training.rehearsal import check_calibration, rehearse
 from raynas.training.teachers import teacher_settings
 
 RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
@@ -85,6 +85,7 @@ def train(
 
     # What can be refused is refused before anything is written: a run directory remembers what it began with.
     rehearse(space, images, preset.plan, recipe, workers)
+    check_calibration(space, images, preset.calibration)
     check_later(preset, space, progress)
     estimated = estimate(space, images, preset.plan, recipe)
 

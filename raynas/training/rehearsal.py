@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from raynas.data import Data
+from raynas.data import CalibrationConfig, Data
 from raynas.data.loader import images_per_rank
 from raynas.data.transforms import image_transform
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
+from raynas.nets.calibration import wants_calibration
 from raynas.nets.supernet import check_token_head
 from raynas.space import Space
 from raynas.training.objectives import OBJECTIVES
@@ -52,6 +53,19 @@ def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int 
             check_rows(this, -(-images // recipe.accumulate))
         plan.build_gradients().assign(passes)
         _check_objective(plan, passes)
+
+
+def check_calibration(space: Space, data: Data, config: CalibrationConfig) -> None:
+    """Refuse a calibration that the training images do not give, where there is anything to calibrate.
+
+    Raises:
+        UserError: there are fewer of them than one batch takes.
+    """
+    with torch.device("meta"):
+        if len(data.train) < config.batch_size and wants_calibration(build_supernet(space)):
+            raise UserError(
+                f"calibration.batch_size {config.batch_size} is more than the {len(data.train)} training images"
+            )
 
 
 def check_recipe(space: Space, recipe: Recipe) -> None:

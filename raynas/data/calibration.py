@@ -1,0 +1,24 @@
+"""The images that batch norms are calibrated on: drawn once, held in memory, the same for every subnet."""
+
+from __future__ import annotations
+
+from itertools import chain, count, islice
+
+import torch
+from torch import Tensor
+
+from raynas.data.augment import AugmentConfig
+from raynas.data.config import CalibrationConfig
+from raynas.data.load import Data
+from raynas.data.loader import TrainLoader
+
+
+def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:
+    """Training images as a network gets them, float32 [batches, batch size, channels, height, width].
+
+    Raises:
+        UserError: an image cannot be read.
+    """
+    loader = TrainLoader(data, augment, batch_size=config.batch_size, seed=config.seed, workers=0)
+    epochs = chain.from_iterable(loader.epoch(epoch) for epoch in count())
+    return torch.stack([images for images, _ in islice(epochs, config.images // config.batch_size)])

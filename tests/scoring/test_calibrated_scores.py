@@ -1,0 +1,143 @@
+"""Scores of subnets whose batch norms are calibrated first: the same wherever they are measured; told in the row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scoring_parts import make_run
+
+from raynas.data import AugmentConfig, TrainLoader, decode, load_data, normalise
+from raynas.errors import UserError
+from raynas.nets.weights import load_supernet, parse_weights
+from raynas.networks import inherited
+from raynas.preset import Preset, override
+from raynas.results import RunDir
+from raynas.results.scores import comparable_scores
+from raynas.scoring import LocalScorer, ScorePool
+from raynas.space import Arch, Space, load_space
+from raynas.training.context import LocalContext
+from raynas.training.health import ProbeImages, choose_probes, score_probes
+from raynas.training.rehearsal import check_calibration
+
+VOLATILE = {"seconds", "calibration_seconds", "time", "replica"}
+SHIFT = {"shift": 1}  # so that the seed of the draw shows in the images, too
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> Space:
+    return load_space("digits/nasvit")
+
+
+@pytest.fixture(scope="module")
+def some(hybrid: Space) -> list[Arch]:
+    return [hybrid.smallest(), *hybrid.decode(hybrid.sample_codes(np.random.default_rng(0), 3))]
+
+
+def make_hybrid_run(path: Path, space: Space, **calibration: int) -> RunDir:
+    run = make_run(path, space)
+    about = {"images": 96, "batch_size": 32, "seed": 5, **calibration}
+    run.write_yaml("preset.yaml", {"data": {"name": "digits"}, "recipe": {"augment": SHIFT}, "calibration": about})
+    return run
+
+
+def by_hand(run: RunDir, space: Space, arch: Arch) -> float:
+    """An extracted subnet in torch's own way: averages reset, three batches in training mode, then the search split."""
+    data = load_data("digits")
+    weights = parse_weights(run.read_bytes("supernet.safetensors"), "weights")
+    subnet = load_supernet(space, weights).extract(arch).eval()
+    norms = [module for module in subnet.modules() if hasattr(module, "running_mean")]
+    loader = TrainLoader(data, AugmentConfig(**SHIFT), batch_size=32, seed=5)
+    with torch.no_grad():
+        for seen, (images, _) in zip(range(3), loader.epoch(0), strict=False):
+            for norm in norms:
+                norm.train().momentum = 1 / (seen + 1)  # type: ignore[assignment]
+            subnet(images)
+        pixels, labels = decode(data.search)
+        logits = subnet.eval()(normalise(pixels, data))
+    return float((logits.argmax(1) == labels).double().mean())
+
+
+def stable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in VOLATILE} for row in rows]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_every_replica_and_this_process_give_the_same_rows(tmp_path: Path, hybrid: Space, some: list[Arch]) -> None:
+    with LocalScorer(make_hybrid_run(tmp_path / "local", hybrid)) as local:
+        expected = local.score(some)
+    run = make_hybrid_run(tmp_path / "run", hybrid)
+    with ScorePool(run, replicas=2) as pool:
+        rows = pool.score(some)
+    assert stable(rows) == stable(expected)
+    for arch, row in zip(some, rows, strict=True):
+        told = [row[f"calibration_{name}"] for name in ("images", "batch_size", "seed")]
+        assert told == [96, 32, 5] and row["calibration_seconds"] > 0
+        assert row["accuracy"] == pytest.approx(by_hand(run, hybrid, arch), abs=1e-9)
+
+
+def test_an_inherited_network_carries_its_statistics(tmp_path: Path, hybrid: Space, some: list[Arch]) -> None:
+    run = make_hybrid_run(tmp_path, hybrid)
+    with LocalScorer(run) as scorer:
+        row = scorer.score(some[1:2])[0]
+    data = load_data("digits")
+    pixels, labels = decode(data.search)
+    with torch.no_grad():
+        logits = inherited(run, some[1])(normalise(pixels, data))
+    assert float((logits.argmax(1) == labels).double().mean()) == pytest.approx(row["accuracy"], abs=1e-9)
+
+
+def test_scores_of_other_images_are_kept_apart(tmp_path: Path, hybrid: Space, some: list[Arch]) -> None:
+    run = make_hybrid_run(tmp_path, hybrid)
+    with LocalScorer(run) as scorer:
+        first = scorer.score(some)
+    make_hybrid_run(tmp_path, hybrid, seed=6)
+    with LocalScorer(run) as scorer:
+        second = scorer.score(some[:2])
+    assert [row["loss"] for row in second] != [row["loss"] for row in first[:2]]
+    assert {id: row["loss"] for id, row in comparable_scores(run).items()} == {r["arch"]: r["loss"] for r in second}
+    make_hybrid_run(tmp_path, hybrid)
+    with LocalScorer(run) as scorer:
+        assert scorer.score(some) == first
+    assert run.store.read("correct").num_rows == 6
+
+
+def test_other_families_have_nothing_to_calibrate(tmp_path: Path, space: Space, archs: list[Arch]) -> None:
+    with LocalScorer(make_run(tmp_path, space), images=40) as scorer:
+        (row,) = scorer.score(archs[:1])
+    assert {value for name, value in row.items() if name.startswith("calibration")} == {None}
+
+
+def test_probes_are_calibrated_and_training_goes_on_as_if_they_were_not_there(tmp_path: Path, hybrid: Space) -> None:
+    run, data = make_hybrid_run(tmp_path, hybrid), load_data("digits")
+    model = load_supernet(hybrid, parse_weights(run.read_bytes("supernet.safetensors"), "weights")).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    context = LocalContext()
+    images = ProbeImages(data, 200, 0, context)
+    probes = choose_probes(hybrid, 0)[:2]
+    autocast = torch.no_grad
+    rows = score_probes(model, probes, images, context, autocast)
+    assert model.training and all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    for module in model.modules():
+        if hasattr(module, "running_mean"):  # the mixture over archs, which no subnet goes by
+            torch.Tensor.add_(module.running_mean, 100.0)  # type: ignore[arg-type]
+    assert score_probes(model, probes, images, context, autocast) == rows
+
+
+def test_more_images_a_batch_than_there_are_is_told_before_training(hybrid: Space) -> None:
+    data = load_data("digits")
+    preset = Preset.model_validate(
+        {
+            "space": "digits/nasvit",
+            "recipe": {"epochs": 9, "batch_size": 64, "lr": 0.1},
+            "calibration": {"batch_size": 2048},
+        }
+    )
+    with pytest.raises(UserError, match=r"calibration\.batch_size 2048 is more than the \d+ training images"):
+        check_calibration(hybrid, data, preset.calibration)
+    check_calibration(load_space("digits/vit"), data, preset.calibration)
+    with pytest.raises(UserError, match="100 images are no whole batches of 64"):
+        override(preset, {"calibration.images": 100, "calibration.batch_size": 64})
