@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raynas.space.codes import INACTIVE, Codes
 from raynas.space.counting import count_below
-from raynas.space.space import INACTIVE, Codes, Space, Uniform
+from raynas.space.space import Space, Uniform
+from raynas.space.variation import Probability
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,17 @@ class Distribution:
         return cls(space, tuple(_shares([1] * len(dimension.choices)) for dimension in space.dimensions))
 
     @classmethod
-    def of_mutants(cls, space: Space, code: np.ndarray, probability: float | Mapping[str, float]) -> Distribution:
+    def of_mutants(cls, space: Space, code: np.ndarray, probability: Probability, change: bool = False) -> Distribution:
         """What `Space.mutate_codes` makes of one arch, int16 [dimensions]."""
         shares = []
         for dimension, choice, rate in zip(space.dimensions, code, space.mutation_rates(probability), strict=True):
-            each = np.full(len(dimension.choices), 1.0 if choice == INACTIVE else rate) / len(dimension.choices)
+            size = len(dimension.choices)
+            each = np.full(size, 1 / size)
             if choice != INACTIVE:
+                if change and size > 1:
+                    each = np.full(size, 1 / (size - 1))
+                    each[choice] = 0
+                each = rate * each
                 each[choice] += 1 - rate
             shares.append(_shares(each.tolist()))
         return cls(space, tuple(shares))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -16,17 +15,14 @@ import numpy as np
 
 from raynas.config import Document, nearest, shown, validate, write_yaml
 from raynas.errors import ConfigError, UserError
+from raynas.space import variation
 from raynas.space.arch import Arch, flatten
+from raynas.space.codes import INACTIVE, Codes
 from raynas.space.counting import count_all, count_below, draw_weighted, every_choice
 from raynas.space.definition import SpaceConfig, read_dimensions, rule_of, write_dimensions
 from raynas.space.dimension import Choice, Dimension, same_kind, template_of
 from raynas.space.families import FAMILIES
-
-INACTIVE = -1
-"""The code of a gene that does not act."""
-
-Codes = np.ndarray
-"""Encoded archs, int16 [n, dimensions]: the index of each choice, or INACTIVE."""
+from raynas.space.variation import Probability
 
 Uniform = Literal["dimensions", "archs"]
 
@@ -349,47 +345,24 @@ class Space:
         At 0 that is the largest arch, at 1 the whole space. Blocks that may be dropped count as four choices, two of
         them to keep it, and so are dropped from two thirds on (ViT-ResNAS's release).
         """
-        dimensions = []
-        for dimension in self.dimensions:
-            copies = 2 if dimension.name.endswith("kept") else 1
-            steps = copies * len(dimension.choices) - 1
-            # Shares are ratios of epochs: what is a whole step must not be rounded to just below it.
-            count = 1 + int(min(max(share, 0.0), 1.0) * steps + 1e-9)
-            dimensions.append(replace(dimension, choices=dimension.choices[-math.ceil(count / copies) :]))
-        return replace(self, dimensions=tuple(dimensions))
+        return variation.widest(self, share)
 
-    def mutate_codes(self, codes: Codes, rng: np.random.Generator, probability: float | Mapping[str, float]) -> Codes:
-        """Each row with every gene redrawn (its present value included) with a probability.
+    def mutate_codes(
+        self, codes: Codes, rng: np.random.Generator, probability: Probability, change: bool = False
+    ) -> Codes:
+        """Each row with every gene redrawn with a probability.
 
         Args:
             probability: one for all genes, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`.
                 Genes that begin to act (blocks added by a greater depth) are drawn at random.
+            change: whether a gene that is redrawn takes another value, where it has one (AlphaNet); else it may take
+                its present value again (AutoFormer).
         """
-        rates = self.mutation_rates(probability)
-        fresh = np.stack([rng.integers(len(d.choices), size=len(codes)) for d in self.dimensions], axis=1)
-        redraw = (rng.random(codes.shape) < rates) | (codes == INACTIVE)
-        return self.canonical(np.where(redraw, fresh, codes).astype(np.int16))
+        return variation.mutate(self, codes, rng, probability, change)
 
-    def mutation_rates(self, probability: float | Mapping[str, float]) -> np.ndarray:
+    def mutation_rates(self, probability: Probability) -> np.ndarray:
         """The probability of each gene of being redrawn, float64 [dimensions]; see `mutate_codes`."""
-        return np.array([self._rate(dimension, probability) for dimension in self.dimensions], dtype=np.float64)
-
-    def _rate(self, dimension: Dimension, probability: float | Mapping[str, float]) -> float:
-        rate: float | None
-        if isinstance(probability, Mapping):
-            known = {d.template for d in self.dimensions} | {"*"}
-            for key in probability:
-                if key not in known:
-                    hint = nearest(str(key), sorted(known))
-                    raise ConfigError(f"mutation probability for unknown dimension {shown(key)}{hint}")
-            rate = probability.get(dimension.template, probability.get("*"))
-            if rate is None:
-                raise ConfigError(f"no mutation probability for {dimension.template!r}: name it, or give '*'")
-        else:
-            rate = probability
-        if not 0 <= rate <= 1:
-            raise ConfigError(f"mutation probability {shown(rate)} is not between 0 and 1")
-        return rate
+        return variation.mutation_rates(self, probability)
 
     def crossover_codes(
         self, first: Codes, second: Codes, rng: np.random.Generator, by: Literal["gene", "block"] = "gene"
@@ -399,15 +372,9 @@ class Space:
         Every gene (or every block as a whole) comes from either parent with equal chance; a gene that only one parent
         has comes from that one.
         """
-        if by not in ("gene", "block"):
-            raise ConfigError(f"crossover by {shown(by)}{nearest(str(by), ['gene', 'block'])}")
-        unit_of = [dimension.unit if by == "block" else dimension.name for dimension in self.dimensions]
-        units = list(dict.fromkeys(unit_of))
-        pick = rng.random((len(first), len(units)))[:, [units.index(unit) for unit in unit_of]] < 0.5
-        child = np.where((pick & (first != INACTIVE)) | (second == INACTIVE), first, second)
-        return self.canonical(child)
+        return variation.cross(self, first, second, rng, by)
 
-    def mutate(self, arch: Arch, rng: np.random.Generator, probability: float | Mapping[str, float] = 0.1) -> Arch:
+    def mutate(self, arch: Arch, rng: np.random.Generator, probability: Probability = 0.1) -> Arch:
         """One mutated arch; see `mutate_codes`."""
         return self.decode(self.mutate_codes(self.encode([arch]), rng, probability))[0]
 
@@ -419,12 +386,4 @@ class Space:
 
     def neighbours(self, arch: Arch) -> list[Arch]:
         """Every arch one step away in one dimension; blocks that a step adds take their smallest choices."""
-        fill = {dimension.name: dimension.choices[0] for dimension in self.dimensions}
-        found = []
-        for name, value in arch.items():
-            choices = self[name].choices
-            position = choices.index(value)
-            for step in (position - 1, position + 1):
-                if 0 <= step < len(choices):
-                    found.append(self.arch({**fill, **arch, name: choices[step]}))
-        return found
+        return variation.neighbours(self, arch)

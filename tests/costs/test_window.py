@@ -123,16 +123,17 @@ def test_the_same_seed_draws_the_same_archs() -> None:
     assert (macs >= 0.9e9).all() and (macs <= 0.901e9).all()
 
 
+@pytest.mark.parametrize("change", [False, True])
 @pytest.mark.parametrize("make", SPACES)
-def test_mutants_have_a_distribution_of_their_own(make: Callable[[], Space]) -> None:
+def test_mutants_have_a_distribution_of_their_own(make: Callable[[], Space], change: bool) -> None:
     space = make()
     codes = everything(space)
     parent = codes[len(codes) // 3]
     rates = {space.dimensions[1].template: 0.5, "*": 0.3}
-    expected = staged.probabilities(Distribution.of_mutants(space, parent, rates), codes)
+    expected = staged.probabilities(Distribution.of_mutants(space, parent, rates, change), codes)
     assert expected.sum() == pytest.approx(1, abs=1e-12)
     n = 40_000
-    drawn = Counter(row.tobytes() for row in space.mutate_codes(np.tile(parent, (n, 1)), rng(), rates))
+    drawn = Counter(row.tobytes() for row in space.mutate_codes(np.tile(parent, (n, 1)), rng(), rates, change))
     observed = np.array([drawn[row.tobytes()] for row in codes])
     often = expected * n >= 5
     assert often.sum() > 20

@@ -62,6 +62,16 @@ def test_mutation_rates() -> None:
     assert (space.mutate_codes(codes, np.random.default_rng(0), 0) == codes).all()
 
 
+def test_a_mutated_gene_may_have_to_change() -> None:
+    """AlphaNet's mutation: each other value is equally likely, and a gene with one choice stays."""
+    space = load_space("autoformer/small")
+    codes = np.repeat(space.encode([space.largest()]), 6000, axis=0)
+    mutants = space.mutate_codes(codes, np.random.default_rng(0), {"depth": 0.6, "blocks.*.heads": 1, "*": 1}, True)
+    shares = np.bincount(mutants[:, space.index("depth")], minlength=3) / 6000
+    assert shares == pytest.approx([0.3, 0.3, 0.4], abs=0.03)
+    assert (space.values(mutants, "blocks.0.heads") != 7).all() and (mutants[:, space.index("patch_size")] == 0).all()
+
+
 def test_blocks_that_mutation_adds_are_random() -> None:
     """AutoFormer's search: a network that grows gets random blocks, one that shrinks loses its tail."""
     space = load_space("autoformer/small")
