@@ -24,6 +24,8 @@ _PUBLIC = {
     "RandomSearch": "raynas.search",
     "Evolution": "raynas.search",
     "NSGA2": "raynas.search",
+    "ParetoEvolution": "raynas.search",
+    "PredictorEvolution": "raynas.search",
     "RunDir": "raynas.results",
 }
 

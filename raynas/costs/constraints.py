@@ -59,7 +59,8 @@ class Constraints:
         """Which rows meet every bound, bool [n]."""
         meets = np.ones(len(codes), dtype=bool)
         if self.bounds:
-            costs = self.costs(codes)
+            costs = cost(self.space, codes)
+            costs.update({name: function(codes) for name, function in self.functions.items() if name in self.bounds})
             for name, (low, high) in self.bounds.items():
                 meets &= (low <= costs[name]) & (costs[name] <= high)
         return meets

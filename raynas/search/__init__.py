@@ -6,6 +6,8 @@ from raynas.search.config import SearchConfig
 from raynas.search.evolution import Evolution
 from raynas.search.loop import run_search
 from raynas.search.nsga2 import NSGA2
+from raynas.search.pareto import ParetoEvolution
+from raynas.search.predicted import PredictorEvolution
 from raynas.search.uniform import RandomSearch
 
 __all__ = [
@@ -13,6 +15,8 @@ __all__ = [
     "AskTell",
     "Evaluated",
     "Evolution",
+    "ParetoEvolution",
+    "PredictorEvolution",
     "RandomSearch",
     "Search",
     "SearchConfig",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -72,6 +72,7 @@ class Search(ABC):
         generations: the most generations after the first; None for any number.
         history: what was told, in order.
         ended: why the search ended before its budget; None if it did not.
+        notes: what the search has to say of itself so far, a line each; `run_search` shows them.
     """
 
     learns = True
@@ -96,6 +97,8 @@ class Search(ABC):
         self.generations = generations
         self.history: list[Evaluated] = []
         self.ended: str | None = None
+        self.notes: list[str] = []
+        self.warn: Callable[..., None] = logger.warning
         sampling, variation = np.random.SeedSequence(seed).spawn(2)
         self.candidates = Candidates(space, self.constraints, np.random.default_rng(sampling), uniform_over)
         self._rng = np.random.default_rng(variation)
@@ -147,13 +150,13 @@ class Search(ABC):
         codes = self._next_generation()
         if len(codes) == 0:
             self.ended = self.candidates.exhausted()
-            logger.warning("search ends early: %s", self.ended)
+            self.warn("search ends early: %s", self.ended)
             return
         self._generation += 1
         codes = codes[:left]
         if wanted is not None and len(codes) < (wanted if left is None else min(wanted, left)) and not self._short:
             self._short = True
-            logger.warning("from generation %d on there are fewer new archs than wanted (%d)", self._generation, wanted)
+            self.warn("from generation %d on there are fewer new archs than wanted (%d)", self._generation, wanted)
         costs = self.constraints.costs(codes)
         for index, arch in enumerate(self.space.decode(codes)):
             values = {name: float(costs[name][index]) for name in costs}

@@ -13,10 +13,18 @@ from raynas.search.base import AskTell
 from raynas.search.config import TIMED, SearchConfig
 from raynas.search.evolution import Evolution
 from raynas.search.nsga2 import NSGA2
+from raynas.search.pareto import ParetoEvolution
+from raynas.search.predicted import PredictorEvolution
 from raynas.search.uniform import RandomSearch
 from raynas.space import Space
 
-SEARCHES: dict[str, type] = {"random": RandomSearch, "evolution": Evolution, "nsga2": NSGA2}
+SEARCHES: dict[str, type] = {
+    "random": RandomSearch,
+    "evolution": Evolution,
+    "nsga2": NSGA2,
+    "pareto": ParetoEvolution,
+    "predictor": PredictorEvolution,
+}
 
 
 def build_search(

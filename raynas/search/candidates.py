@@ -64,6 +64,10 @@ class Candidates:
                 rows.append(index)
         return codes[rows]
 
+    def untaken(self, codes: Codes) -> np.ndarray:
+        """Which rows were not taken yet, bool [n]."""
+        return np.array([row.tobytes() not in self._taken for row in codes], dtype=bool)
+
     def check(self) -> None:
         """Make sure that some arch meets the constraints; this changes no later draw.
 
@@ -95,7 +99,12 @@ class Candidates:
         return np.concatenate(found)
 
     def mutants(
-        self, parents: Codes, probability: float | Mapping[str, float], tries: int, tally: Counter[str]
+        self,
+        parents: Codes,
+        probability: float | Mapping[str, float],
+        change: bool,
+        tries: int,
+        tally: Counter[str],
     ) -> Codes:
         """Mutants, feasible and new, where mutation alone hardly ever meets the constraints; elsewhere none.
 
@@ -103,14 +112,15 @@ class Candidates:
 
         Args:
             parents: a mutant is wanted of each row.
-            probability: as of `Space.mutate_codes`.
+            probability, change: as of `Space.mutate_codes`.
             tries: draws for each mutant wanted.
             tally: as of `take`.
         """
         found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
         if self.narrow is not None and len(parents):
             for parent, wanted in zip(*np.unique(parents, axis=0, return_counts=True), strict=True):
-                window = Window(Distribution.of_mutants(self.space, parent, probability), *self.narrow, cells=FEW_CELLS)
+                mutants = Distribution.of_mutants(self.space, parent, probability, change)
+                window = Window(mutants, *self.narrow, cells=FEW_CELLS)
                 with suppress(InfeasibleError):  # too few to be found
                     found.append(self.take(window.sample_codes(self._rng, tries * wanted), wanted, tally))
         return np.concatenate(found)

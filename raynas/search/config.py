@@ -28,6 +28,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "tries",
     ),
     "nsga2": ("population", "parents", "crossover_probability", "mutation", "crossover", "tries"),
+    "pareto": ("initial", "parents", "mutations", "crossovers", "mutation", "crossover", "buckets", "tries"),
+    "predictor": ("samples", "held_out", "verify", "least_tau", "predictor", "evolution"),
 }
 """The options of each of our searches: keyword arguments of its class, explained there."""
 
@@ -63,7 +65,8 @@ class SearchConfig(Config):
     """A search and its budget.
 
     Attributes:
-        name: `random`, `evolution`, `nsga2`, or the user's own ask/tell class or function as `module:object`.
+        name: `random`, `evolution`, `nsga2`, `pareto`, `predictor`, or the user's own ask/tell class or function as
+            `module:object`.
         objectives: what to make large or small, by name: a field of the score (`accuracy`, `top5`, `loss`), or `macs`,
             `params`, `paper_macs`, `latency`, `throughput`, which the search computes itself.
         constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`, `latency` (milliseconds of a batch)

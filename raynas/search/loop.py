@@ -32,8 +32,8 @@ def run_search(
         scorer: an object with `score(archs)`, a list of rows in the order given; where it also has
             `score_iter(archs)`, rows (with the arch's id under `arch`) as they finish, progress moves with each row.
         batch: archs in one call of the scorer; larger ones keep replicas busier, and change nothing in the result.
-        progress: called with lines such as `search: 150/1050 scored, best accuracy 0.87 (0f3a..), 0 % failed, 40 s
-            left`, every 4 seconds from another thread, and at the end; None for silence.
+        progress: called with what the search notes, and with lines such as `search: 150/1050 scored, best accuracy
+            0.87 (0f3a..), 0 % failed, 40 s left`, every 4 seconds from another thread, and at the end; None: silence.
         name: what the lines begin with.
 
     Returns:
@@ -46,9 +46,11 @@ def run_search(
         raise UserError(f"batch must be at least 1, not {batch}")
     with Progress(search, progress, name) as shown:
         while archs := search.ask(batch):
+            shown.notes()
             scores = _score(scorer, archs, shown)
             search.tell(archs, scores)
             shown.refresh()
+        shown.notes()
     return search
 
 
@@ -81,6 +83,7 @@ class Progress:
         self._failed = 0
         self._passes = self._calibrations = 0.0  # seconds of scored archs
         self._summary = ""
+        self._noted = 0
         self._times: deque[float] = deque([time.monotonic()], maxlen=200)
         self._lock = threading.RLock()
         self._stop = threading.Event()
@@ -111,6 +114,14 @@ class Progress:
         """Read the search's best so far; to be called between two `tell`, from their thread."""
         summary = getattr(self._search, "summary", None)
         self._summary = f", {summary()}" if summary is not None else ""
+
+    def notes(self) -> None:
+        """Show what the search has noted since the last time, if it notes anything."""
+        notes = getattr(self._search, "notes", [])
+        for note in notes[self._noted :]:
+            if self._show is not None:
+                self._show(f"{self._name}: {note}")
+        self._noted = len(notes)
 
     def line(self, ended: bool = False) -> str:
         """The present state in one line."""

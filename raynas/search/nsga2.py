@@ -10,8 +10,9 @@ import numpy as np
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
+from raynas.search.breeding import Mutation, budget_of, check_crossover, check_mutation, check_probability
 from raynas.search.config import Direction
-from raynas.search.evolution import budgets, check_crossover, check_mutation, check_probability
+from raynas.search.survival import survive
 from raynas.space import Codes, Space
 
 
@@ -35,7 +36,7 @@ class NSGA2(Search):
         population: int = 50,
         parents: int | None = None,
         crossover_probability: float = 0.9,
-        mutation: float | Mapping[str, float] | None = None,
+        mutation: Mutation | None = None,
         crossover: Literal["gene", "block"] = "gene",
         tries: int = 10,
         costs: Mapping[str, CostFunction] | None = None,
@@ -71,7 +72,9 @@ class NSGA2(Search):
         check_probability("crossover_probability", crossover_probability)
         self.mutation = 1 / len(space.dimensions) if mutation is None else mutation
         check_mutation(space, self.mutation)
-        archs, generations = budgets(evaluations, generations, population, population)
+        if evaluations is None and generations is None:
+            generations = 20
+        archs = budget_of(evaluations, generations, population, population)
         super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
         self.population = population
         self.parents = population if parents is None else parents
@@ -104,20 +107,14 @@ class NSGA2(Search):
         Returns:
             The survivors' codes, with their rank [n] and crowding distance [n].
         """
-        from pymoo.core.population import Population  # slow to import, and needed by this search only
-        from pymoo.core.problem import Problem
-        from pymoo.operators.survival.rank_and_crowding import RankAndCrowding
-
         told = self._scored()
         codes, values = (
             np.concatenate([old, new[self._merged :]]) for old, new in zip(self._population, told, strict=True)
         )
         self._merged = len(told[0])
-        everyone = Population.new("X", codes, "F", values)
-        problem = Problem(n_var=codes.shape[1], n_obj=values.shape[1])
-        kept = RankAndCrowding().do(problem, everyone, n_survive=self.population, random_state=self._rng)
-        self._population = kept.get("X"), kept.get("F")
-        return kept.get("X"), kept.get("rank"), kept.get("crowding")
+        kept, rank, crowding = survive(values, self.population, self._rng)
+        self._population = codes[kept], values[kept]
+        return codes[kept], rank, crowding
 
     def _tournaments(self, rank: np.ndarray, crowding: np.ndarray, n: int) -> np.ndarray:
         """Indices [n] of the winners of n binary tournaments: the lower rank, then the wider distance."""

@@ -84,11 +84,10 @@ def _number(name: str, value: Any) -> float:
 def non_dominated(minimised: np.ndarray) -> np.ndarray:
     """Mask [n] of the rows of [n, objectives] that no other row beats; equal rows do not beat each other."""
     keep = np.zeros(len(minimised), dtype=bool)
-    front = np.empty((0, minimised.shape[1]))
-    # In lexicographic order a row can only be beaten by one before it, so the front so far is all there is to ask.
-    for index in np.lexsort(minimised.T[::-1]):
-        row = minimised[index]
-        if not np.any(np.all(front <= row, axis=1) & np.any(front < row, axis=1)):
-            keep[index] = True
-            front = np.concatenate([front, row[None]])
+    # In lexicographic order a row can only be beaten by one before it, so the first one left is never beaten.
+    left = np.lexsort(minimised.T[::-1])
+    while len(left):
+        best, others = minimised[left[0]], minimised[left[1:]]
+        keep[left[0]] = True
+        left = left[1:][~(np.all(best <= others, axis=1) & np.any(best < others, axis=1))]
     return keep

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from raynas.space import Arch, Space
+from raynas.costs import cost
+from raynas.space import Arch, Codes, Space
 
 
 def vit(**dimensions: Any) -> Space:
@@ -46,6 +47,32 @@ def drive(search: Any, score: Callable[[Arch], Any] = accuracy, piece: int = 100
         asked += archs
         search.tell(archs, [score(arch) for arch in archs])
     return asked
+
+
+def front_of(archs: Sequence[Arch], high: float = np.inf) -> set[Arch]:
+    """Those with at most `high` MACs that no other beats in accuracy and MACs, by the definition."""
+    macs = cost(archs[0].space, archs)["macs"]
+    points = [(accuracy(a), m, a) for a, m in zip(archs, macs, strict=True) if m <= high]
+    return {
+        arch
+        for value, size, arch in points
+        if not any((v >= value and m <= size) and (v > value or m < size) for v, m, _ in points)
+    }
+
+
+def oracle(space: Space, codes: Codes, values: np.ndarray, seed: int) -> Callable[[Codes], np.ndarray]:
+    """A predictor of the made-up accuracies that is always right."""
+    return lambda codes: np.array([accuracy(arch) for arch in space.decode(codes)])
+
+
+def hypervolume(archs: Sequence[Arch], high: float) -> float:
+    """Area under the staircase of accuracy against MACs, between 0 accuracy and `high` MACs."""
+    macs = cost(archs[0].space, archs[0].space.encode(archs))["macs"]
+    area, best, points = 0.0, 0.0, sorted(zip(macs, map(accuracy, archs), strict=True))
+    for (size, value), following in zip(points, [*(m for m, _ in points[1:]), high], strict=True):
+        best = max(best, value)
+        area += best * (following - size)
+    return area
 
 
 class Scorer:

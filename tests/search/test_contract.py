@@ -16,7 +16,7 @@ from search_parts import accuracy, drive, vit
 
 from raynas.costs import cost
 from raynas.errors import InfeasibleError, UserError
-from raynas.search import NSGA2, AskTell, Evolution, RandomSearch
+from raynas.search import NSGA2, AskTell, Evolution, ParetoEvolution, PredictorEvolution, RandomSearch
 from raynas.space import Space, load_space
 
 Make = Callable[..., Any]
@@ -39,11 +39,42 @@ def _nsga2_two(space: Space, **arguments: Any) -> NSGA2:
     return _nsga2(space, objectives={"accuracy": "max", "macs": "min"}, **arguments)
 
 
+def _pareto(space: Space, **arguments: Any) -> ParetoEvolution:
+    small = {"initial": 12, "parents": 6, "mutations": 6, "crossovers": 6}
+    return ParetoEvolution(space, **{"evaluations": 60, **small, **arguments})
+
+
+def _pareto_buckets(space: Space, **arguments: Any) -> ParetoEvolution:
+    buckets = {"objectives": {"accuracy": "max", "macs": "min"}, "buckets": {"macs": 1e5}}
+    return _pareto(space, **{**buckets, "parents": None, **arguments})
+
+
+def by_neighbours(space: Space, codes: np.ndarray, values: np.ndarray, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """A predictor that is quick: the mean of the three nearest archs."""
+    known = space.one_hot(codes)
+
+    def predict(codes: np.ndarray) -> np.ndarray:
+        apart = np.abs(space.one_hot(codes)[:, None] - known[None]).sum(axis=2)
+        return values[np.argsort(apart, axis=1, kind="stable")[:, :3]].mean(axis=1)
+
+    return predict
+
+
+def _predictor(space: Space, **arguments: Any) -> PredictorEvolution:
+    evolution = {"initial": 24, "parents": 6, "mutations": 6, "crossovers": 6, "generations": 1}
+    small = {"samples": 12, "held_out": 4, "verify": 24, "least_tau": -1, "predictor": by_neighbours}
+    both = {"objectives": {"accuracy": "max", "macs": "min"}}
+    return PredictorEvolution(space, **{"evaluations": 60, **small, **both, "evolution": evolution, **arguments})
+
+
 SEARCHES: dict[str, Make] = {
     "random": _random,
     "evolution": _evolution,
     "nsga2": _nsga2,
     "nsga2-two-objectives": _nsga2_two,
+    "pareto": _pareto,
+    "pareto-buckets": _pareto_buckets,
+    "predictor": _predictor,
 }
 
 

@@ -1,0 +1,144 @@
+"""What searches share that breed: mutants and crosses of chosen parents, and random archs where there are too few."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from raynas.config import shown
+from raynas.costs import Bounds, CostFunction
+from raynas.errors import UserError
+from raynas.search.base import Search, at_least
+from raynas.search.config import Direction
+from raynas.space import INACTIVE, Codes, Space
+
+Mutation = float | Mapping[str, float]
+"""The probability of redrawing a gene: one for all, or by template with `"*"` for the rest."""
+
+_REDRAWS = 50  # of a pair of parents, until both have the same active genes
+
+
+class Breeding(Search):
+    """Base of searches whose generations are children of the best so far.
+
+    A random first generation; then mutants and crosses of parents, topped up with random archs where a generator finds
+    too few new feasible ones.
+
+    * A mutant is a parent with each gene redrawn with a probability. Blocks that a greater depth adds are random.
+    * A cross takes every gene from either of two parents that have the same active genes (the same depth). The pair is
+      redrawn up to 50 times; a parent may pair with itself, and the child is then a duplicate. With `any_pair` parents
+      need not be alike, and a gene that only one of them has comes from that one: where each block can be dropped, two
+      parents hardly ever keep the same ones.
+    * Each generator gives up after `tries` draws for each arch wanted. In windows that hold less than a fiftieth of the
+      space, where hardly any mutant is inside, the mutants that are missing are drawn out of the window: each as
+      probable as mutation makes it.
+
+    Attributes:
+        tally: by generator (`mutation`, `crossover`), how many draws were `tried`, `taken`, `repeated`, `infeasible`.
+    """
+
+    changes = False
+    """Whether a gene that is redrawn must take another value; see `Space.mutate_codes`."""
+
+    def __init__(
+        self,
+        space: Space,
+        objectives: Mapping[str, Direction] | None,
+        constraints: Mapping[str, Bounds] | None,
+        seed: int,
+        *,
+        evaluations: int | None,
+        generations: int | None,
+        initial: int,
+        population: int,
+        mutations: int,
+        crossovers: int,
+        mutation: Mutation,
+        crossover: Literal["gene", "block"],
+        any_pair: bool,
+        tries: int,
+        costs: Mapping[str, CostFunction] | None,
+    ):
+        """Args: as of the searches; `population` is the least archs of a generation after the first."""
+        at_least(1, evaluations=evaluations, population=population, initial=initial, tries=tries)
+        at_least(0, generations=generations, mutations=mutations, crossovers=crossovers)
+        check_crossover(crossover)
+        check_mutation(space, mutation)
+        archs = budget_of(evaluations, generations, initial, max(population, mutations + crossovers))
+        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
+        self.population, self.initial = population, initial
+        self.mutations, self.crossovers = mutations, crossovers
+        self.mutation = mutation
+        self.crossover: Literal["gene", "block"] = crossover
+        self.any_pair = any_pair
+        self.tries = tries
+        self.tally: dict[str, Counter[str]] = {"mutation": Counter(), "crossover": Counter()}
+
+    @abstractmethod
+    def _best_parents(self) -> Codes:
+        """The archs that have children; none while nothing has a score."""
+
+    def _generation_size(self) -> int:
+        return max(self.population, self.mutations + self.crossovers) if self.history else self.initial
+
+    def _next_generation(self) -> Codes:
+        parents = self._best_parents()
+        if len(parents) == 0:  # the first generation; or everything failed so far
+            return self.candidates.random(self.initial)
+        children = np.concatenate([self._mutants(parents), self._crosses(parents)])
+        return np.concatenate([children, self.candidates.random(max(0, self.population - len(children)))])
+
+    def _mutants(self, parents: Codes) -> Codes:
+        drawn = parents[self._rng.integers(len(parents), size=self.tries * self.mutations)]
+        mutants = self.space.mutate_codes(drawn, self._rng, self.mutation, self.changes)
+        taken = self.candidates.take(mutants, self.mutations, self.tally["mutation"])
+        missing = self.mutations - len(taken)
+        if not missing or self.candidates.narrow is None:
+            return taken
+        parents = parents[self._rng.integers(len(parents), size=missing)]
+        more = self.candidates.mutants(parents, self.mutation, self.changes, self.tries, self.tally["mutation"])
+        return np.concatenate([taken, more])
+
+    def _crosses(self, parents: Codes) -> Codes:
+        pairs = self._rng.integers(len(parents), size=(self.tries * self.crossovers, 1 + _REDRAWS, 2))
+        if self.any_pair:
+            pairs = pairs[:, 0]
+        else:
+            active = parents != INACTIVE
+            alike = (active[:, None] == active[None]).all(axis=2)[pairs[..., 0], pairs[..., 1]]
+            pairs = pairs[np.arange(len(pairs)), alike.argmax(axis=1)][alike.any(axis=1)]
+        crosses = self.space.crossover_codes(parents[pairs[:, 0]], parents[pairs[:, 1]], self._rng, by=self.crossover)
+        return self.candidates.take(crosses, self.crossovers, self.tally["crossover"])
+
+
+def budget_of(evaluations: int | None, generations: int | None, initial: int, children: int) -> int | None:
+    """The most archs of a generational search with these two budgets; None where neither is given."""
+    spent = [evaluations, None if generations is None else initial + generations * children]
+    return min((number for number in spent if number is not None), default=None)
+
+
+def check_probability(what: str, value: float) -> None:
+    """Raises: UserError: the value is not a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UserError(f"{what} must be in [0, 1], not {shown(value)}")
+
+
+def check_mutation(space: Space, mutation: Mutation) -> None:
+    """Refuse mutation probabilities that are out of range or name no dimension of the space.
+
+    Raises:
+        UserError: says which and why.
+    """
+    for key, value in mutation.items() if isinstance(mutation, Mapping) else [("mutation", mutation)]:
+        check_probability(f"mutation probability {key!r}", value)
+    space.mutation_rates(mutation)  # names the wrong key
+
+
+def check_crossover(crossover: str) -> None:
+    """Raises: UserError: the way of crossing is neither `gene` nor `block`."""
+    if crossover not in ("gene", "block"):
+        raise UserError(f"crossover is by 'gene' or by 'block', not {shown(crossover)}")

@@ -1,0 +1,150 @@
+"""NASViT's and AlphaNet's evolution towards a front, such as that of accuracy and MACs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from raynas.config import shown
+from raynas.costs import Bounds, CostFunction
+from raynas.errors import UserError
+from raynas.search.base import at_least
+from raynas.search.breeding import Breeding, Mutation
+from raynas.search.config import Direction
+from raynas.search.survival import survive
+from raynas.space import Codes, Space
+
+
+class ParetoEvolution(Breeding):
+    """Evolution towards the front of several objectives, with the numbers of NASViT's search.
+
+    1,024 random archs; then, in each of 40 rounds, 128 mutants and 128 crosses of the parents: 11,264 archs. How they
+    are made: see `Breeding`; here a mutated gene changes if it can, and any two parents are crossed.
+
+    The parents are the best 128 archs so far (by front, and within the last front by how far apart they are; the paper
+    does not say by what). With `buckets` they are AlphaNet's instead: costs are rounded to steps, and of each step the
+    best arch is a parent, whether others beat it or not.
+    """
+
+    changes = True
+
+    def __init__(
+        self,
+        space: Space,
+        objectives: Mapping[str, Direction] | None = None,
+        constraints: Mapping[str, Bounds] | None = None,
+        seed: int = 0,
+        *,
+        evaluations: int | None = None,
+        generations: int | None = None,
+        initial: int = 1024,
+        parents: int | None = None,
+        mutations: int = 128,
+        crossovers: int = 128,
+        mutation: Mutation = 0.2,
+        crossover: Literal["gene", "block"] = "gene",
+        buckets: Mapping[str, float] | None = None,
+        tries: int = 10,
+        costs: Mapping[str, CostFunction] | None = None,
+    ):
+        """Args:
+            space: what is searched.
+            objectives: one or more; accuracy if not given.
+            constraints: inclusive bounds by cost.
+            seed: of every draw.
+            evaluations: the budget in archs.
+            generations: the budget in rounds after the first archs; 40 if no budget is given.
+            initial: archs of the first generation.
+            parents: how many of the best archs have children; if not given 128, or with `buckets` the best of each.
+            mutations: mutants wanted in a round.
+            crossovers: crosses wanted in a round.
+            mutation: probability of changing a gene: one for all, or by template with `"*"` for the rest.
+            crossover: whether a cross picks by `gene` or by whole `block`.
+            buckets: the step of a cost that is an objective, such as `{"macs": 10e6}` (AlphaNet): of each step the best
+                arch by the one other objective is a parent. None for parents by front.
+            tries: draws for each mutant or cross wanted before random archs fill the round.
+            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+
+        Raises:
+            InfeasibleError: nothing in the space meets the constraints.
+            UserError: an argument is out of range, or the buckets do not leave one objective.
+        """
+        if parents is not None:
+            at_least(1, parents=parents)
+        at_least(0, mutations=mutations, crossovers=crossovers)
+        if evaluations is None and generations is None:
+            generations = 40
+        super().__init__(
+            space,
+            objectives,
+            constraints,
+            seed,
+            evaluations=evaluations,
+            generations=generations,
+            initial=initial,
+            population=max(1, mutations + crossovers),
+            mutations=mutations,
+            crossovers=crossovers,
+            mutation=mutation,
+            crossover=crossover,
+            any_pair=True,
+            tries=tries,
+            costs=costs,
+        )
+        self.parents = 128 if parents is None and buckets is None else parents
+        self.buckets = _steps(buckets, self.objectives.names)
+        self._best: tuple[Codes, np.ndarray] = self._scored()
+        self._merged = 0  # archs of the history that have competed to be parents
+
+    def _best_parents(self) -> Codes:
+        codes, values = (
+            np.concatenate([old, new[self._merged :]]) for old, new in zip(self._best, self._scored(), strict=True)
+        )
+        self._merged = sum(row.objectives is not None for row in self.history)
+        kept = self.select(values, self.parents)
+        self._best = codes[kept], values[kept]
+        return codes[kept]
+
+    def select(self, values: np.ndarray, n: int | None) -> np.ndarray:
+        """Indices of the best n rows of minimised objectives [archs, objectives], ascending.
+
+        With `buckets` the best of each, then the second best of each, and so on; where n is None, the best alone.
+        """
+        left = np.arange(len(values))
+        if self.buckets is None:
+            return left if n is None or n >= len(left) else np.sort(survive(values, n, self._rng)[0])
+        chosen = left[:0]
+        while len(left) and len(chosen) < (1 if n is None else n):
+            best = left[self._best_of_buckets(values[left])]
+            left = np.setdiff1d(left, best)
+            if n is not None and len(chosen) + len(best) > n:
+                best = best[survive(values[best], n - len(chosen), self._rng)[0]]
+            chosen = np.append(chosen, best)
+        return np.sort(chosen)
+
+    def _best_of_buckets(self, values: np.ndarray) -> np.ndarray:
+        """Rows [n] of the best arch of each bucket; of equals the first."""
+        assert self.buckets is not None
+        names = self.objectives.names
+        columns = [names.index(name) for name in self.buckets]
+        (by,) = (index for index in range(len(names)) if index not in columns)
+        order = np.argsort(values[:, by], kind="stable")
+        keys = np.rint(values[order][:, columns] / list(self.buckets.values()))
+        return order[np.unique(keys, axis=0, return_index=True)[1]]
+
+
+def _steps(buckets: Mapping[str, float] | None, objectives: list[str]) -> dict[str, float] | None:
+    if buckets is None:
+        return None
+    if not isinstance(buckets, Mapping) or not buckets:
+        raise UserError(f"buckets are steps of costs, such as {{'macs': 10e6}}, not {shown(buckets)}")
+    for name, step in buckets.items():
+        if name not in objectives:
+            raise UserError(f"buckets: {shown(name)} is no objective; the objectives are {', '.join(objectives)}")
+        if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < float("inf"):
+            raise UserError(f"buckets: the step of {name} must be a number above 0, not {shown(step)}")
+    if len(buckets) != len(objectives) - 1:
+        raise UserError("buckets: leave one objective, by which the best of each bucket is chosen")
+    return dict(buckets)

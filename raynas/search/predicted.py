@@ -1,0 +1,177 @@
+"""NASViT's search: a predictor learns from random archs, evolution goes by it, and what it finds is scored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raynas.config import load_object, nearest, shown
+from raynas.costs import Bounds, CostFunction, cost
+from raynas.errors import UserError
+from raynas.search.base import Search, at_least
+from raynas.search.breeding import budget_of
+from raynas.search.candidates import logger
+from raynas.search.config import Direction
+from raynas.search.pareto import ParetoEvolution
+from raynas.search.predictors import PREDICTORS, Fit, Predict, Quality, assess
+from raynas.space import Arch, Codes, Space
+
+_GENERATION = 2**31  # of the inner search, which is asked for whole generations
+
+
+class PredictorEvolution(Search):
+    """Evolution by predicted scores, whose finds are then scored (NASViT, Algorithm 2).
+
+    1. `samples` random archs are scored.
+    2. A predictor is fitted to the first of them; the last `held_out` say how good it is. Where its Kendall's tau there
+       is below `least_tau` it is not used: as many random archs as it was to propose are scored instead.
+    3. `ParetoEvolution` is carried out on predictions alone: 11,264 archs in a few seconds.
+    4. The best `verify` of them that were not scored before are scored: whole fronts first, or by `buckets`.
+
+    `history`, `front` and `best` hold scores only, never a prediction. The paper ends here (without the last step: it
+    does not score what it finds), and so does this search if no budget is given. With a larger budget it goes on: the
+    next predictor has learnt from all scores so far but the held-out ones, and proposes the next archs.
+
+    Attributes:
+        qualities: of each predictor made so far: one for each scored objective in each generation after the first.
+        predictions: what was predicted, by objective, of the archs that were proposed because of it.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        objectives: Mapping[str, Direction] | None = None,
+        constraints: Mapping[str, Bounds] | None = None,
+        seed: int = 0,
+        *,
+        evaluations: int | None = None,
+        generations: int | None = None,
+        samples: int = 1024,
+        held_out: int = 512,
+        verify: int = 128,
+        least_tau: float = 0.3,
+        predictor: str | Fit = "forest",
+        evolution: Mapping[str, Any] | None = None,
+        costs: Mapping[str, CostFunction] | None = None,
+    ):
+        """Args:
+            space: what is searched.
+            objectives: one or more, at least one of them scored; accuracy if not given.
+            constraints: inclusive bounds by cost.
+            seed: of every draw.
+            evaluations: the budget in archs scored.
+            generations: the budget in generations after the random archs; 1 if no budget is given.
+            samples: random archs that are scored first.
+            held_out: so many of them the predictor is not fitted to.
+            verify: predicted archs that are scored in a generation.
+            least_tau: of the held-out archs; at 0.3 the predictor puts 65 of 100 pairs in their right order, while one
+                that has learnt nothing stays within 0.1 of 0 (at 512 archs). -1 uses any predictor.
+            predictor: `forest`, or your own: a function as `Fit` describes it, or its name as `module:object`.
+            evolution: keyword arguments of the evolution on predictions, other than NASViT's; see `ParetoEvolution`.
+            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+
+        Raises:
+            InfeasibleError: nothing in the space meets the constraints.
+            UserError: an argument is out of range, or no objective is scored.
+        """
+        at_least(1, evaluations=evaluations, held_out=held_out, verify=verify)
+        at_least(2, samples=samples)
+        at_least(0, generations=generations)
+        if held_out >= samples:
+            raise UserError(f"held_out must leave samples to learn from: give less than {samples}, not {held_out}")
+        if isinstance(least_tau, bool) or not isinstance(least_tau, int | float) or not -1 <= least_tau <= 1:
+            raise UserError(f"least_tau must be in [-1, 1], not {shown(least_tau)}")
+        if evaluations is None and generations is None:
+            generations = 1
+        archs = budget_of(evaluations, generations, samples, verify)
+        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
+        if not self.objectives.scored:
+            raise UserError("all objectives are costs, which need no predictor: use NSGA2 or ParetoEvolution")
+        self.samples, self.held_out, self.verify, self.least_tau = samples, held_out, verify, least_tau
+        self.predictor: Fit = _function(predictor)
+        self.evolution = _checked_options(evolution)
+        self.qualities: list[Quality] = []
+        self.predictions: dict[Arch, dict[str, float]] = {}
+        self._evolution({name: lambda codes: np.zeros(len(codes)) for name in self.objectives.scored}, 0)
+
+    def _generation_size(self) -> int:
+        return self.verify if self.history else self.samples
+
+    def _next_generation(self) -> Codes:
+        if not self.history:
+            return self.candidates.random(self.samples)
+        predictors = self._learn()
+        found = self._predicted_best(predictors) if predictors else self.candidates.random(0)
+        return found if len(found) else self.candidates.random(self.verify)
+
+    def _learn(self) -> dict[str, Predict]:
+        """A predictor for each scored objective; none where one of them cannot be trusted."""
+        rows = [row for row in self.history if row.objectives is not None]
+        codes = self._scored()[0]
+        held = np.array([self.samples - self.held_out <= row.order < self.samples for row in rows], dtype=bool)
+        if not held.any() or held.all():
+            self.notes.append("too few scores to learn from and to hold out: the next archs are random")
+            return {}
+        predictors, found = {}, []
+        for name in self.objectives.scored:
+            measured = np.array([row.objectives[name] for row in rows if row.objectives is not None])
+            predict = self.predictor(self.space, codes[~held], measured[~held], int(self._rng.integers(2**32)))
+            macs = cost(self.space, codes[held])["macs"]
+            largest = self.objectives.directions[name] == "max"
+            numbers = measured[held], predict(codes[held]), macs
+            found.append(assess(name, largest, int((~held).sum()), codes[held], *numbers))
+            predictors[name] = predict
+        self.qualities += found
+        self.notes += [quality.describe() for quality in found]
+        if all(quality.kendall >= self.least_tau for quality in found):
+            return predictors
+        self.notes.append(
+            f"tau is below {self.least_tau:g} (least_tau): the predictor is not used, and the next {self.verify} archs "
+            "are random. Score more samples, or search without it (pareto)"
+        )
+        return {}
+
+    def _predicted_best(self, predictors: Mapping[str, Predict]) -> Codes:
+        """The best archs of an evolution on predictions, [verify, dimensions] at most; they are new, and now taken."""
+        inner = self._evolution(predictors, int(self._rng.integers(2**63)))
+        while archs := inner.ask(_GENERATION):
+            inner.tell(archs, [{}] * len(archs))  # a predicted objective is to it a cost like MACs
+        codes, values = inner._scored()
+        new = self.candidates.untaken(codes)
+        best = codes[new][inner.select(values[new], self.verify)]
+        taken = self.candidates.take(best, self.verify)
+        predicted = {name: predict(taken) for name, predict in predictors.items()} if len(taken) else {}
+        for index, arch in enumerate(self.space.decode(taken)):
+            self.predictions[arch] = {name: float(values[index]) for name, values in predicted.items()}
+        return taken
+
+    def _evolution(self, predictors: Mapping[str, Predict], seed: int) -> ParetoEvolution:
+        bounds: dict[str, Bounds] = dict(self.constraints.bounds)
+        costs = {**self.constraints.functions, **predictors}
+        inner = ParetoEvolution(self.space, self.objectives.directions, bounds, seed, costs=costs, **self.evolution)
+        inner.warn = logger.debug  # that it ends early is no news of this search
+        return inner
+
+
+def _function(predictor: str | Fit) -> Fit:
+    fit: Fit = load_object(predictor, PREDICTORS, "predictor") if isinstance(predictor, str) else predictor
+    if not callable(fit):
+        raise UserError(f"the predictor must be 'forest', 'module:object' or a function, not {shown(predictor)}")
+    return fit
+
+
+def _checked_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Refuse options that the evolution on predictions does not have, or that are this search's own."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise UserError(f"evolution must be a mapping of options, not {shown(options)}")
+    parameters = inspect.signature(ParetoEvolution).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name != "costs"]
+    for name in options:
+        if name not in known:
+            raise UserError(f"evolution: has no option {shown(name)}{nearest(str(name), known)}")
+    return dict(options)

@@ -1,0 +1,113 @@
+"""Predictors of scores: what they are fitted to, and how good they are on archs that they have not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raynas.space import Codes, Space
+
+Predict = Callable[[Codes], np.ndarray]
+"""From codes [n, dimensions] to predicted values [n]."""
+
+Fit = Callable[[Space, Codes, np.ndarray, int], Predict]
+"""Makes a predictor: called with the space, codes [n, dimensions], measured values [n] and a seed."""
+
+TREES = 100
+TOP = 0.1
+"""The share of archs that a search would pick: see `Quality.regret`."""
+
+
+def fit_forest(space: Space, codes: Codes, values: np.ndarray, seed: int) -> Predict:
+    """A random forest of 100 trees (NASViT, Algorithm 2; the settings of AttentiveNAS's released predictor).
+
+    Its features are the codes themselves: choices stand in ascending order, and a gene that does not act has a code
+    below all of them, so that one threshold of a tree tells whether a block is there.
+    """
+    from sklearn.ensemble import RandomForestRegressor  # slow to import, and needed by this search only
+
+    forest = RandomForestRegressor(TREES, random_state=seed % 2**32).fit(codes, values)
+    return lambda codes: forest.predict(codes)
+
+
+PREDICTORS: dict[str, Fit] = {"forest": fit_forest}
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well a predictor of one objective does on archs that were scored, and that it was not fitted to.
+
+    Attributes:
+        objective: what is predicted.
+        fitted: number of archs that it was fitted to.
+        codes: of the held-out archs [n, dimensions].
+        measured, predicted: of the same [n].
+        kendall: Kendall's tau-b of the two; NaN where one of them is constant.
+        spearman: Spearman's rank correlation.
+        rmse: root mean square error, in the objective's unit.
+        regret: by how much the best that it would pick, the tenth that it predicts best, falls short of the best.
+        by_macs: Kendall's tau of measured values with MACs, which need no predictor.
+    """
+
+    objective: str
+    fitted: int
+    codes: Codes
+    measured: np.ndarray
+    predicted: np.ndarray
+    kendall: float
+    spearman: float
+    rmse: float
+    regret: float
+    by_macs: float
+
+    def describe(self) -> str:
+        """The same in words."""
+        return (
+            f"{self.objective} predicted from {self.fitted:,} scores; on {len(self.measured):,} held out: "
+            f"Kendall's tau {self.kendall:.3f} (by MACs alone {self.by_macs:.3f}), Spearman's rho {self.spearman:.3f}, "
+            f"RMSE {self.rmse:.3g}, the best of its top {TOP:.0%} {self.regret:.3g} below the best"
+        )
+
+
+def assess(
+    objective: str,
+    largest: bool,
+    fitted: int,
+    codes: Codes,
+    measured: np.ndarray,
+    predicted: np.ndarray,
+    macs: np.ndarray,
+) -> Quality:
+    """Compare predictions with measurements.
+
+    Args:
+        objective: what is predicted.
+        largest: whether large values are good.
+        fitted: number of archs that the predictor was fitted to.
+        codes: of held-out archs [n, dimensions], n at least 1.
+        measured, predicted, macs: of the same [n].
+    """
+    from scipy import stats  # slow to import, too
+
+    sign = 1 if largest else -1
+    top = np.argsort(-sign * predicted, kind="stable")[: max(1, round(TOP * len(predicted)))]
+    return Quality(
+        objective,
+        fitted,
+        codes,
+        measured,
+        predicted,
+        kendall=_correlation(stats.kendalltau, predicted, measured),
+        spearman=_correlation(stats.spearmanr, predicted, measured),
+        rmse=float(np.sqrt(np.mean((predicted - measured) ** 2))),
+        regret=float(np.max(sign * measured) - np.max(sign * measured[top])),
+        by_macs=_correlation(stats.kendalltau, macs, measured),
+    )
+
+
+def _correlation(statistic: Callable[..., Any], x: np.ndarray, y: np.ndarray) -> float:
+    return float(statistic(x, y).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else math.nan
