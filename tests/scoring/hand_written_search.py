@@ -1,4 +1,4 @@
-"""A user's own search loop around a ScorePool, as a program that can be killed: hand_written_search.py RUN OUT."""
+"""A search loop around a ScorePool by hand, as a program that can be killed: hand_written_search.py RUN OUT."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import raynas
+from raynas.search import PredictorEvolution
 from raynas.space import Arch, Space
 
 
@@ -37,14 +38,23 @@ class Climber:
 
 
 def climb(scorer: Any) -> dict[str, Any]:
-    """Eight rounds of ten; the best arch and everything that was told."""
-    search = Climber(scorer.space, limit=1_500_000)
+    """Eight rounds of ten by the user's own search and of ten by a predictor; the best arch, the front, and all told.
+
+    The predictor proposes archs from the third round on.
+    """
+    climber = Climber(scorer.space, limit=1_500_000)
+    evolution = {"initial": 40, "mutations": 10, "crossovers": 10, "generations": 3}
+    options: dict[str, Any] = {"samples": 20, "held_out": 8, "verify": 20, "least_tau": -1, "evolution": evolution}
+    predicted = PredictorEvolution(scorer.space, {"accuracy": "max", "macs": "min"}, evaluations=80, **options)
     for _ in range(8):
-        archs = search.ask(10)
-        search.tell(archs, scorer.score(archs))
+        for search in (climber, predicted):
+            archs = search.ask(10)
+            search.tell(archs, scorer.score(archs))
         print("round", flush=True)
-    best = max(search.told, key=lambda pair: pair[0])
-    return {"best": [best[1].id, best[0]], "history": [[arch.id, accuracy] for accuracy, arch in search.told]}
+    best = max(climber.told, key=lambda pair: pair[0])
+    told = [[arch.id, accuracy] for accuracy, arch in climber.told]
+    told += [[row.arch.id, row.objectives and row.objectives["accuracy"]] for row in predicted.history]
+    return {"best": [best[1].id, best[0]], "front": [row.arch.id for row in predicted.front()], "history": told}
 
 
 def main(run: str, out: str) -> None:
