@@ -192,7 +192,8 @@ def _parser() -> argparse.ArgumentParser:
 
     this = _verb(verbs, "evaluate", evaluate, "measure finished networks on the test split", "raynas evaluate runs/a")
     _run(this)
-    _arch(this, default=None, more=" (default: the winner and every retrained network)")
+    more = "; front or NAME/front: all of a search's front (default: the winner and every retrained network)"
+    _arch(this, default=None, more=more)
     this.add_argument("--again", action="store_true", help="measure even what has been measured")
 
     this = _verb(

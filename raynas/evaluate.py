@@ -19,6 +19,7 @@ from raynas.networks import (
     belongs,
     describe,
     find_arch,
+    find_front,
     input_size,
     load_weights,
     read_space,
@@ -35,7 +36,7 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
     """The finished networks of a run: its winner with inherited weights, and all that were retrained.
 
     Args:
-        arch: only the networks of this one (see `find_arch`).
+        arch: only the networks of this one (see `find_arch`), or of a front (see `find_front`).
 
     Raises:
         UserError: there is no such arch, or nothing is finished yet.
@@ -43,6 +44,9 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
     trained = trained_networks(run)
     if arch is None and trained and not run.exists("best/arch.yaml"):
         return trained
+    if arch is not None and arch.rpartition("/")[2] == "front":
+        front = find_front(run, arch)
+        return [Network(one, "inherited") for one in front] + [each for each in trained if each.arch in front]
     chosen = find_arch(run, arch or "best")
     if arch is not None:
         trained = [network for network in trained if network.arch == chosen]

@@ -79,6 +79,23 @@ def find_arch(run: RunDir, name: str) -> Arch:
     return _fitted(load_arch(file), read_space(run))
 
 
+def find_front(run: RunDir, name: str) -> list[Arch]:
+    """The front that a search with several objectives left, in the order of its MACs.
+
+    Args:
+        run: the run directory.
+        name: `front` for that of the main search, `NAME/front` for that of the search called NAME.
+
+    Raises:
+        RunDirError: there is none.
+    """
+    folder = "best/front" if name == "front" else f"searches/{name}"
+    archs = [read_arch(run, f"{folder}/{file}") for file in run.list(folder)]
+    if not archs:
+        raise RunDirError(f"{run.name} has no {folder}: only a finished search with several objectives leaves a front")
+    return sorted(archs, key=lambda arch: describe(arch)["macs"])
+
+
 def belongs(arch: Arch, space: Space) -> bool:
     """Whether an arch is a subnet of a space: its values are choices, and what is fixed is the same."""
     return arch.space.constants == space.constants and arch in space

@@ -34,11 +34,11 @@ from raynas.searches import (
     make_scorer,
     search,
     time_space,
-    traces,
 )
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
 from raynas.timm_models import ARCH_FILE
+from raynas.traces import traces
 
 STAGES = 6
 

@@ -19,7 +19,6 @@ from raynas.costs.predictor import LatencyPredictor
 from raynas.errors import RunDirError, UserError
 from raynas.networks import read_space, write_arch
 from raynas.phases import phase
-from raynas.reports.collect import Timed, Trace
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
 from raynas.search import SearchConfig
@@ -29,7 +28,7 @@ from raynas.space import Arch, Space
 from raynas.timing.measure import archs_to_time, time_archs
 from raynas.timing.predict import stored_predictor
 from raynas.timing.rows import on_of
-from raynas.timing.winners import Candidate, choose, known_candidates, time_candidates
+from raynas.timing.winners import Candidate, choose, time_candidates, unbeaten
 from raynas.timm_models import ARCH_FILE
 
 MAIN, BASELINE = "search", "random"
@@ -118,14 +117,17 @@ def choose_winner(
     Raises:
         UserError: every arch failed, or the device is not there.
     """
-    config, predictor = settings.search.latency, _predictor(run, settings, read_space(run))
+    config, predictor = settings.search.latency, latency_predictor(run, settings, read_space(run))
     if config is None or predictor is None:
         return
     timed = time_candidates(run, finished, config, predictor, settings.search.constraints, progress)
     chosen, line = choose(timed, len(settings.search.objectives) > 1)
+    kept = unbeaten(chosen, finished)
+    if len(kept) < len(chosen):
+        line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out, too"
     if progress is not None:
         progress(f"{name}: {line}")
-    _write_winners(run, settings, finished, name, {one.arch: one for one in chosen})
+    _write_winners(run, settings, finished, name, {one.arch: one for one in kept})
 
 
 def build(run: RunDir, settings: Settings, space: Space | None = None) -> Any:
@@ -137,7 +139,7 @@ def build(run: RunDir, settings: Settings, space: Space | None = None) -> Any:
         InfeasibleError: nothing in the space meets the constraints.
     """
     space = space or read_space(run)
-    predictor = _predictor(run, settings, space)
+    predictor = latency_predictor(run, settings, space)
     costs: dict[str, CostFunction] = {}
     if predictor is not None:
         costs = {"latency": predictor, "throughput": predictor.throughput}
@@ -171,7 +173,7 @@ def time_space(
     space = space or read_space(run)
     before = None
     if run.exists(f"searches/{name}.yaml"):
-        recorded = _settings(run, name)
+        recorded = settings_of(run, name)
         before = recorded.timed_on if recorded.search.latency == config else None
     archs = archs_to_time(space, config.timings)
     known = time_archs(run, archs, config, config.resources, before, progress=progress)
@@ -185,7 +187,7 @@ def time_space(
     return settings.model_copy(update={"timed_on": on})
 
 
-def _predictor(run: RunDir, settings: Settings, space: Space) -> LatencyPredictor | None:
+def latency_predictor(run: RunDir, settings: Settings, space: Space) -> LatencyPredictor | None:
     """What a search by latency goes by; None for one that does not."""
     config = settings.search.latency
     if config is None:
@@ -232,7 +234,7 @@ def read_back(run: RunDir, name: str) -> tuple[Any, bool]:
     Raises:
         RunDirError: the run has no search of that name.
     """
-    settings = _settings(run, name)
+    settings = settings_of(run, name)
     made = build(run, settings)
     rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
     while archs := made.ask(_BATCH):
@@ -243,33 +245,17 @@ def read_back(run: RunDir, name: str) -> tuple[Any, bool]:
     return made, True
 
 
-def traces(run: RunDir) -> list[Trace]:
-    """What each search of a run asked for, the main one first; for its report."""
-    names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
-    found = []
-    for name in sorted(names, key=lambda name: (name != MAIN, name)):
-        settings = _settings(run, name)
-        config = settings.search
-        made, finished = read_back(run, name)
-        history = getattr(made, "history", [])
-        accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
-        limits = config.constraints.get("macs", (None, None))
-        label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
-        timed = _timed(run, settings, made) if finished else None
-        found.append(Trace(label, [row.arch.id for row in history], accuracy, limits, finished, timed))
-    return found
+def folder_of(name: str) -> str:
+    """Where the winners of a search lie in its run directory."""
+    return "best" if name == MAIN else f"searches/{name}"
 
 
-def _timed(run: RunDir, settings: Settings, made: Any) -> Timed | None:
-    predictor = _predictor(run, settings, read_space(run))
-    if predictor is None:
-        return None
-    timed = known_candidates(run, made, predictor, settings.search.constraints)
-    rows = [{"arch": one.arch.id, **one.describe(), "keeps": one.excess == 0} for one in timed]
-    return Timed(predictor.describe(), rows)
+def settings_of(run: RunDir, name: str) -> Settings:
+    """The settings that a search of a run began with.
 
-
-def _settings(run: RunDir, name: str) -> Settings:
+    Raises:
+        RunDirError: the run has no search of that name.
+    """
     file = f"searches/{name}.yaml"
     if not run.exists(file):
         raise RunDirError(f"{run.name} has no search called {name!r}: run one first (raynas search)")
@@ -284,7 +270,7 @@ def _while_in(archs: Iterable[Arch], rows: dict[str, Any]) -> Iterator[Arch]:
 
 
 def _write_winners(run: RunDir, settings: Settings, finished: Any, name: str, chosen: Mapping[Arch, Candidate]) -> None:
-    folder = "best" if name == MAIN else f"searches/{name}"
+    folder = folder_of(name)
     rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
     for place, arch in _winners(finished, folder, chosen):
         write_arch(run, place, arch, **_found(rows.get(arch.id)), **_measured(chosen.get(arch), str(settings.timed_on)))

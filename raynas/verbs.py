@@ -202,7 +202,7 @@ def report(options: argparse.Namespace) -> None:
     """Write the HTML page."""
     from raynas.reports import write_report
     from raynas.results import RunDir
-    from raynas.searches import traces
+    from raynas.traces import traces
 
     run = RunDir(options.run)
     print(write_report(run, traces(run)))

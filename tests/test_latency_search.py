@@ -16,12 +16,13 @@ from raynas.networks import find_arch
 from raynas.reports import write_report
 from raynas.results import RunDir
 from raynas.search import SearchConfig
-from raynas.searches import Scoring, Settings, choose_winner, make_scorer, read_back, search, time_space, traces
+from raynas.searches import Scoring, Settings, choose_winner, make_scorer, read_back, search, time_space
 from raynas.space import Arch
 from raynas.timing.measure import archs_to_time
 from raynas.timing.rows import Outcome
 from raynas.timing.stopwatch import Stopwatch
 from raynas.timing.winners import Candidate, choose
+from raynas.traces import traces
 
 SETTINGS = Settings(
     search=SearchConfig.model_validate(
@@ -127,21 +128,27 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
     run = small_run(tmp_path / "run")
     config = SearchConfig.model_validate(
         {
-            "name": "nsga2",
+            "name": "pareto",
             "objectives": {"accuracy": "max", "latency": "min"},
             "constraints": {"throughput": [100.0, None], "macs": [None, 1.45e6]},
             "latency": {"timings": 20, "seconds": 0.001},
             "evaluations": 16,
-            "options": {"population": 8},
+            "options": {"initial": 8, "mutations": 4, "crossovers": 4},
         }
     )
-    made = carry_out(run, Settings(search=config, scoring=SETTINGS.scoring), [])
+    lines: list[str] = []
+    made = carry_out(run, Settings(search=config, scoring=SETTINGS.scoring), lines)
     for row in made.history:
         assert row.objectives["latency"] == pytest.approx(truth(row.arch), rel=1e-3)
         assert truth(row.arch) <= 10.0 * 1.001 and cost(SPACE, [row.arch])["macs"][0] <= 1.45e6
     written = {name.removesuffix(".yaml") for name in run.list("best/front")}
-    assert written == {row.arch.id for row in made.front() if takes(row.arch) <= 10.0}
-    assert find_arch(run, "best").id in written
+    kept = {row.arch.id: (row.objectives["accuracy"], takes(row.arch)) for row in made.front() if takes(row.arch) <= 10}
+    beaten = {a for a, (x, y) in kept.items() for u, v in kept.values() if u >= x and v <= y and (u, v) != (x, y)}
+    assert written == kept.keys() - beaten and find_arch(run, "best").id in written
+    assert all("beaten by others when timed" in lines[-1] for _ in beaten)
+    (trace,) = traces(run)
+    front = {row["arch"]: (row["accuracy"], pytest.approx(row["latency"])) for row in trace.front}
+    assert front == {arch: kept[arch] for arch in written}  # what was measured, not what was predicted
 
 
 def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:

@@ -20,7 +20,7 @@ from raynas.phases import phase_line
 from raynas.pipeline import Outcome, make_reference, pipeline, retrain_with_reference
 from raynas.preset import override
 from raynas.results import RunDir
-from raynas.searches import traces
+from raynas.traces import traces
 
 TABLES = ["scores", "correct", "networks", "evaluations"]
 

@@ -10,13 +10,16 @@ from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
 from raynas.errors import RunDirError
+from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.networks import find_arch
+from raynas.reports import write_report
 from raynas.reports.collect import collect
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.search import SearchConfig
-from raynas.searches import BASELINE, Scoring, Settings, baseline, has_ended, make_scorer, read_back, search, traces
+from raynas.searches import BASELINE, Scoring, Settings, baseline, has_ended, make_scorer, read_back, search
 from raynas.space import load_arch
+from raynas.traces import traces
 
 SETTINGS = Settings(search=PRESET.search, scoring=Scoring(images=40))
 
@@ -98,16 +101,43 @@ def test_other_settings_are_refused(run: RunDir) -> None:
 
 
 def test_several_objectives_leave_a_front(run: RunDir) -> None:
-    config = SearchConfig(
-        name="nsga2", objectives={"accuracy": "max", "macs": "min"}, evaluations=16, options={"population": 8}
+    """Found by a predictor; measured on the search split, evaluated on the test split, and on the page."""
+    evolution = {"initial": 20, "mutations": 5, "crossovers": 5, "generations": 2}
+    options = {"samples": 12, "held_out": 6, "verify": 8, "least_tau": -1, "evolution": evolution}
+    both: dict[str, Any] = {"accuracy": "max", "macs": "min"}
+    settings = Settings(
+        search=SearchConfig(name="predictor", objectives=both, options=options), scoring=Scoring(images=40)
     )
-    carry_out(run, Settings(search=config, scoring=SETTINGS.scoring), "front")
-    made, _ = read_back(run, "front")
+    lines: list[str] = []
+    with make_scorer(run, settings, replicas=0) as scorer:
+        search(run, settings, scorer, "front", progress=lines.append)
+    assert lines[0].startswith("front: accuracy predicted from 6 scores; on 6 held out: Kendall's tau ")
+    made, finished = read_back(run, "front")
+    assert finished and made.evaluations == 20
     names = {path.removesuffix(".yaml") for path in run.list("searches/front/front")}
     assert names == {row.arch.id for row in made.front()}
     chosen = load_arch(run.local_or_uri("searches/front/arch.yaml"))
+    rows = {row["arch"]: row for row in run.store.read("scores").to_pylist() if row["images"] == 40}
     accuracy = {row.arch.id: row.objectives["accuracy"] for row in made.front()}
+    assert accuracy == {name: rows[name]["accuracy"] for name in names}  # never a prediction
     assert accuracy[chosen.id] == max(accuracy.values())
+
+    tested = evaluate(run, networks_to_evaluate(run, "front/front"), progress=lambda line: None)
+    assert {row["arch"] for row in tested} == names and {row["how"] for row in tested} == {"inherited"}
+    assert [row["macs"] for row in tested] == sorted(row["macs"] for row in tested)
+    with pytest.raises(RunDirError, match="only a finished search with several objectives leaves a front"):
+        networks_to_evaluate(run, "front")
+    (trace,) = (trace for trace in traces(run) if trace.front)
+    assert {row["arch"]: row["accuracy"] for row in trace.front} == accuracy
+    assert (
+        trace.predicted is not None
+        and [row["of"] for row in trace.predicted.points] == ["held out"] * 6 + ["proposed"] * 8
+    )
+    (row,) = trace.predicted.tried
+    assert row["held_out"] == row["fitted"] == 6 and row["used"]
+    page = Path(write_report(run, traces(run))).read_text()
+    assert "How good the predictor is" in page and "6 held out, 8 proposed" in page
+    assert all(f"{row['accuracy']:.2%}" in page for row in tested)
 
 
 def test_a_scored_arch_is_found_by_its_id(run: RunDir) -> None:

@@ -39,6 +39,21 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Predicted:
+    """How good the predictors of a search were.
+
+    Attributes:
+        tried: one row for each: `objective`, number of archs `fitted` and `held_out`, `kendall`, `by_macs`, `spearman`,
+            `rmse`, `regret` (see `raynas.search.predictors.Quality`), and whether it was `used`.
+        points: one row for each arch and objective that was predicted and measured: `of` what (`held out`, `proposed`),
+            `arch`, `objective`, `predicted`, `measured`.
+    """
+
+    tried: Sequence[Row] = ()
+    points: Sequence[Row] = ()
+
+
+@dataclass(frozen=True)
 class Trace:
     """What one search asked for, in its order.
 
@@ -49,6 +64,8 @@ class Trace:
         limits: the search's bounds on MACs.
         finished: whether it had spent its budget.
         timed: what its best archs take, where it went by latency.
+        front: `arch` and measured objectives of what it left as its front, where it had several objectives.
+        predicted: how good its predictors were, where it had any.
     """
 
     name: str
@@ -57,6 +74,8 @@ class Trace:
     limits: tuple[float | None, float | None] = (None, None)
     finished: bool = True
     timed: Timed | None = None
+    front: Sequence[Row] = ()
+    predicted: Predicted | None = None
 
     def best_so_far(self) -> np.ndarray:
         """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""

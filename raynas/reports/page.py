@@ -11,6 +11,7 @@ import yaml
 from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
 from raynas.reports.conflict import conflict_section
+from raynas.reports.front import front_section, predictor_section
 from raynas.reports.html import Percent
 from raynas.reports.price import price_section
 from raynas.reports.ranking import ranking_section
@@ -48,7 +49,9 @@ def render(content: Content) -> str:
         [
             _summary(content),
             _scores(content),
+            front_section(content.traces, content.scores, content.evaluations),
             _progress(content),
+            predictor_section(content.traces),
             _latency(content),
             ranking_section(content.rankings),
             _winner(content),
@@ -87,7 +90,10 @@ def _summary(content: Content) -> str:
     if not content.finished:
         return html.section("The result", html.paragraph("No network has been finished and evaluated yet.", quiet=True))
     rows, marks = [], []
+    in_fronts = {row["arch"] for trace in content.traces for row in trace.front}
     for found in content.finished:
+        if found.how == "inherited" and found.label == found.arch and found.arch in in_fronts:
+            continue  # dozens of them, and all of them in the table of fronts
         mean, interval = found.test_accuracy() or (None, None)
         searched = [row["accuracy"] for row in found.rows if row["accuracy"] is not None]
         rows.append([

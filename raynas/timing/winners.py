@@ -13,6 +13,7 @@ from raynas.errors import UserError
 from raynas.results import RunDir
 from raynas.search.base import Search
 from raynas.search.config import LatencyConfig
+from raynas.search.objectives import non_dominated
 from raynas.space import Arch
 from raynas.timing.measure import time_archs
 from raynas.timing.rows import Latencies, Row
@@ -133,6 +134,23 @@ def _excess(value: float, bounds: Bounds | None) -> float:
     if high is not None and value > high:
         return value / high - 1 if high > 0 else math.inf
     return 1 - value / low if low is not None and value < low else 0.0
+
+
+def unbeaten(found: Sequence[Candidate], search: Any) -> list[Candidate]:
+    """Those that no other beats, by their scores and what was measured: a front that was found by predicted times.
+
+    Args:
+        found: what `choose` kept.
+        search: that it was found by.
+    """
+    if len(found) < 2 or not isinstance(search, Search) or len(search.objectives.names) < 2:
+        return list(found)
+    scores = {row.arch: row.objectives or {} for row in search.front()}
+    measured: list[dict[str, Any]] = [
+        {**scores[one.arch], "latency": one.ms, "throughput": one.images_per_s} for one in found
+    ]
+    keep = non_dominated(search.objectives.minimised(measured))
+    return [one for one, kept in zip(found, keep, strict=True) if kept]
 
 
 def choose(found: Sequence[Candidate], several: bool) -> tuple[list[Candidate], str]:

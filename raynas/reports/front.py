@@ -1,0 +1,96 @@
+"""What a report shows of fronts: the networks that a search with several objectives leaves, and how they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raynas.reports import figures, html
+from raynas.reports.collect import Trace
+from raynas.reports.html import Percent
+
+Row = dict[str, Any]
+TITLES = {
+    "accuracy": "search split",
+    "top5": "top-5, search split",
+    "macs": "MACs",
+    "params": "parameters",
+    "latency": "ms",
+    "throughput": "images/s",
+}
+
+_TRIED = {
+    "objective": "objective",
+    "fitted": "fitted to",
+    "held_out": "held out",
+    "kendall": "Kendall's tau",
+    "by_macs": "by MACs alone",
+    "spearman": "Spearman's rho",
+    "rmse": "RMSE",
+    "regret": "regret of the top tenth",
+    "used": "used",
+}
+_POINT = ["of", "arch", "predicted", "measured"]
+
+
+def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: Sequence[Row]) -> str:
+    """The section on fronts; empty where no search has left one.
+
+    Args:
+        traces: of the run's searches.
+        scores: rows of table `scores`, for MACs and parameters.
+        evaluations: rows of table `evaluations`, of which those with inherited weights count.
+    """
+    fronts = [(trace.name, row) for trace in traces for row in trace.front]
+    if not fronts:
+        return ""
+    sizes = {row["arch"]: {"macs": row["macs"], "params": row["params"]} for row in scores}
+    tested = {row["arch"]: row["accuracy"] for row in evaluations if row["how"] == "inherited"}
+    names = list(dict.fromkeys(["macs", "params", *(name for _, row in fronts for name in row if name != "arch")]))
+    rows = []
+    for search, row in fronts:
+        values = {**sizes.get(row["arch"], {}), **row}
+        cells = [_cell(name, values.get(name)) for name in names]
+        rows.append([search, row["arch"], *cells, _cell("accuracy", tested.get(row["arch"]))])
+    header = ["search", "arch", *(TITLES.get(name, name) for name in names), "test split"]
+    table = html.table("front", header, rows)
+    text = (
+        "What no other scored network beats in all objectives, with the weights that it inherits; all of it measured."
+    )
+    if any(row["arch"] not in tested for _, row in fronts):
+        text += " For accuracies on the test split: raynas evaluate with --arch front (or NAME/front)."
+    return html.section("Fronts", html.paragraph(text), table)
+
+
+def predictor_section(traces: Sequence[Trace]) -> str:
+    """The section on predictors of scores; empty where no search had any."""
+    found = [(trace.name, trace.predicted) for trace in traces if trace.predicted is not None]
+    if not found:
+        return ""
+    rows = [[name, *(row[column] for column in _TRIED)] for name, each in found for row in each.tried]
+    parts = [html.table("predictors", ["search", *_TRIED.values()], rows)]
+    for index, (name, each) in enumerate(found):
+        for objective in dict.fromkeys(row["objective"] for row in each.points):
+            points = [row for row in each.points if row["objective"] == objective]
+            parts.append(_predictions(f"predictions-{index}-{objective}", name, objective, points))
+    return html.section("How good the predictor is", *parts)
+
+
+def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -> str:
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for row in points:
+        groups.setdefault(row["of"], []).append((row["predicted"], row["measured"]))
+    counts = ", ".join(f"{len(each)} {of}" for of, each in groups.items())
+    return html.figure(
+        figures.svg(figures.predictions(groups, objective), key),
+        f"Scatter plot of {objective}, measured against predicted, of {search}: {counts}.",
+        f"{search}: {objective} as predicted and as measured, of archs that the predictor had not seen: random ones "
+        "held out to judge it, and those that the search scored because of it. On the line both are the same.",
+        html.table(key, _POINT, [[row[column] for column in _POINT] for row in points]),
+    )
+
+
+def _cell(name: str, value: float | None) -> Any:
+    if value is None:
+        return None
+    return Percent(value) if name in ("accuracy", "top5") else int(value) if name in ("macs", "params") else value

@@ -1,0 +1,97 @@
+"""What a run's searches did, for its report: each is read back from its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raynas.networks import read_space
+from raynas.reports.collect import Predicted, Timed, Trace
+from raynas.results import RunDir
+from raynas.search import PredictorEvolution
+from raynas.searches import BASELINE, MAIN, Settings, folder_of, latency_predictor, read_back, settings_of
+from raynas.timing.winners import known_candidates
+
+Row = dict[str, Any]
+
+
+def traces(run: RunDir) -> list[Trace]:
+    """What each search of a run asked for, the main one first."""
+    names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
+    found = []
+    for name in sorted(names, key=lambda name: (name != MAIN, name)):
+        settings = settings_of(run, name)
+        config = settings.search
+        made, finished = read_back(run, name)
+        history = getattr(made, "history", [])
+        accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
+        limits = config.constraints.get("macs", (None, None))
+        label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
+        timed = _timed(run, settings, made) if finished else None
+        front = _front(run, name, made, timed) if finished else []
+        archs = [row.arch.id for row in history]
+        found.append(Trace(label, archs, accuracy, limits, finished, timed, front, _predicted(made)))
+    return found
+
+
+def _timed(run: RunDir, settings: Settings, made: Any) -> Timed | None:
+    predictor = latency_predictor(run, settings, read_space(run))
+    if predictor is None:
+        return None
+    timed = known_candidates(run, made, predictor, settings.search.constraints)
+    rows = [{"arch": one.arch.id, **one.describe(), "keeps": one.excess == 0} for one in timed]
+    return Timed(predictor.describe(), rows)
+
+
+def _front(run: RunDir, name: str, made: Any, timed: Timed | None) -> list[Row]:
+    """The objectives of what a search left as its front, those of time as they were measured."""
+    left = {file.removesuffix(".yaml") for file in run.list(f"{folder_of(name)}/front")}
+    if not left or not hasattr(made, "front"):
+        return []
+    times = {row["arch"]: row for row in ([] if timed is None else timed.rows)}
+    rows = []
+    for row in made.front():
+        if row.arch.id in left:
+            values = {"arch": row.arch.id, **row.objectives}
+            measured = times.get(row.arch.id, {})
+            values.update({to: measured[of] for of, to in _TIMES.items() if to in values and measured.get(of)})
+            rows.append(values)
+    return rows
+
+
+_TIMES = {"ms": "latency", "images_per_s": "throughput"}
+
+
+def _predicted(made: Any) -> Predicted | None:
+    """How the predictors of a search did: on what they were tried, and on what was scored because of them."""
+    if not isinstance(made, PredictorEvolution) or not made.qualities:
+        return None
+    tried = [
+        {
+            "objective": quality.objective,
+            "fitted": quality.fitted,
+            "held_out": len(quality.measured),
+            "kendall": quality.kendall,
+            "by_macs": quality.by_macs,
+            "spearman": quality.spearman,
+            "rmse": quality.rmse,
+            "regret": quality.regret,
+            "used": quality.kendall >= made.least_tau,
+        }
+        for quality in made.qualities
+    ]
+    newest = {quality.objective: quality for quality in made.qualities}
+    points = []
+    for name, quality in newest.items():
+        archs = made.space.decode(quality.codes)
+        for arch, predicted, measured in zip(archs, quality.predicted, quality.measured, strict=True):
+            points.append(_point(name, "held out", arch.id, predicted, measured))
+    for row in made.history:
+        for name, predicted in made.predictions.get(row.arch, {}).items():
+            if row.objectives is not None:
+                points.append(_point(name, "proposed", row.arch.id, predicted, row.objectives[name]))
+    return Predicted(tried, points)
+
+
+def _point(objective: str, of: str, arch: str, predicted: float, measured: float) -> Row:
+    values = {"predicted": float(predicted), "measured": float(measured)}
+    return {"objective": objective, "of": of, "arch": arch, **values}
