@@ -124,7 +124,7 @@ def choose_winner(
     chosen, line = choose(timed, len(settings.search.objectives) > 1)
     kept = unbeaten(chosen, finished)
     if len(kept) < len(chosen):
-        line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out, too"
+        line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out"
     if progress is not None:
         progress(f"{name}: {line}")
     _write_winners(run, settings, finished, name, {one.arch: one for one in kept})

@@ -49,7 +49,7 @@ def _front(run: RunDir, name: str, made: Any, timed: Timed | None) -> list[Row]:
         return []
     times = {row["arch"]: row for row in ([] if timed is None else timed.rows)}
     rows = []
-    for row in made.front():
+    for row in sorted(made.front(), key=lambda row: list(row.objectives.values())):
         if row.arch.id in left:
             values = {"arch": row.arch.id, **row.objectives}
             measured = times.get(row.arch.id, {})

@@ -148,7 +148,8 @@ def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: 
     """Measured against predicted values of an objective: by kind of arch, (predicted, measured) of each."""
     figure, axes = _new(7.2, 4.2)
     for (name, points), colour, marker in zip(groups.items(), PALETTE, "os^", strict=False):
-        axes.scatter(*np.array(points).T, s=14, alpha=0.55, color=colour, marker=marker, linewidths=0, label=name)
+        predicted, measured = np.array(points).T
+        axes.scatter(predicted, measured, s=14, alpha=0.55, color=colour, marker=marker, linewidths=0, label=name)
     axes.axline((axes.get_xlim()[0],) * 2, slope=1, color=INK, linewidth=1)
     axes.set(xlabel=f"{objective}, predicted", ylabel=f"{objective}, measured")
     _legend(figure, axes)

@@ -41,16 +41,15 @@ def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: S
         scores: rows of table `scores`, for MACs and parameters.
         evaluations: rows of table `evaluations`, of which those with inherited weights count.
     """
-    fronts = [(trace.name, row) for trace in traces for row in trace.front]
+    sizes = {row["arch"]: {"macs": row["macs"], "params": row["params"]} for row in scores}
+    fronts = [(trace.name, {**sizes.get(row["arch"], {}), **row}) for trace in traces for row in trace.front]
     if not fronts:
         return ""
-    sizes = {row["arch"]: {"macs": row["macs"], "params": row["params"]} for row in scores}
     tested = {row["arch"]: row["accuracy"] for row in evaluations if row["how"] == "inherited"}
     names = list(dict.fromkeys(["macs", "params", *(name for _, row in fronts for name in row if name != "arch")]))
     rows = []
     for search, row in fronts:
-        values = {**sizes.get(row["arch"], {}), **row}
-        cells = [_cell(name, values.get(name)) for name in names]
+        cells = [_cell(name, row.get(name)) for name in names]
         rows.append([search, row["arch"], *cells, _cell("accuracy", tested.get(row["arch"]))])
     header = ["search", "arch", *(TITLES.get(name, name) for name in names), "test split"]
     table = html.table("front", header, rows)

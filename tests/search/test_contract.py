@@ -40,13 +40,10 @@ def _nsga2_two(space: Space, **arguments: Any) -> NSGA2:
 
 
 def _pareto(space: Space, **arguments: Any) -> ParetoEvolution:
-    small = {"initial": 12, "parents": 6, "mutations": 6, "crossovers": 6}
-    return ParetoEvolution(space, **{"evaluations": 60, **small, **arguments})
-
-
-def _pareto_buckets(space: Space, **arguments: Any) -> ParetoEvolution:
-    buckets = {"objectives": {"accuracy": "max", "macs": "min"}, "buckets": {"macs": 1e5}}
-    return _pareto(space, **{**buckets, "parents": None, **arguments})
+    small = {"initial": 12, "mutations": 6, "crossovers": 6, "buckets": {"macs": 1e5}}
+    return ParetoEvolution(
+        space, **{"evaluations": 60, "objectives": {"accuracy": "max", "macs": "min"}, **small, **arguments}
+    )
 
 
 def by_neighbours(space: Space, codes: np.ndarray, values: np.ndarray, seed: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -73,7 +70,6 @@ SEARCHES: dict[str, Make] = {
     "nsga2": _nsga2,
     "nsga2-two-objectives": _nsga2_two,
     "pareto": _pareto,
-    "pareto-buckets": _pareto_buckets,
     "predictor": _predictor,
 }
 
