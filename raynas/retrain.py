@@ -216,7 +216,7 @@ def _keep(run: RunDir, job: Job, trained: Result) -> None:
     write_arch(run, f"{path}/{ARCH_FILE}", network.arch)
     run.write_bytes(f"{path}/{WEIGHTS_FILE}", save({k: v.contiguous() for k, v in trained.weights.items()}))
     run.write_json(f"{path}/network.json", row)
-    names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers")
+    names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers", "event")
     what = (path or "").removeprefix("networks/")
     about = {"what": what, "seed": job.recipe.seed, "data": row["data"], "device": row["device"]}
     epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in trained.history]

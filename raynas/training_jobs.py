@@ -230,7 +230,8 @@ class _Progress:
             self._state[name] += f", {event['eta']:.0f} s left"
         elif event.get("kind") == "history" and event["history"]:
             last = event["history"][-1]
-            self._state[name] = f"{name}: epoch {last['epoch']} done, loss {last['loss']:.3f}"
+            done = f"loss {last['loss']:.3f}" if "loss" in last else last["event"]  # the latter of a rollback
+            self._state[name] = f"{name}: epoch {last['epoch']} done, {done}"
         self.tick()
 
     def ended(self, name: str) -> None:

@@ -15,8 +15,10 @@ import torch
 from safetensors.torch import load
 from small_run import PRESET, SPACE, small_run
 
+from raynas import training_jobs
 from raynas.costs import cost
 from raynas.errors import RunDirError
+from raynas.nets.supernet import Supernet
 from raynas.networks import Network, inherited, load_network, trained_networks
 from raynas.results import RunDir
 from raynas.retrain import retrain
@@ -137,3 +139,24 @@ retrain(RunDir({run.uri!r}), [load_space("digits/vit").smallest()], recipe, para
     assert epochs == list(range(1, 13))
     attempts = [(row["phase"], row["name"], row["status"]) for row in run.store.read("phases").to_pylist()]
     assert attempts == [("retraining", "scratch", "killed"), ("retraining", "scratch", "finished")]
+
+
+def test_a_rollback_is_told_and_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The health check goes back once, and training goes on: here after a loss that was NaN in the second epoch."""
+    monkeypatch.setattr(training_jobs, "PROGRESS_S", 0.0)
+    steps = 0
+
+    def break_once(self: Any, images: Any, arch: Any = None, **options: Any) -> Any:
+        nonlocal steps
+        steps += self.training
+        logits = whole(self, images, arch, **options)
+        return logits * float("nan") if self.training and steps == 15 else logits
+
+    whole = Supernet.forward
+    monkeypatch.setattr(Supernet, "forward", break_once)
+    lines: list[str] = []
+    retrain(run, [ARCH], RECIPE.model_copy(update={"epochs": 3}), parallel=1, progress=lines.append)
+    assert any("epoch 1 done, rollback" in line for line in lines)
+    rows = run.store.read("training").to_pylist()
+    assert [row["epoch"] for row in rows if row["loss"] is not None] == [1, 2, 3]
+    assert ["the loss is nan" in (row["event"] or "") for row in rows].count(True) == 1

@@ -74,7 +74,7 @@ def bench_mixed(
     torch.set_num_threads(threads)
     try:
         return _time(space, archs, batch_size, rounds, torch.device(device), seed, progress)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise UserError(f"device {device!r}: {str(error).splitlines()[0]}") from error

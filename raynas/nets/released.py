@@ -14,6 +14,9 @@ from torch import Tensor
 
 from raynas.errors import UserError
 
+PREFIX = "module."
+"""Before every name, where the network was saved inside torch's DataParallel."""
+
 Checkpoint = str | Path | Mapping[str, Any]
 """A file, or its content: the parameters, or a mapping that holds them under a name."""
 
@@ -44,12 +47,28 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
             raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error
     state = content
     if isinstance(content, Mapping):
-        state = next((content[name] for name in names if content.get(name) is not None), content)
+        # An empty one is that of averaging which never began.
+        state = next((content[name] for name in names if content.get(name) not in (None, {})), content)
+    source = "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
     if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         listed = " or ".join(f"'{name}'" for name in names)
-        raise UserError(f"not {what}: expected a mapping of parameter names to tensors, or one as {listed}")
-    check_finite(state, "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint))
+        raise UserError(f"{source} is not {what}: expected a mapping of parameter names to tensors, or one as {listed}")
+    if all(name.startswith(PREFIX) for name in state):
+        state = {name.removeprefix(PREFIX): value for name, value in state.items()}
+    whole = [name for name, value in state.items() if not (value.is_floating_point() or _counts(name))]
+    if whole:
+        raise UserError(f"{source}: {whole[0]} holds whole numbers, where weights are fractions")
+    check_finite(state, source)
+    variances = {name: value for name, value in state.items() if name.endswith("running_var") and not value.is_meta}
+    negative = [name for name, value in variances.items() if bool((value < 0).any())]
+    if negative:
+        raise UserError(f"{source}: {negative[0]} holds variances below 0")
     return state
+
+
+def _counts(name: str) -> bool:
+    """Whether a tensor of a released network is one of whole numbers: a counter, or a table of places."""
+    return name.endswith(("num_batches_tracked", "index"))
 
 
 def check_finite(state: Mapping[str, Tensor], source: str) -> None:

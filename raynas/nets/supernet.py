@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raynas.config import shown
 from raynas.errors import UserError
 from raynas.nets.batch_norm import Statistics, using
 from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
 
 Execution = Literal["auto", "groups", "masks"]
+EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
 SupernetT = TypeVar("SupernetT", bound="Supernet")
 
 
@@ -146,10 +148,13 @@ class Supernet(nn.Module):
             archs = self._only
         if patches:
             check_token_head(self.space)
-        if isinstance(archs, Mapping):
+        if execution not in EXECUTIONS:
+            raise UserError(f"unknown execution {execution!r}: {', '.join(EXECUTIONS)}")
+        if isinstance(archs, Mapping) and rows is None:
             arch = self._arch(archs)
             return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)
-        archs, rows = self._assign([self._arch(arch) for arch in archs], rows, x)
+        given = [archs] if isinstance(archs, Mapping | str) else archs
+        archs, rows = self._assign([self._arch(arch) for arch in given], rows, x)
         paths = self.draw_paths(x, archs)
         x = self.stem_of_all(x)
         if len(archs) == 1:
@@ -161,8 +166,6 @@ class Supernet(nn.Module):
             if unmaskable:
                 raise UserError(f"masks cannot express archs that differ in {unmaskable}; use execution='groups'")
             return self.run_masked(x, archs, rows, paths, patches)
-        if execution != "auto":
-            raise UserError(f"unknown execution {execution!r}: auto, groups or masks")
         if not unmaskable and self.prefers_masks(x, archs):
             return self.run_masked(x, archs, rows, paths, patches)
         return self._run_groups(x, archs, rows, paths, side, patches)
@@ -181,6 +184,8 @@ class Supernet(nn.Module):
         return statistics.averages[side]
 
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
+        if not isinstance(arch, Mapping):
+            raise UserError(f"expected an arch, or a mapping of its values by name, found {shown(arch)}")
         return arch if isinstance(arch, Arch) else self.space.arch(arch)
 
     def _assign(self, archs: list[Arch], rows: Tensor | None, x: Tensor) -> tuple[list[Arch], Tensor]:
@@ -191,8 +196,10 @@ class Supernet(nn.Module):
             if len(archs) > len(x):
                 raise UserError(f"{len(archs)} archs for a batch of {len(x)} rows: some would get no row")
             rows = torch.arange(len(x)) % len(archs)
+        rows = torch.as_tensor(rows)
         listed = rows.tolist()
-        if rows.ndim != 1 or len(listed) != len(x) or not all(0 <= row < len(archs) for row in listed):
+        whole = rows.ndim == 1 and not rows.is_floating_point()
+        if not whole or len(listed) != len(x) or not all(0 <= row < len(archs) for row in listed):
             raise UserError(f"rows must be [{len(x)}] indices into the {len(archs)} archs, found {listed}")
         different = list(dict.fromkeys(archs[row] for row in listed))
         place = {arch: index for index, arch in enumerate(different)}

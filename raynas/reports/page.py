@@ -294,14 +294,30 @@ def _test_split(content: Content) -> str:
         return html.section("The test split", html.paragraph(text))
     rows = [
         [
-            row["reading"], row["arch"], HOW.get(row["how"], row["how"]), row["seed"], Percent(row["accuracy"]),
-            None if row["top5"] is None else Percent(row["top5"]), row["loss"], row["images"], row["path"],
-            f"{row['time']:%Y-%m-%d %H:%M}",
+            row["reading"], row["arch"], HOW.get(row["how"], row["how"]), row["seed"], _pixels(row),
+            Percent(row["accuracy"]), None if row["top5"] is None else Percent(row["top5"]), row["loss"], row["images"],
+            row["path"], f"{row['time']:%Y-%m-%d %H:%M}",
         ]
         for row in content.evaluations
     ]  # fmt: skip
-    header = ["reading", "arch", "weights", "seed", "top-1", "top-5", "loss", "images", "folder", "time (UTC)"]
+    header = [
+        "reading",
+        "arch",
+        "weights",
+        "seed",
+        "pixels",
+        "top-1",
+        "top-5",
+        "loss",
+        "images",
+        "folder",
+        "time (UTC)",
+    ]
     return html.section("The test split", html.paragraph(text), html.table("evaluations", header, rows))
+
+
+def _pixels(row: dict[str, Any]) -> str | None:
+    return None if row["height"] is None else f"{row['height']} x {row['width']}"
 
 
 def _what_was_run(content: Content) -> str:

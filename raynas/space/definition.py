@@ -70,6 +70,8 @@ def read_dimensions(document: Document, location: Location, family: str, constan
     for name, place, choices, parent, when in _leaves(tree, location, "", None, document):
         template = template_of(name)
         rule = rule_of(family, name)
+        if rule is None and choices == []:
+            raise document.error(place, "is an empty list: give one mapping for each")
         if rule is None:
             raise document.error(place, f"unknown dimension {shown(template)}{nearest(template, list(rules))}")
         checked = _check_choices(choices, rule, document, place)
@@ -152,6 +154,8 @@ def _block_leaves(
         raise document.error((*place[:-1], "depth"), f"must be a list of whole numbers, found {shown(depths)}")
     if depths and max(depths) == 0 and blocks != []:
         raise document.error(place, f"depth {shown(depths)} has no blocks: leave `blocks` out, or give a larger depth")
+    if blocks == [] and depths is None:
+        raise document.error(place, "is an empty list: give one mapping for each block, or depth: [0] for none")
     if isinstance(blocks, dict):
         repeat = blocks.get("repeat", max(depths) if depths else None)
         if type(repeat) is not int or not 1 <= repeat <= MAX_BLOCKS:
@@ -211,6 +215,8 @@ def _check_complete(dimensions: list[Dimension], required: list[str], document: 
     found = {dimension.name: dimension for dimension in dimensions}
     for dimension in dimensions:
         if dimension.template not in required and _stage_template(dimension.template) not in required:
+            if dimension.template.endswith("depth") and any(template.endswith(".kept") for template in required):
+                raise document.error(place, f"{dimension.name!r}: blocks run by depth or by kept, in all stages alike")
             beside = ", ".join(required)
             raise document.error(place, f"dimension {dimension.template!r} has no use here: this space needs {beside}")
     for template in required:

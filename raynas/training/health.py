@@ -23,6 +23,7 @@ from raynas.training.streams import derive
 
 SAMPLE = 1000  # archs whose MACs give the quartiles
 WELL_ABOVE = 0.2  # of the way from chance to perfect: a probe that was once here can collapse
+NOISE = 3  # standard errors that a fall must exceed, and the height that it falls from
 NEAR = 0.1  # of the way from chance to its best: a probe back here has collapsed
 BATCH = 250
 CALIBRATED_ON = 256  # few, but all that is asked of probes is whether training has broken down
@@ -132,7 +133,8 @@ def verdict(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]], c
     """Why these probe scores mean that training broke down, or None.
 
     A probe has collapsed when its loss is not finite, or its accuracy was well above chance in an earlier row of its
-    role and is close to chance now. Training has collapsed when more than half of the probes have.
+    role and is close to chance now, by more than so many images leave to luck. Training has collapsed when more than
+    half of the probes have.
 
     Args:
         rows: this epoch's.
@@ -142,10 +144,11 @@ def verdict(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]], c
     collapsed = []
     for row in rows:
         best = max((old["accuracy"] for old in earlier if old["role"] == row["role"]), default=0.0)
-        was_well_above = best > chance + WELL_ABOVE * (1 - chance)
+        noise = NOISE * (0.25 / row["images"]) ** 0.5  # of an accuracy, at most: on few images it wanders
+        was_well_above = best > chance + max(WELL_ABOVE * (1 - chance), noise)
         if not np.isfinite(row["loss"]):
             collapsed.append(f"{row['role']}: loss {row['loss']}")
-        elif was_well_above and row["accuracy"] < chance + NEAR * (best - chance):
+        elif was_well_above and row["accuracy"] < min(chance + NEAR * (best - chance), best - noise):
             collapsed.append(f"{row['role']}: {best:.1%} to {row['accuracy']:.1%}")
     if 2 * len(collapsed) <= len(rows):
         return None

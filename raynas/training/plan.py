@@ -131,7 +131,8 @@ def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> C
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in part.options:
             if name not in options:
-                hint = nearest(name, options) if options else " (it has none)"
+                known_here = [*options, *(("per_rank",) if what == "sampler" else ())]
+                hint = nearest(name, known_here) if known_here else " (it has none)"
                 raise ConfigError(f"{what} {part.name!r} has no option {name!r}{hint}")
     for parameter in named[given:]:
         if parameter.default is parameter.empty and parameter.name not in part.options:

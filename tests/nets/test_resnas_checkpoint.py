@@ -93,6 +93,9 @@ def test_a_file_as_released_and_its_averaged_weights() -> None:
     assert torch.equal(read["norm.weight"], raw["norm.weight"] + 1)
     _, read = read_vit_resnas({"model": WEIGHTS, "model_ema": None}, SPACE)
     assert torch.equal(read["norm.weight"], raw["norm.weight"])
+    wrapped = {f"module.{name}": tensor for name, tensor in WEIGHTS.items()}  # saved inside DataParallel
+    _, read = read_vit_resnas({"model": wrapped, "model_ema": {}}, SPACE)
+    assert torch.equal(read["norm.weight"], raw["norm.weight"])
 
 
 def test_a_file_is_read_and_nothing_in_it_is_run(tmp_path: Path) -> None:
@@ -107,6 +110,9 @@ def test_a_file_is_read_and_nothing_in_it_is_run(tmp_path: Path) -> None:
         read_vit_resnas(tmp_path / "evil.pth", SPACE)
 
 
+VARIANCE = "patch_embed.conv1.bn.running_var"
+
+
 def test_what_does_not_fit_is_named() -> None:
     changes: list[tuple[dict[str, Tensor | None], Space | None, str]] = [
         ({"norm.bias": None}, SPACE, "not of space golden: it lacks 'norm.bias'"),
@@ -116,6 +122,9 @@ def test_what_does_not_fit_is_named() -> None:
         ({"blocks.4.patch_reduce.weight": None}, SPACE, "its blocks.7.pos_embed is"),
         ({}, None, "none of vit_resnas/tiny, .*; say which space it is of"),
         ({"pos_embed": None}, None, "not a ViT-ResNAS checkpoint: it lacks 'pos_embed'"),
+        ({"pos_embed": torch.tensor(1.0)}, None, "its pos_embed or a weight is a single number"),
+        ({"norm.bias": WEIGHTS["norm.bias"].long()}, SPACE, "norm.bias holds whole numbers"),
+        ({VARIANCE: -WEIGHTS[VARIANCE]}, SPACE, f"{VARIANCE} holds variances below 0"),
         ({}, load_space("digits/vit"), "needs a space of family vit_res"),
     ]
     for change, space, message in changes:

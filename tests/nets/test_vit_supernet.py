@@ -106,9 +106,18 @@ def test_mistakes_are_told() -> None:
         supernet(images, archs)
     with pytest.raises(UserError, match="at least one arch"):
         supernet(images, [])
-    for rows in ([0, 3], [0], [-1, 0]):
+    for rows in ([0, 3], [0], [-1, 0], [0.0, 1.0], [[0, 1]]):
         with pytest.raises(UserError, match="rows must be"):
             supernet(images, archs, torch.tensor(rows))
+    for one in (archs[0], archs[:1]):  # what one arch has no use for is looked at all the same
+        with pytest.raises(UserError, match="rows must be"):
+            supernet(images, one, torch.tensor([0, 1]))
+        with pytest.raises(UserError, match="unknown execution"):
+            supernet(images, one, execution="mask")
+    for nonsense in ("best", [archs], [None]):
+        with pytest.raises(UserError, match="expected an arch, or a mapping of its values by name, found"):
+            supernet(images, nonsense)
+    assert torch.equal(supernet(images, archs, [1, 2]), supernet(images, archs, torch.tensor([1, 2])))
     with pytest.raises(UserError, match=r"expected images \[batch, 3, 16, 16\], found \[2, 3, 16, 17\]"):
         supernet(torch.zeros(2, 3, 16, 17), archs[0])
     with pytest.raises(UserError, match="unknown execution"):

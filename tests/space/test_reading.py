@@ -45,6 +45,10 @@ def test_the_text_that_the_others_break_is_right() -> None:
     assert space.constants.attention_scale == 64**-0.5 and space.constants.drop_path_depth == 13
 
 
+STAGE_BLOCK = {"heads": [1], "mlp_width": [8]}
+KEPT_BLOCK = {"kept": [True], **STAGE_BLOCK}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -121,6 +125,23 @@ def test_blocks_without_a_depth() -> None:
         toy("anywhere", {"blocks": {"repeat": 10**9, "kept": [False, True], "op": [0]}})
     with pytest.raises(ConfigError, match="choice 1 is not true or false"):
         toy("anywhere", {"blocks": {"repeat": 2, "kept": [1], "op": [0]}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stages": []}, "dimensions.stages: is an empty list: give one mapping for each"),
+        ({"stages": [{"width": [8], "blocks": []}]}, "stages.0.blocks: is an empty list: .* or depth: .0. for none"),
+        (
+            {"stages": [{"width": [8], "depth": [1], "blocks": STAGE_BLOCK}, {"width": [8], "blocks": [KEPT_BLOCK]}]},
+            "'stages.0.depth': blocks run by depth or by kept, in all stages alike",
+        ),
+    ],
+)
+def test_a_mistake_in_stages_is_named(changes: dict[str, Any], message: str) -> None:
+    definition = load_space("digits/vit_resnas").to_dict()
+    with pytest.raises(ConfigError, match=message):
+        Space.from_dict({**definition, "dimensions": changes})
 
 
 def test_a_depth_without_blocks_has_none() -> None:

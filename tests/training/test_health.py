@@ -66,15 +66,15 @@ def test_the_second_breakdown_stops_with_a_verdict(tmp_path: Path) -> None:
 
 def test_collapsed_probes_roll_back() -> None:
     settings = recipe(epochs=26, lr=2e-2, warmup_epochs=2)
-    state = train_loop(SPACE, few(), plan(), settings, build=breaking({3 * 24 + 1}, "dead"))
+    state = train_loop(SPACE, few(search=200), plan(), settings, build=breaking({3 * 24 + 1}, "dead"))
     events = [entry for entry in state.history if "event" in entry]
     assert len(events) == 1
     assert "epoch 25" in events[0]["event"] and "probe subnets collapsed" in events[0]["event"]
     assert state.epoch == 26 and state.rollbacks == 1
 
 
-def row(role: str, accuracy: float, loss: float = 1.0) -> dict[str, Any]:
-    return {"role": role, "accuracy": accuracy, "loss": loss}
+def row(role: str, accuracy: float, loss: float = 1.0, images: int = 1000) -> dict[str, Any]:
+    return {"role": role, "accuracy": accuracy, "loss": loss, "images": images}
 
 
 def test_verdict() -> None:
@@ -85,6 +85,13 @@ def test_verdict() -> None:
     low = [row("smallest", 0.2), row("median", 0.2), row("largest", 0.2)]  # never far from chance: not a collapse
     assert verdict([row(r["role"], 0.1) for r in low], low, 0.1) is None
     assert "loss nan" in str(verdict([row("largest", 0.1, float("nan"))], [], 0.1))
+
+
+def test_on_few_images_a_fall_may_be_luck() -> None:
+    """11 of 20 images, then 6: two standard errors. A fall from all to few of them is none."""
+    for images, best, now, broken in ((20, 0.55, 0.3, False), (2000, 0.55, 0.3, True), (20, 1.0, 0.35, True)):
+        before = [row("largest", best, images=images)]
+        assert bool(verdict([row("largest", now, images=images)], before, 0.35)) == broken
 
 
 def test_probes_are_the_extremes_and_quartiles() -> None:

@@ -148,8 +148,10 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
         side = round((state["pos_embed"].shape[1] - 1) ** 0.5)
         channels = state["patch_embed.conv1.conv.weight"].shape[1]
         classes = state["cls_head.weight"].shape[0]
-    except (KeyError, IndexError) as error:
+    except KeyError as error:
         raise UserError(f"not a ViT-ResNAS checkpoint: it lacks {error}") from error
+    except IndexError as error:
+        raise UserError("not a ViT-ResNAS checkpoint: its pos_embed or a weight is a single number") from error
     for name in (*SUPERNETS, *NETWORKS):
         space = load_space(name) if name in SUPERNETS else _alone(name)
         try:
