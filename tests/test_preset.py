@@ -192,15 +192,18 @@ def test_a_reference_that_the_recipe_cannot_train_is_told_before_the_training() 
     check_later(load_preset("digits/preset_vit_resnas"), load_space("digits/vit_resnas"))
 
 
-def test_nasvit_preset_has_the_releases_settings() -> None:
+def test_nasvit_and_alphanet_presets_are_the_released_procedures() -> None:
     preset = load_preset("nasvit")
-    recipe = preset.recipe
+    recipe, gradients = preset.recipe, preset.plan.gradients
     assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (400, 1024, "adamw", 0)
-    factor = recipe.batch_size / 512
-    assert recipe.effective_lr == pytest.approx(3e-4 * factor)
-    assert (recipe.warmup_lr, recipe.min_lr) == pytest.approx((5e-7 * factor, 5e-6 * factor))
-    assert (recipe.clip_grad, recipe.ema, recipe.mixup, recipe.cutmix) == (1.0, 0.99985, 0.01, 0.01)
+    assert (recipe.lr, recipe.lr_base_batch, recipe.warmup_lr, recipe.min_lr) == (3e-4, 512, 5e-7, 5e-6)
+    assert (recipe.scale_all_lrs, recipe.ema, recipe.mixup, recipe.cutmix) == (True, 0.99985, 0.01, 0.01)
+    assert gradients.model_extra == {"form": "released", "start": 0.2525, "clip_subnets": 1.0}
     check_later(preset, load_space(preset.space))
-    changed = override(preset, {"space": "alphanet/cnn"})
-    check_later(changed, load_space(changed.space))
+    alphanet = load_preset("alphanet")
+    recipe = alphanet.recipe
+    assert (recipe.epochs, recipe.opt, recipe.weight_decay, recipe.clip_mode) == (360, "sgd", 1e-5, "value")
+    assert recipe.effective_lr == pytest.approx(0.8)
+    assert (recipe.dropout, recipe.drop_path, recipe.drop_for) == (0.2, 0.2, "largest")
+    check_later(alphanet, load_space(alphanet.space))
     check_later(load_preset("digits/preset_nasvit"), load_space("digits/nasvit"))

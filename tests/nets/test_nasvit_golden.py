@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from nasvit_golden import arch_of, golden, golden_space
+from nasvit_golden import DATA, arch_of, golden, golden_space
 from torch import Tensor
 
 from raynas.nets.calibration import calibrate
 from raynas.nets.hybrid.checkpoint import Layout, read_nasvit
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
+from raynas.training.gradients import LARGEST, SUBNETS, Gradients
+from raynas.training.projection import Project
 
 ABOUT, ARRAYS, WEIGHTS = golden()
 SPACE = golden_space(ABOUT)
@@ -52,35 +55,40 @@ def surrogate(logits: Tensor, teacher: Tensor) -> Tensor:
     return torch.where(left > right, -(q * (0.5 - u) * log_q).sum(1), -(p * log_q).sum(1)).mean()
 
 
-def test_gradients_of_a_sandwich_step() -> None:
-    """Losses of four subnets (one of them in no other golden datum), and the norm of every tensor's gradients."""
-    expected = ABOUT["sandwich"]
-    network = supernet().train()
+def test_a_whole_sandwich_step() -> None:
+    """Losses of four subnets (one of them in no other golden datum), their gradients, and what projection makes of it.
+
+    By tensor of the release: what tables are cropped of on reading has no gradient.
+    """
+    expected, steps = ABOUT["sandwich"], np.load(DATA / "nasvit_sandwich_step.npz")
+    network, layout = supernet().train(), Layout(SPACE)
+    names = [name for name, _ in network.named_parameters()]
     logits = network(IMAGES, ARCHS["largest"])
     loss = -(ARRAYS["soft_target"] * logits.log_softmax(1)).sum(1).mean()
-    loss.backward()
-    assert loss.item() == pytest.approx(expected["loss_max_softCE"], abs=1e-12)
-    of_largest = gradient_norms(network)
-    network.zero_grad()
     losses = [
         surrogate(network(IMAGES, ARCHS[name]), logits.detach()) for name in ("smallest", "sub_a_res80", "sub_b_res96")
     ]
-    torch.stack(losses).sum().backward()
+    assert loss.item() == pytest.approx(expected["loss_max_softCE"], abs=1e-12)
     assert [each.item() for each in losses] == pytest.approx(expected["kd_losses_min_a_b"], abs=1e-12)
-    of_others = gradient_norms(network)
-    total = expected["sub_grad_norm_before_clip"]
-    assert sum(norm**2 for norm in of_others.values()) ** 0.5 == pytest.approx(total, rel=1e-9)
-    assert expected["gradient_norms"].keys() - of_others.keys() - of_largest.keys() == Layout(SPACE).idle
-    for name, (largest, others) in expected["gradient_norms"].items():
-        assert of_largest.get(name, 0) == pytest.approx(largest, rel=1e-5, abs=1e-9), name
-        assert of_others.get(name, 0) / total == pytest.approx(others, rel=1e-5, abs=1e-9), name
-
-
-def gradient_norms(network: Supernet) -> dict[str, float]:
-    """By released names. What tables are cropped of on reading has no gradient."""
-    sources = Layout(SPACE).sources
-    parameters = network.named_parameters()
-    return {sources[name]: float(each.grad.norm()) for name, each in parameters if each.grad is not None}
+    parameters = list(network.parameters())
+    sets: dict[str, Gradients] = {
+        role: list(torch.autograd.grad(of, parameters, allow_unused=True))
+        for role, of in ((LARGEST, loss), (SUBNETS, torch.stack(losses).sum()))
+    }
+    total = torch.stack([each.norm() for each in sets[SUBNETS] if each is not None]).norm()
+    assert total.item() == pytest.approx(expected["sub_grad_norm_before_clip"], rel=1e-9)
+    combined = Project(form="released", clip_subnets=1.0).combine(sets, names, done=1.0)
+    released = {str(name): index for index, name in enumerate(steps["names"])}
+    assert released.keys() - set(layout.sources.values()) == layout.idle
+    for index, name in enumerate(names):
+        row = released[layout.sources[name]]
+        for norms, gradient in (
+            (steps["g_sup_norm"], sets[LARGEST][index]),
+            (steps["g_sub_norm"] * total.item(), sets[SUBNETS][index]),
+            (steps["final_projected_norm"], combined[index]),
+        ):
+            norm = 0.0 if gradient is None else gradient.norm().item()
+            assert norm == pytest.approx(norms[row], rel=1e-6, abs=1e-12), name
 
 
 def test_each_released_semantic_shows() -> None:

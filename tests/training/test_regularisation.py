@@ -41,7 +41,7 @@ def test_who_is_dropped(drop_for: str, others: float) -> None:
     assert all(entry == (False, path, others) for entry in seen[3:] if not entry[0])
 
 
-@pytest.mark.parametrize("name", ["digits/vit", "digits/twins", "digits/vit_resnas"])
+@pytest.mark.parametrize("name", ["digits/vit", "digits/twins", "digits/vit_resnas", "digits/nasvit"])
 def test_features_before_the_classifier_are_dropped(name: str) -> None:
     model = build_supernet(load_space(name))
     features: list[Tensor] = []

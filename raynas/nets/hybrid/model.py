@@ -99,7 +99,7 @@ class HybridSupernet(Supernet):
         wide, mixed = self._head_shape(arch, width, side)
         x = F.silu(self.widen(x, width, wide)).mean((2, 3), keepdim=True)
         x = F.silu(self.mix(x, wide, mixed)).flatten(1)
-        return self.head(x, mixed, Channels.first(self.space.classes))
+        return self.head(self.drop_features(x), mixed, Channels.first(self.space.classes))
 
     @property
     def token_grid(self) -> tuple[int, int]:
