@@ -192,18 +192,17 @@ def test_a_reference_that_the_recipe_cannot_train_is_told_before_the_training() 
     check_later(load_preset("digits/preset_vit_resnas"), load_space("digits/vit_resnas"))
 
 
-def test_nasvit_and_alphanet_presets_are_the_released_procedures() -> None:
-    preset = load_preset("nasvit")
-    recipe, gradients = preset.recipe, preset.plan.gradients
+def test_nasvit_and_alphanet_presets_have_their_settings() -> None:
+    released, paper, alphanet = map(load_preset, ("nasvit/preset_released", "nasvit/preset_paper", "alphanet"))
+    recipe = released.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (400, 1024, "adamw", 0)
-    assert (recipe.lr, recipe.lr_base_batch, recipe.warmup_lr, recipe.min_lr) == (3e-4, 512, 5e-7, 5e-6)
-    assert (recipe.scale_all_lrs, recipe.ema, recipe.mixup, recipe.cutmix) == (True, 0.99985, 0.01, 0.01)
-    assert gradients.model_extra == {"form": "released", "start": 0.2525, "clip_subnets": 1.0}
-    check_later(preset, load_space(preset.space))
-    alphanet = load_preset("alphanet")
-    recipe = alphanet.recipe
-    assert (recipe.epochs, recipe.opt, recipe.weight_decay, recipe.clip_mode) == (360, "sgd", 1e-5, "value")
-    assert recipe.effective_lr == pytest.approx(0.8)
-    assert (recipe.dropout, recipe.drop_path, recipe.drop_for) == (0.2, 0.2, "largest")
-    check_later(alphanet, load_space(alphanet.space))
-    check_later(load_preset("digits/preset_nasvit"), load_space("digits/nasvit"))
+    rates = [recipe.effective_lr, *map(recipe.scaled_lr, (recipe.warmup_lr, recipe.min_lr))]
+    assert rates == pytest.approx([2 * 3e-4, 2 * 5e-7, 2 * 5e-6])
+    assert (recipe.clip_grad, recipe.ema, recipe.mixup, recipe.cutmix) == (None, 0.99985, 0.01, 0.01)
+    assert recipe.teachers is not None and len(recipe.teachers.models) == 2 and recipe.teachers.sharpen == 5
+    begins = released.plan.gradients.options["start"] * recipe.epochs
+    assert 100 < begins <= 101 and released.plan.gradients.options["clip_subnets"] == 1  # on from epoch 101, from 0
+    assert (paper.recipe.epochs, paper.plan.gradients.options["unit"], paper.recipe.mixes) == (360, "model", False)
+    assert alphanet.recipe.effective_lr == pytest.approx(0.8) and alphanet.recipe.clip_mode == "value"
+    for preset in (released, paper, alphanet, load_preset("digits/preset_nasvit")):
+        check_later(preset, load_space(preset.space))
