@@ -23,7 +23,13 @@ from raynas.space.load import describes_arch
 from raynas.timm_weights import load_timm
 from raynas.training.inputs import resolve_data
 
-SYSTEMS = ("autoformer", "vit-resnas", "nasvit", "timm")
+SYSTEMS = {
+    "autoformer": "autoformer/preset",
+    "vit-resnas": "vit_resnas/preset",
+    "nasvit": "nasvit/preset_released",
+    "timm": "timm/preset",
+}
+"""Whose checkpoints are read, with the preset that says how to search and retrain them."""
 
 TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
@@ -72,7 +78,7 @@ def import_supernet(
         if weights_file is not None:
             raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
         found, weights = _reader(system)(checkpoint, None if space is None else _space_of(space))
-    preset = (preset or load_preset(f"{system.replace('-', '_')}/preset")).model_copy(update={"data": images_config})
+    preset = (preset or load_preset(SYSTEMS[system])).model_copy(update={"data": images_config})
     preset = preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     if images.classes != found.classes:

@@ -15,6 +15,7 @@ PACKAGE = Path(raynas.__file__).parent
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
+    "board": set(),
     "cluster": set(),
     "statistics": set(),
     "space": set(),
