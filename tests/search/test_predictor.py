@@ -22,7 +22,9 @@ from raynas.space import Arch, Codes, Space, load_space
 
 BOTH: dict[str, Direction] = {"accuracy": "max", "macs": "min"}
 EVOLUTION = {"initial": 200, "parents": 60, "mutations": 40, "crossovers": 40, "generations": 20}
-SMALL: dict[str, Any] = {"samples": 30, "held_out": 15, "verify": 60, "evolution": EVOLUTION}
+SHORT = {"initial": 80, "parents": 20, "mutations": 10, "crossovers": 10, "generations": 2}
+LONG: dict[str, Any] = {"samples": 30, "held_out": 15, "verify": 60, "evolution": EVOLUTION}
+SMALL: dict[str, Any] = {**LONG, "evolution": SHORT}
 
 
 def liar(space: Space, codes: Codes, values: np.ndarray, seed: int) -> Callable[[Codes], np.ndarray]:
@@ -39,7 +41,7 @@ def noise(arch: Arch) -> float:
 def test_finds_the_true_front_by_a_perfect_predictor(medium: Space) -> None:
     """Of 4,662 archs 90 are scored, 1,800 predicted."""
     true = front_of(list(medium.enumerate()))
-    search = PredictorEvolution(medium, BOTH, predictor=oracle, **SMALL)
+    search = PredictorEvolution(medium, BOTH, predictor=oracle, **LONG)
     drive(search)
     assert search.evaluations == 90 and set(search.best()) == true  # type: ignore[arg-type]
     assert len(true) > 30
@@ -47,7 +49,7 @@ def test_finds_the_true_front_by_a_perfect_predictor(medium: Space) -> None:
 
 def test_the_forest_finds_more_of_it_than_random_archs_do(medium: Space) -> None:
     true = front_of(list(medium.enumerate()))
-    search = PredictorEvolution(medium, BOTH, **{**SMALL, "samples": 200, "held_out": 100})
+    search = PredictorEvolution(medium, BOTH, **{**LONG, "samples": 200, "held_out": 100})
     drive(search)
     by_generation = [{row.arch for row in search.history if row.generation == g} & true for g in (0, 1)]
     assert len(by_generation[0]) < 10 < len(by_generation[1])
@@ -96,10 +98,10 @@ def test_one_objective_and_buckets(medium: Space) -> None:
     archs = list(medium.enumerate())
     macs = cost(medium, archs)["macs"]
     high = float(np.quantile(macs, 0.5))
-    search = PredictorEvolution(medium, constraints={"macs": (None, high)}, predictor=oracle, **SMALL)
+    search = PredictorEvolution(medium, constraints={"macs": (None, high)}, predictor=oracle, **LONG)
     drive(search)
     assert search.best() == max((arch for arch, size in zip(archs, macs, strict=True) if size <= high), key=accuracy)
-    evolution = {**EVOLUTION, "buckets": {"macs": 1e5}, "parents": None}
+    evolution = {**SHORT, "buckets": {"macs": 1e5}, "parents": None}
     search = PredictorEvolution(medium, BOTH, predictor=oracle, **{**SMALL, "verify": 12, "evolution": evolution})
     drive(search)
     buckets = Counter(round(cost(medium, [arch])["macs"][0] / 1e5) for arch in search.predictions)
@@ -114,7 +116,7 @@ def test_a_measured_cost_takes_the_place_of_macs(medium: Space) -> None:
 
     directions: dict[str, Direction] = {"accuracy": "max", "latency": "min"}
     search = PredictorEvolution(
-        medium, directions, {"latency": (None, 0.8)}, predictor=oracle, costs={"latency": ms}, **SMALL
+        medium, directions, {"latency": (None, 0.8)}, predictor=oracle, costs={"latency": ms}, **LONG
     )
     asked = drive(search)
     assert ms(medium.encode(asked)).max() <= 0.8

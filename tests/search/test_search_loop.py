@@ -18,7 +18,13 @@ SEARCHES: dict[str, Any] = {
     "evolution": lambda space: Evolution(space, evaluations=70, population=20, mutations=10, crossovers=10),
     "nsga2": lambda space: NSGA2(space, {"accuracy": "max", "macs": "min"}, evaluations=70, population=20),
     "predictor": lambda space: PredictorEvolution(
-        space, evaluations=70, samples=20, held_out=10, verify=30, predictor=oracle, evolution={"generations": 2}
+        space,
+        evaluations=70,
+        samples=20,
+        held_out=10,
+        verify=30,
+        predictor=oracle,
+        evolution={"initial": 40, "mutations": 10, "crossovers": 10, "generations": 2},
     ),
 }
 
