@@ -83,7 +83,8 @@ def test_every_bucket_is_as_likely_where_odds_are_equal() -> None:
     assert spread.max() > uniform.max()
 
 
-def test_it_trains_and_counts_what_it_costs() -> None:
+def test_it_trains_and_counts_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raynas.training.inputs._PATIENCE_S", 0)
     option = {"bucket": {"macs": WIDTH}, "candidates": 4, "choose": "worst"}
     attentive, plainly = plan({"name": "single_path", "attentive": option}), plan("single_path")
     history = train_loop(SPACE, few(), attentive, recipe(epochs=1, warmup_epochs=0)).history

@@ -128,7 +128,7 @@ class Killed(Exception):
 
 
 class Dying(LocalContext):
-    """Dies with its second checkpoint, within the first epoch's end."""
+    """Dies with its second checkpoint, at the end of the first epoch."""
 
     def save(self, state: State, score: float) -> None:
         super().save(state, score)
@@ -149,19 +149,20 @@ def test_resumed_with_teachers_equals_uninterrupted(
         return logits(self, images, statistics)
 
     settings = recipe(
-        teachers={"models": [resnet]}, augment=augment, checkpoints={"every_steps": 2}, accumulate=2, batch_size=30
-    )
+        epochs=2, teachers={"models": [resnet]}, augment=augment, checkpoints={"every_steps": 1}, accumulate=2,
+        batch_size=30, health={"probe_every": 2},
+    )  # fmt: skip
     monkeypatch.setattr(Teacher, "logits", counting)
-    whole = train_loop(SPACE, few(), plan("sandwich"), settings)
-    assert sum(asked) == 1 + (3 * 90 if augment else 96)  # once to try it; 90 of the images fill an epoch's steps
+    whole = train_loop(SPACE, few(62), plan(), settings)
+    assert sum(asked) == 1 + (2 * 60 if augment else 62)  # once to try it; 60 of the images fill an epoch's steps
     with pytest.raises(Killed):
-        train_loop(SPACE, few(), plan("sandwich"), settings, Dying(tmp_path))
+        train_loop(SPACE, few(62), plan(), settings, Dying(tmp_path))
     torch.manual_seed(99)
-    resumed = train_loop(SPACE, few(), plan("sandwich"), settings, LocalContext(tmp_path))
+    resumed = train_loop(SPACE, few(62), plan(), settings, LocalContext(tmp_path))
     assert same(resumed.weights, whole.weights)
     if not augment:
         monkeypatch.setattr("raynas.training.teachers.CACHED_UP_TO", 0)
-        fresh = train_loop(SPACE, few(), plan("sandwich"), settings)
+        fresh = train_loop(SPACE, few(62), plan(), settings)
         for name in whole.weights:
             torch.testing.assert_close(fresh.weights[name], whole.weights[name], rtol=1e-4, atol=1e-5)
 
