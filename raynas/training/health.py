@@ -95,7 +95,7 @@ def score_probes(
     probes: Sequence[Probe],
     images: ProbeImages,
     context: LocalContext,
-    around: Callable[[], AbstractContextManager[Any]],
+    autocast: Callable[[], AbstractContextManager[Any]],
 ) -> list[dict[str, Any]]:
     """Accuracy and mean cross-entropy of every probe, over the images of all ranks: one row each, by role."""
     device = context.device
@@ -103,7 +103,7 @@ def score_probes(
     was_training = model.training
     model.eval()
     statistics: dict[Arch, dict[str, Any]] = {}
-    with torch.no_grad(), around():
+    with torch.no_grad(), autocast():
         if wants_calibration(model):
             batches = normalise(images.training.to(device), images.data).tensor_split(4)
             statistics = {p.arch: {"statistics": calibrate(cast(Supernet, model), p.arch, batches)} for p in probes}

@@ -6,8 +6,8 @@ Whatever lies outside (ranks, sums over them, checkpoints, progress) comes in th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from raynas.training.sorting import sort_channels
 from raynas.training.state import TrainingState
 from raynas.training.step import Step, train_step
 from raynas.training.streams import derive
-from raynas.training.sync_batchnorm import SyncBatchNorm
+from raynas.training.sync_batchnorm import over_workers
 from raynas.training.teachers import load_teachers
 
 ROLLBACKS = 1  # after so many, the next breakdown ends training
@@ -98,6 +98,7 @@ def train_loop(
 
     loader = load_images()
     check_pairs(recipe, loader.batch_size)
+    autocast = _autocast(recipe, context.device)
     schedule = build_schedule(recipe, state.optimizer, len(loader))
     step = Step(
         space=space,
@@ -108,7 +109,7 @@ def train_loop(
         policy=plan.build_gradients(),
         mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
         teachers=teachers,
-        around=_around_passes(recipe, context),
+        around=autocast if not recipe.sync_batchnorm or context.world_size == 1 else over_workers(autocast),
     )
     probes = choose_probes(space, recipe.seed)
     probe_images = ProbeImages(data, recipe.health.probe_images, recipe.seed, context)
@@ -121,7 +122,7 @@ def train_loop(
         if context.rank == 0 and state.step:
             context.event({"kind": "message", "text": f"  going on after epoch {state.epoch}, step {state.step:,}"})
     if teachers is not None and state.epoch < recipe.epochs:
-        teachers.remember(recipe, loader, context, step.around)
+        teachers.remember(recipe, loader, context, autocast)
     check_ranks_agree(context, model)
     good = state.capture(context)
     progress = Events(state, len(loader), context)
@@ -137,7 +138,7 @@ def train_loop(
                 average_buffers(context, network)
             entry = end_epoch(state, loader, context)
             if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
-                rows = score_probes(model, probes, probe_images, context, step.around)
+                rows = score_probes(model, probes, probe_images, context, autocast)
                 earlier = [row for old in state.history for row in old.get("probes", ())]
                 entry["probes"] = rows
                 if (broken := verdict(rows, earlier, probe_images.chance)) is not None:
@@ -241,20 +242,10 @@ def _ema(recipe: Recipe, model: nn.Module) -> Any:
     return ModelEmaV3(model, decay=recipe.ema)
 
 
-def _around_passes(recipe: Recipe, context: LocalContext) -> Callable[[], AbstractContextManager[Any]]:
-    """What every forward pass runs within: autocast, and batch norms over all workers."""
-    device = context.device.type
-    if recipe.amp == "fp16" and device == "cpu":
+def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    if recipe.amp == "none":
+        return nullcontext
+    if recipe.amp == "fp16" and device.type == "cpu":
         raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
-    dtype = torch.float16 if recipe.amp == "fp16" else torch.bfloat16
-
-    @contextmanager
-    def around() -> Iterator[None]:
-        with ExitStack() as stack:
-            if recipe.amp != "none":
-                stack.enter_context(torch.autocast(device, dtype))
-            if recipe.sync_batchnorm and context.world_size > 1:
-                stack.enter_context(SyncBatchNorm())
-            yield
-
-    return around
+    dtype = torch.bfloat16 if recipe.amp == "bf16" else torch.float16
+    return lambda: torch.autocast(device.type, dtype)

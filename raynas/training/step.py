@@ -98,7 +98,8 @@ def micro_batches(step: Step, images: Tensor, labels: Tensor, indices: Tensor) -
     for image, label, index in zip(*pieces, strict=True):
         mixed, targets = step.mixer(image, label)
         if step.teachers is not None:
-            targets = step.teachers.blend(mixed, targets, index)
+            with step.around():
+                targets = step.teachers.blend(mixed, targets, index)
         batches.append((mixed, targets))
     return batches
 

@@ -6,7 +6,8 @@ batch norms call, sliced ones included, and works wherever workers can add up te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,17 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+
+def over_workers(passes: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
+    """What training passes run within, such as autocast, with batch norms over all workers."""
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        with passes(), SyncBatchNorm():
+            yield
+
+    return around
 
 
 class SyncBatchNorm(TorchFunctionMode):

@@ -111,7 +111,7 @@ class Teachers:
         recipe: Recipe,
         loader: TrainLoader,
         context: LocalContext,
-        around: Callable[[], AbstractContextManager[Any]],
+        autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         """Ask once about every training image, where every epoch shows the same and there is room for the answers.
 
@@ -124,7 +124,7 @@ class Teachers:
             context.event({"kind": "message", "text": f"  asking the teachers about {images:,} images, once for all"})
         table = torch.zeros(images, classes, device=context.device)
         for indices, (pictures, _) in loader.in_order(CACHE_BATCH):
-            with around():
+            with autocast():
                 table[indices.to(table.device)] = self.probabilities(pictures.to(context.device))
         context.all_reduce(table)
         self._table = table
