@@ -1,0 +1,1 @@
+"""Loops around whole runs: the evolution of a search space."""
