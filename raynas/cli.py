@@ -28,6 +28,7 @@ from raynas.verbs import (
     cost,
     demo,
     evaluate,
+    evolve_space,
     export,
     import_,
     pipeline,
@@ -188,6 +189,28 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--parallel", type=_positive, metavar="N", help=text)
     this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
+    _set(this)
+
+    this = _verb(
+        verbs,
+        "evolve-space",
+        evolve_space,
+        "search the search space: measure it by a supernet, move its choices, again and again (S3)",
+        "raynas evolve-space digits/preset_evolution --run runs/e\n"
+        "  raynas evolve-space digits/preset_evolution --run runs/f --try space_evolution.tau=[0.2,0.4]",
+    )
+    this.add_argument("preset", help="a shipped preset, or a YAML file; its space is the initial one")
+    this.add_argument("--run", required=True, metavar="DIR", help="run directory: a path, or a URI such as s3://...")
+    _data(this)
+    text = "values of the preset to try side by side, as a list; repeatable: all combinations"
+    this.add_argument("--try", dest="values", action="append", default=[], metavar="KEY=[...]", help=text)
+    text = "let Optuna suggest N of the combinations, one after the other (default: all of them)"
+    this.add_argument("--trials", type=_positive, metavar="N", help=text)
+    text = "trials side by side (default: as many as there is room for)"
+    this.add_argument("--at-a-time", type=_positive, metavar="N", help=text)
+    this.add_argument("--workers", type=_positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
+    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: in the trial")
+    this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
     _set(this)
 
     this = _verb(verbs, "evaluate", evaluate, "measure finished networks on the test split", "raynas evaluate runs/a")

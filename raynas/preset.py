@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from raynas.config import Config, Document, Seed, parse_yaml, read_yaml, shown, validate
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import UserError, reason
+from raynas.outer.config import SpaceEvolutionConfig
 from raynas.search.config import TIMED, SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
 from raynas.training.plan import Plan
@@ -72,6 +73,7 @@ class Preset(Config):
         calibration: of subnets' batch norms, in families that have them.
         search: which search, and its budget and constraints.
         retrain: how the winner is trained.
+        space_evolution: how the space itself is searched (`raynas evolve-space`).
         reference: an arch (shipped name or path) that reports compare with, scaled to the winner's MACs.
     """
 
@@ -82,6 +84,7 @@ class Preset(Config):
     calibration: CalibrationConfig = CalibrationConfig()
     search: SearchConfig = SearchConfig()
     retrain: RetrainConfig = RetrainConfig()
+    space_evolution: SpaceEvolutionConfig = SpaceEvolutionConfig()
     reference: str | None = None
 
     @model_validator(mode="after")

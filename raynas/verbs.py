@@ -104,6 +104,37 @@ def rank(options: argparse.Namespace) -> None:
         print(line)
 
 
+def evolve_space(options: argparse.Namespace) -> None:
+    """Search the search space."""
+    from raynas.heartbeat import heartbeat
+    from raynas.outer.trials import run_trials
+    from raynas.preset import parse_overrides
+
+    preset, run_dir = _preset(options.preset, options), _run_to_make(options.run)
+    values = parse_overrides(options.values)
+    for key, listed in values.items():
+        if not isinstance(listed, list) or not listed:
+            raise UserError(f"--try {key}: give a list of values, such as {key}=[0.2,0.4]")
+    with heartbeat("evolving the space"):
+        found = run_trials(
+            preset,
+            run_dir,
+            values,
+            options.trials,
+            options.workers,
+            options.replicas,
+            gpus=1 if options.gpu else 0,
+            at_a_time=options.at_a_time,
+        )
+    print(f"{'lowest E-T error':>16}  {'space':<40} tried")
+    for trial in found:
+        space = f"{trial.run.name}/spaces/{trial.best.index}.yaml"
+        tried = ", ".join(f"{key}={value}" for key, value in trial.values.items())
+        print(f"{trial.best.quality.error:>16.2%}  {space:<40} {tried or '-'}")
+    folder = f"{found[0].run.name}/iterations/{found[0].best.index}"
+    print(f"Next: raynas search {shlex.quote(folder)}")
+
+
 def evaluate(options: argparse.Namespace) -> None:
     """Measure finished networks on the test split."""
     from raynas.evaluate import evaluate as evaluate_networks

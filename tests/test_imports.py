@@ -29,11 +29,13 @@ LAYERS: dict[str, set[str]] = {
     "search": {"costs", "space"},
     "scoring": {"cluster", "costs", "data", "nets", "results", "space"},
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
-    "preset": {"data", "search", "space", "training"},
+    "preset": {"data", "outer", "search", "space", "training"},
     "training": {"board", "cluster", "costs", "data", "nets", "networks", "phases", "preset", "results", "space"}
     | {"timm_weights"},
     # Over a whole search: it times what the search goes by before it, and its candidates after it.
     "timing": {"cluster", "costs", "networks", "phases", "results", "search", "space"},
+    # Over whole runs: it trains, scores and moves on.
+    "outer": {"cluster", "costs", "nets", "phases", "preset", "results", "scoring", "search", "space", "training"},
     "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""

@@ -38,7 +38,8 @@ class SpaceEvolutionConfig(Config):
         confidence: an axis moves only if at least this share of the bootstrap resamples of the subnets moves it the
             same way; 0 always moves it, as the paper does.
         fewest: choices that fewer scored subnets have are left out of the line.
-        largest: no space may hold more archs: the least sure moves are taken back; None for no limit.
+        largest: no space may hold more archs: of the moves the surest are made that fit; None for no
+            limit.
         warm_start: each supernet begins with the weights of the one before that both hold.
         seed: of the scored subnets and the resamples.
     """

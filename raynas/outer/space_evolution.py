@@ -19,7 +19,7 @@ from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.explain import explain, heading
 from raynas.outer.moves import measure_space, moved_axes
 from raynas.outer.record import Iteration, read_iterations, read_scores, score_rows, space_file, write_iteration
-from raynas.outer.update import next_space
+from raynas.outer.update import Limits, next_space
 from raynas.results import RunDir
 from raynas.search import RandomSearch
 from raynas.space import Arch, Space
@@ -67,12 +67,8 @@ def evolve_space(
         RunDirError: the run directory began with other settings, or is in use.
         UserError: a space has fewer than two archs that could be scored.
     """
-    check_steps(space, config.steps, config.blocks)
-    if config.largest is not None and space.cardinality() > config.largest:
-        count = shown_count(space.cardinality())
-        raise ConfigError(f"largest: {space.name} itself holds {count} archs, more than {config.largest:,.0f}")
     bounds = dict(constraints or {})
-    _sampler(space, bounds, config, 0)  # refuses what nothing meets
+    check_evolution(space, config, bounds)
     settings = {"space": space.to_dict(), "constraints": bounds, **(about or {}), "settings": config}
     with run.lock():
         run.begin("space_evolution", settings)
@@ -102,6 +98,15 @@ def evolve_space(
     return found
 
 
+def check_evolution(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str, Bounds]) -> None:
+    """Refuse settings that an evolution could not begin with; see `evolve_space`."""
+    check_steps(space, config.steps, config.blocks)
+    if config.largest is not None and space.cardinality() > config.largest:
+        count = shown_count(space.cardinality())
+        raise ConfigError(f"largest: {space.name} itself holds {count} archs, more than {config.largest:,.0f}")
+    _sampler(space, constraints, config, 0)
+
+
 def _iterate(
     run: RunDir,
     index: int,
@@ -121,12 +126,14 @@ def _iterate(
         known = {arch.id: accuracy for arch, accuracy in zip(archs, accuracies, strict=True)}
     good = [arch for arch in archs if known[arch.id] is not None]
     if len(good) < _LEAST:
-        raise UserError(f"space {space.name}: {len(good)} of {len(archs)} subnets could be scored: too few to measure it")
+        raise UserError(
+            f"space {space.name}: {len(good)} of {len(archs)} subnets could be scored: too few to measure it"
+        )
     errors = np.array([1 - known[arch.id] for arch in good])
     rng = np.random.default_rng([config.seed, index])
     whole, moves = measure_space(space, space.encode(good), errors, config, rng)
     root = (before[0] if before else space).name
-    moved, made = next_space(space, moves, f"{root}.{index + 1}", config.largest)
+    moved, made = next_space(space, moves, f"{root}.{index + 1}", Limits(config.largest, bounds))
     ended = None
     if not moved_axes(made):
         ended = "no axis moves"
@@ -134,11 +141,13 @@ def _iterate(
         ended = f"the next space would be that of iteration {seen} again"
     elif index + 1 == config.iterations:
         ended = "it was the last iteration; what moves is where the next one would have gone"
-    else:
+    elif bounds:
         try:
-            _sampler(moved, bounds, config, index + 1)
+            count = len(_archs(moved, bounds, config, index + 1))
         except InfeasibleError as error:
             ended = f"nothing in the next space meets the constraints: {error}"
+        else:
+            ended = None if count >= _LEAST else f"only {count} arch of the next space meets the constraints"
     costs, best = cost(space, good), int(errors.argmin())
     about_best = {"best": good[best].id, "best_error": float(errors[best])}
     about_best |= {f"best_{name}": int(costs[name][best]) for name in ("macs", "params")}
@@ -153,9 +162,7 @@ def _place(space: Space, before: Sequence[Space]) -> int | None:
     return next((index for index, each in enumerate(before) if each == space), None)
 
 
-def _archs(
-    space: Space, bounds: Mapping[str, Bounds], config: SpaceEvolutionConfig, index: int
-) -> list[Arch]:
+def _archs(space: Space, bounds: Mapping[str, Bounds], config: SpaceEvolutionConfig, index: int) -> list[Arch]:
     """The sampled archs: all different, each choice equally likely before the constraints."""
     sampler, archs = _sampler(space, bounds, config, index), []
     while asked := sampler.ask(config.archs):

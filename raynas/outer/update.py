@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+from raynas.costs import Bounds, span
+from raynas.costs.constraints import interval
 from raynas.errors import ConfigError
 from raynas.outer.moves import Move, moved_axes
 from raynas.space import Choice, Dimension, Space
@@ -16,8 +20,32 @@ Choices = Mapping[str, tuple[Choice, ...]]
 """By dimension name."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a next space must keep to.
+
+    Attributes:
+        largest: the most archs that it may hold; None for any number.
+        constraints: bounds by cost that some of its archs must meet.
+    """
+
+    largest: float | None = None
+    constraints: Mapping[str, Bounds] = field(default_factory=dict)
+
+    def broken(self, space: Space) -> str | None:
+        """Which limit a space does not keep; None where it keeps all."""
+        if self.largest is not None and (count := space.cardinality()) > self.largest:
+            return f"the space would hold {shown_count(count)} archs, more than {self.largest:,.0f}"
+        for cost, (low, high) in self.constraints.items():
+            least, greatest = span(space)[cost]
+            if (high is not None and least > high) or (low is not None and greatest < low):
+                bounds = interval(-math.inf if low is None else low, math.inf if high is None else high)
+                return f"no arch would have {cost} in {bounds}, but in {interval(least, greatest)}"
+        return None
+
+
 def next_space(
-    space: Space, moves: Sequence[Move], name: str, largest: float | None = None
+    space: Space, moves: Sequence[Move], name: str, limits: Limits | None = None
 ) -> tuple[Space, list[Move]]:
     """The space after some moves.
 
@@ -25,7 +53,7 @@ def next_space(
         space: before them.
         moves: from `measure_space`, one for each axis.
         name: of the next space.
-        largest: the most archs that it may hold.
+        limits: of the next space.
 
     Returns:
         The space (with no move left, the same one under its old name), and the moves as they were made: without
@@ -34,7 +62,7 @@ def next_space(
     wanted = {move.axis: move for move in moves}
     settled = _buildable(space, moved_axes(moves), name)
     wanted.update({move.axis: move for move in settled})
-    wanted.update({move.axis: move for move in _capped(space, moved_axes(settled), name, largest)})
+    wanted.update({move.axis: move for move in _bounded(space, moved_axes(settled), name, limits or Limits())})
     made = [wanted[move.axis] for move in moves]
     going = moved_axes(made)
     return (with_choices(space, _choices(going), name) if going else space), made
@@ -56,9 +84,9 @@ def with_choices(space: Space, choices: Choices, name: str | None = None) -> Spa
         for each in [each for each in listed if each.startswith(prefix)]:
             index, _, leaf = each.removeprefix(prefix).partition(".")
             blocks.setdefault(int(index), {})[leaf] = listed.pop(each)
-        for index in range(most if blocks else 0):
-            block = blocks.get(index, blocks[max(blocks)])
-            listed.update({f"{prefix}{index}.{leaf}": block[leaf] for leaf in block})
+        for place in range(most if blocks else 0):
+            block = blocks.get(place, blocks[max(blocks)])
+            listed.update({f"{prefix}{place}.{leaf}": block[leaf] for leaf in block})
     definition = space.to_dict()
     definition["constants"] = _own_constants(space)
     definition["dimensions"] = write_dimensions(Dimension(each, listed[each]) for each in listed)
@@ -66,27 +94,25 @@ def with_choices(space: Space, choices: Choices, name: str | None = None) -> Spa
     return Space.from_dict(definition, definition["name"])
 
 
+@lru_cache(maxsize=8)
 def _own_constants(space: Space) -> dict[str, Any]:
-    """The constants of a space that are not what the family would fill in by itself."""
-    definition = space.to_dict()
-    constants = definition["constants"]
-    for name in list(constants):
-        without = {other: value for other, value in constants.items() if other != name}
+    """The constants of a space that are not what the family would fill in by itself; not to be changed."""
+    own = space.constants.model_dump(exclude_defaults=True)
+    for name in list(own):
+        without = {other: value for other, value in own.items() if other != name}
         try:
-            same = Space.from_dict({**definition, "constants": without}).constants == space.constants
+            same = Space.from_dict({**space.to_dict(), "constants": without}).constants == space.constants
         except ConfigError:
             same = False
-        if same:
-            constants.pop(name)
-            definition["constants"] = constants
-    return constants
+        own = without if same else own
+    return own
 
 
 def _choices(moves: Iterable[Move]) -> dict[str, tuple[Choice, ...]]:
     return {member: move.after for move in moves for member in move.members}
 
 
-def _problem(space: Space, moves: Iterable[Move], name: str) -> str | None:
+def _unbuildable(space: Space, moves: Iterable[Move], name: str) -> str | None:
     """Why the family cannot build a space after some moves; None where it can."""
     try:
         with_choices(space, _choices(moves), name)
@@ -95,51 +121,48 @@ def _problem(space: Space, moves: Iterable[Move], name: str) -> str | None:
     return None
 
 
-def _buildable(space: Space, moves: list[Move], name: str) -> list[Move]:
-    """The moves so far as the family can build the space after them.
+def _settle(moves: Sequence[Move], problem: Callable[[list[Move]], str | None]) -> tuple[list[Move], list[Move]]:
+    """The moves that can be made together, and the others: the surest first, again and again until no other fits.
 
-    All of them if it can; else one after the other, those first that can be made; of the rest single choices.
+    A width may have to wait until the next stage's has made room for it, a costly move for one that saves.
     """
-    if _problem(space, moves, name) is None:
-        return moves
+    if problem(list(moves)) is None:
+        return list(moves), []
     settled: list[Move] = []
-    waiting, progress = list(moves), True
-    while progress:  # a width may have to wait until the next stage's has made room for it
+    waiting, progress = sorted(moves, key=lambda move: -move.sure), True
+    while progress:
         progress = False
         for move in list(waiting):
-            if _problem(space, [*settled, move], name) is None:
+            if problem([*settled, move]) is None:
                 settled.append(move)
                 waiting.remove(move)
                 progress = True
+    return settled, waiting
+
+
+def _buildable(space: Space, moves: list[Move], name: str) -> list[Move]:
+    """The moves as far as the family can build the space after them; of those that it cannot, single choices."""
+    settled, waiting = _settle(moves, lambda made: _unbuildable(space, made, name))
     for move in waiting:
-        problems = {choice: _problem(space, [*settled, replace(move, after=(choice,))], name) for choice in move.after}
+        tried = {choice: [*settled, replace(move, after=(choice,))] for choice in move.after}
+        problems = {choice: _unbuildable(space, made, name) for choice, made in tried.items()}
         kept = tuple(choice for choice, problem in problems.items() if problem is None)
         notes = tuple(f"{choice:g} removed: {problem}" for choice, problem in problems.items() if problem is not None)
         part = replace(move, after=kept, notes=(*move.notes, *notes))
-        if kept and part.moved and _problem(space, [*settled, part], name) is None:
+        if kept and part.moved and _unbuildable(space, [*settled, part], name) is None:
             settled.append(part)
         else:
             settled.append(part.stays("it stays: the family can build none of the others"))
     return settled
 
 
-def _capped(space: Space, moves: list[Move], name: str, largest: float | None) -> list[Move]:
-    """The moves, the least sure of those that enlarge the space taken back until it is no larger than allowed."""
-    if largest is None:
-        return moves
-    made, left = {move.axis: move for move in moves}, sorted(moves, key=lambda move: move.sure)
+def _bounded(space: Space, moves: list[Move], name: str, limits: Limits) -> list[Move]:
+    """The moves without those that lead out of the limits."""
 
-    def count() -> int:
-        return with_choices(space, _choices(moved_axes(list(made.values()))), name).cardinality()
+    def problem(made: list[Move]) -> str | None:
+        if (why := _unbuildable(space, made, name)) is not None:
+            return why
+        return limits.broken(with_choices(space, _choices(made), name))
 
-    for move in left:
-        before = count()
-        if before <= largest:
-            break
-        note = f"taken back: the space would hold {shown_count(before)} archs, more than {largest:,.0f}"
-        made[move.axis] = move.stays(note)
-        if _problem(space, moved_axes(list(made.values())), name) is not None or count() >= before:
-            made[move.axis] = move
-    if count() > largest:  # each alone is not enough, or not possible without another
-        return [move.stays(f"taken back: no space of at most {largest:,.0f} archs was found") for move in moves]
-    return list(made.values())
+    settled, waiting = _settle(moves, problem)
+    return [*settled, *(move.stays(f"not made: with the surer moves, {problem([*settled, move])}") for move in waiting)]

@@ -119,7 +119,9 @@ class ScorePool(Scorer):
         def start(name: str) -> Any:
             # A lost replica is replaced by the crew, which knows what it was at, and not by Ray.
             options = {"num_cpus": self.threads, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
-            return ray.remote(Replica).options(name=name, **options).remote(name, *shared)
+            # Anywhere in the cluster, even where this process has a placement group, as a trial of Ray Tune has.
+            anywhere = {"name": name, "scheduling_strategy": "DEFAULT"}
+            return ray.remote(Replica).options(**anywhere, **options).remote(name, *shared)
 
         self.crew = Crew(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
         self._finished: list[Outcome] = []

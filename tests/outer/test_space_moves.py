@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from outer_parts import vit
 
+from raynas.costs import cost
 from raynas.errors import ConfigError
 from raynas.outer.axes import Axis, axes_of, check_steps
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.moves import Move, measure_space
 from raynas.outer.quality import et_errors, quality, resamples
-from raynas.outer.update import next_space, with_choices
+from raynas.outer.update import Limits, next_space, with_choices
 from raynas.space import Space, load_space
 
 FOUR = np.array([0.4, 0.1, 0.3, 0.2])
@@ -32,7 +33,9 @@ FOUR = np.array([0.4, 0.1, 0.3, 0.2])
         (3, [0, 2, 2, 0], 0.2, (0.1 + 0.1 + 0.3) / 3),
     ],
 )
-def test_et_error_is_half_the_mean_and_half_the_top_tier(top: float, times: list[int], mean: float, best: float) -> None:
+def test_et_error_is_half_the_mean_and_half_the_top_tier(
+    top: float, times: list[int], mean: float, best: float
+) -> None:
     found = et_errors(FOUR, np.array([times]), top)
     assert [each[0] for each in found] == pytest.approx([mean, best, (mean + best) / 2])
 
@@ -155,6 +158,23 @@ def test_choices_with_too_few_archs_are_left_out_of_the_line() -> None:
     assert not move.moved and "fewer than two choices" in move.notes[0]
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_slopes_of_blocks_are_those_of_the_whole_stage(deep: bool) -> None:
+    """The error falls by 1 point where all blocks have a head more, whatever the number of blocks."""
+    space = vit(depth=[14] if deep else [3, 4, 5], heads=[2, 3, 4])
+    rng = np.random.default_rng(0)
+    codes = space.sample_codes(rng, 1000)
+    heads = np.stack([space.values(codes, f"blocks.{i}.heads") for i in range(max(space["depth"].choices))])
+    errors = 0.3 - 0.01 * heads.sum(0) / (heads > 0).sum(0) + 0.01 * rng.standard_normal(1000)
+    found = {}
+    for blocks in ("most", "any"):
+        config = SpaceEvolutionConfig(blocks=blocks)  # type: ignore[arg-type]
+        _, moves = measure_space(space, codes, errors, config, np.random.default_rng(1))
+        (found[blocks],) = (move for move in moves if move.axis == "blocks.*.heads")
+        assert abs(found[blocks].slope + 1) < 3 * found[blocks].slope_error
+    assert found["most"].slope_error < 0.9 * found["any"].slope_error
+
+
 # -- axes ----------------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +207,7 @@ def test_blocks_with_other_choices_are_axes_of_their_own() -> None:
 def test_steps_of_what_is_not_there_are_refused() -> None:
     space = vit(width=[16, 32], heads=[1, 2])
     check_steps(space, {"heads": 1, "blocks.*.heads": 2, "width": 8}, "most")
-    with pytest.raises(ConfigError, match="no dimension 'head' to move .did you mean 'heads'"):
+    with pytest.raises(ConfigError, match=r"no dimension 'head' to move \(did you mean 'heads'"):
         check_steps(space, {"head": 1}, "most")
     with pytest.raises(ConfigError, match=r"width has whole numbers, which cannot move by 0\.5"):
         check_steps(space, {"width": 0.5}, "most")
@@ -254,9 +274,28 @@ def test_the_least_sure_move_is_taken_back_where_the_space_grows_too_large() -> 
     deeper = to(space, depth=(2, 3), heads=(2, 3))
     free, _ = next_space(space, deeper, "after")
     assert (space.cardinality(), free.cardinality()) == (20, 80)
-    after, made = next_space(space, deeper, "after", largest=50)
+    unsure = [replace(move, sure=0.1) if move.axis == "depth" else move for move in deeper]
+    after, made = next_space(space, unsure, "after", Limits(50))
     assert after["depth"].choices == (1, 2) and after["blocks.0.heads"].choices == (2, 3)
     (depth,) = (move for move in made if move.axis == "depth")
-    assert depth.notes == ("taken back: the space would hold 80 archs, more than 50",)
-    surer = [replace(move, sure=0.1) if move.axis.endswith("heads") else move for move in deeper]
-    assert next_space(space, surer, "after", largest=50)[0] == after  # heads were not what made it larger
+    assert depth.notes == ("not made: with the surer moves, the space would hold 80 archs, more than 50",)
+
+
+def test_moves_out_of_the_budget_are_not_made_but_what_saves_makes_room() -> None:
+    space = vit(width=[16, 24], mlp_ratio=[1.0, 2.0])
+
+    def of(ratio: float) -> dict[str, float]:
+        return {f"blocks.{i}.mlp_ratio": ratio for i in range(2)}
+
+    def least(width: int, ratio: float) -> int:
+        arch = space.off_grid({**space.smallest(), "width": width, **of(ratio)})
+        return int(cost(arch.space, [arch])["macs"][0])
+
+    dear = to(space, width=(64, 72), mlp_ratio=(3.0, 4.0))
+    after, made = next_space(space, dear, "after", Limits(constraints={"macs": (None, least(64, 1.0))}))
+    assert after["width"].choices == (64, 72) and after["blocks.0.mlp_ratio"].choices == (1.0, 2.0)
+    (note,) = (note for move in made for note in move.notes)
+    assert note.startswith("not made: with the surer moves, no arch would have macs in [.., ")
+    saving = to(space, width=(64, 72), mlp_ratio=(0.5, 4.0))
+    after, made = next_space(space, saving, "after", Limits(constraints={"macs": (None, least(64, 0.5))}))
+    assert after["width"].choices == (64, 72) and after["blocks.0.mlp_ratio"].choices == (0.5, 4.0)

@@ -1,0 +1,8 @@
+"""Search the search space, as a job: the same options as `raynas evolve-space`."""
+
+import sys
+
+from raynas.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["evolve-space", *sys.argv[1:]]))

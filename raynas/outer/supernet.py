@@ -1,0 +1,126 @@
+"""The measurement of S3's space evolution: a supernet is trained on each space, and scores its subnets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raynas.config import write_yaml
+from raynas.errors import UserError
+from raynas.outer.record import Iteration, space_file
+from raynas.outer.space_evolution import check_evolution, evolve_space
+from raynas.phases import phase
+from raynas.preset import Preset, check_later
+from raynas.results import RunDir
+from raynas.search.config import TIMED
+from raynas.space import Arch, Space
+
+Bounds = dict[str, tuple[float | None, float | None]]
+
+
+def evolve_preset(
+    preset: Preset,
+    run_dir: RunDir | str | os.PathLike[str],
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    say: Callable[[str], None] = print,
+    after_each: Callable[[Iteration], None] = lambda iteration: None,
+) -> list[Iteration]:
+    """Evolve a preset's space by its plan, recipe, data and `space_evolution`, or go on with it.
+
+    Args:
+        preset: with data. Subnets are scored within its search's constraints.
+        run_dir: a path or URI. Each iteration is a run directory of its own in it (`iterations/0`), as `raynas train`
+            leaves one: it can be searched, evaluated, reported.
+        workers: Ray Train workers.
+        replicas: Ray actors that score; 0 scores in this process.
+        gpus: GPUs of one worker and of one replica: 0 or 1.
+        say: called with lines about what goes on.
+        after_each: called after each iteration.
+
+    Raises:
+        UserError: what the user can mend, before anything is written where it is in the preset.
+    """
+    space, about = prepare(preset, workers, say)
+    run = RunDir(run_dir, create=True)
+    measure = by_supernet(run, preset, workers, replicas, gpus, say)
+    config = preset.space_evolution
+    return evolve_space(run, space, config, measure, constraints_of(preset), about, say, after_each)
+
+
+def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) -> tuple[Space, dict[str, Any]]:
+    """Refuse a preset that cannot be carried out; its initial space, for its data, and what measurements depend on.
+
+    Raises:
+        UserError: the data, the space, the plan, the recipe, the search or the evolution is wrong.
+    """
+    from raynas.training.inputs import load_inputs, resolve_data
+    from raynas.training.rehearsal import rehearse
+
+    space, data = load_inputs(preset)
+    rehearse(space, data, preset.plan, preset.recipe, workers)
+    check_later(preset, space, say)
+    check_evolution(space, preset.space_evolution, constraints_of(preset))
+    if timed := [name for name in TIMED if name in preset.search.constraints]:
+        say(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
+    plan, recipe = preset.plan.model_dump(mode="json"), preset.recipe.model_dump(mode="json", exclude={"checkpoints"})
+    about = {**resolve_data(preset, space).model_dump(mode="json"), "fingerprint": data.fingerprint}
+    return space, {"data": about, "plan": plan, "recipe": recipe}
+
+
+def constraints_of(preset: Preset) -> Bounds:
+    """The bounds that scored subnets keep: those of the preset's search that can be counted."""
+    return {name: bounds for name, bounds in preset.search.constraints.items() if name not in TIMED}
+
+
+def by_supernet(
+    run: RunDir, preset: Preset, workers: int, replicas: int, gpus: int, say: Callable[[str], None]
+) -> Callable[[int, Space, Sequence[Arch]], list[float | None]]:
+    """The measurement (see `raynas.outer.space_evolution.Measure`) that trains a supernet and scores with it.
+
+    What of it was done before is answered from the iteration's run directory.
+    """
+    from raynas.scoring import LocalScorer, ScorePool
+    from raynas.training import train
+
+    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # the dashboard then lists the trainings
+
+    def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
+        here = RunDir(run.local_or_uri(f"iterations/{index}"), create=True)
+        say(f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}")
+        with _as_file(run, index, space) as path:
+            own = preset.model_copy(update={"space": path})
+            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say)
+        scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
+        with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, say=say):
+            rows = scorer.score(archs)
+        failed = [row for row in rows if row["accuracy"] is None]
+        if failed:
+            say(f"{len(failed):,} of {len(rows):,} subnets could not be scored: {failed[0]['reason']}")
+        return [row["accuracy"] for row in rows]
+
+    return measure
+
+
+@contextmanager
+def _as_file(run: RunDir, index: int, space: Space) -> Iterator[str]:
+    """A local file of an iteration's space; presets name spaces by files."""
+    if run.path is not None:
+        yield run.local_or_uri(space_file(index))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{index}.yaml"
+        write_yaml(path, space.to_dict())
+        yield str(path)
+
+
+def check_counts(workers: int, replicas: int) -> None:
+    """Raises: UserError: there are no workers, or fewer than no replicas."""
+    for name, value, least in (("workers", workers, 1), ("replicas", replicas, 0)):
+        if value < least:
+            raise UserError(f"{name} must be at least {least}, not {value}")

@@ -1,0 +1,280 @@
+"""Space evolutions as a Ray Tune experiment: one trial, or several settings side by side.
+
+A trial holds no CPU. What needs them are its Ray Train workers and then its scoring replicas, never both at once; and
+no more trials run at a time than the cluster can give all of theirs. So no trial ever waits for what another waits for.
+Its state is in its run directory: killed, it goes on in the iteration that it was in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raynas.cluster import ray_cluster
+from raynas.config import Document, validate
+from raynas.errors import UserError
+from raynas.outer.explain import explain
+from raynas.outer.record import Iteration, read_iterations
+from raynas.outer.supernet import check_counts, evolve_preset, prepare
+from raynas.preset import Preset, override
+from raynas.results import RunDir
+
+EXPERIMENT = "tune"
+"""The folder of Tune's own files in the run directory: `tensorboard --logdir <run>/tune`."""
+
+METRIC = "lowest_error"
+COLUMNS = {
+    "iteration": "iteration",
+    "error": "E-T error",
+    "standard_error": "±",
+    "top": "top tier",
+    "best_error": "best",
+    "mean_macs": "mean MACs",
+    METRIC: "lowest E-T",
+}
+"""What the progress table shows of what a trial reports."""
+
+_TABLE_S = 30.0  # between two progress tables
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One finished trial.
+
+    Attributes:
+        values: what differs from the preset, by dotted key.
+        run: its run directory.
+        iterations: its spaces.
+    """
+
+    values: Mapping[str, Any]
+    run: RunDir
+    iterations: Sequence[Iteration]
+
+    @property
+    def best(self) -> Iteration:
+        """The one of the lowest E-T error."""
+        return min(self.iterations, key=lambda each: each.quality.error)
+
+
+def run_trials(
+    preset: Preset,
+    run_dir: str | os.PathLike[str],
+    values: Mapping[str, Sequence[Any]] | None = None,
+    trials: int | None = None,
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    at_a_time: int | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Trial]:
+    """Evolve a preset's space as trials of Ray Tune, or go on with them.
+
+    Args:
+        preset: what all trials have in common.
+        run_dir: a path or URI. With `values` each trial is a run directory in it (`trials/tau=0.2`), without, the one
+            trial is this.
+        values: what is tried, by dotted key of the preset: `{"space_evolution.tau": [0.2, 0.4], "space": [...]}`.
+        trials: Optuna suggests so many combinations, by the lowest E-T error of those before; None tries all of them.
+        workers: Ray Train workers of each trial.
+        replicas: scoring actors of each trial; 0 scores in the trial's process.
+        gpus: of one worker and one replica.
+        at_a_time: trials that run side by side; None for as many as the cluster has room for.
+        say: called with lines of text.
+
+    Returns:
+        The trials that were tried, the best first.
+
+    Raises:
+        UserError: a combination cannot be carried out, there is no room, or every trial failed.
+    """
+    check_counts(workers, replicas)
+    values = {key: list(listed) for key, listed in (values or {}).items()}
+    if trials is not None and not values:
+        raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
+    for combination in _combinations(values):
+        prepare(override(preset, combination), workers, lambda line: None)
+    need = max(workers, replicas, 1)
+    most = trials or len(_combinations(values))
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
+    room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
+    run = RunDir(run_dir, create=True)
+    # Of the one trial that is all of the run, its own process owns the directory.
+    with ray_cluster(cpus=room):
+        side_by_side = min(most, at_a_time or _room(workers, replicas, gpus))
+        if values:
+            with run.lock():
+                run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
+                _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
+        else:
+            _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
+    return _finished(run, values, say)
+
+
+def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+
+def _room(workers: int, replicas: int, gpus: int) -> int:
+    """How many trials the cluster can give their workers and their replicas at the same time; at least one."""
+    import ray
+
+    have, need = ray.cluster_resources(), max(workers, replicas, 1)
+    room = have.get("CPU", 0) // need
+    if gpus:
+        room = min(room, have.get("GPU", 0) // (need * gpus))
+    return max(1, int(room))
+
+
+def trial_folder(run: RunDir, values: Mapping[str, Any]) -> str:
+    """Where a trial's run directory is: the run's own for the one that differs in nothing."""
+    if not values:
+        return run.local_or_uri()
+    return run.local_or_uri(f"trials/{_named(values)}")
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    """Values as a word that a folder can have."""
+    words = (f"{key.removeprefix('space_evolution.')}={value}" for key, value in values.items())
+    return ",".join("".join(char if char.isalnum() or char in "._-=" else "_" for char in word) for word in words)
+
+
+def _tune(
+    preset: Preset,
+    run: RunDir,
+    values: Mapping[str, Sequence[Any]],
+    trials: int | None,
+    resources: tuple[int, int, int],
+    side_by_side: int,
+    say: Callable[[str], None],
+) -> None:
+    from ray import tune
+    from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+
+    written, folder = preset.model_dump(mode="json"), run.uri
+
+    def trial(config: dict[str, Any]) -> None:
+        """Travels by value."""
+        from raynas.outer.trials import work
+
+        work(written, folder, config, resources)
+
+    # No CPU, but something: Tune places nothing that asks for nothing.
+    trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
+    callbacks = [TBXLoggerCallback(), JsonLoggerCallback(), _teller(run, say)]
+    reporter = tune.CLIReporter(
+        metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=int(_TABLE_S)
+    )
+    path = run.at(EXPERIMENT)
+    if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
+        say(f"going on with the experiment in {run.name}")
+        tuner = tune.Tuner.restore(path, trainable, resume_errored=True, storage_filesystem=run.filesystem)
+    else:
+        search = None
+        if trials is None:
+            space = {key: tune.grid_search(listed) for key, listed in values.items()}
+        else:
+            from ray.tune.search.optuna import OptunaSearch
+
+            space = {key: tune.choice(listed) for key, listed in values.items()}
+            search = OptunaSearch(metric=METRIC, mode="min", seed=preset.space_evolution.seed)
+        tuner = tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(
+                num_samples=trials or 1, search_alg=search, max_concurrent_trials=side_by_side,
+                trial_name_creator=_name, trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem, verbose=1,
+                callbacks=callbacks, progress_reporter=reporter,
+            ),
+        )  # fmt: skip
+    results = tuner.fit()
+    for i in range(len(results)):
+        if (result := results[i]).error is not None:
+            cause = getattr(result.error, "cause", None) or result.error
+            say(f"trial {result.config or ''} failed: {str(cause).strip().splitlines()[-1]}")
+
+
+def _name(trial: Any) -> str:
+    return f"{_named(trial.config) or 'evolution'}-{trial.trial_id}"
+
+
+def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: tuple[int, int, int]) -> None:
+    """Carry out a trial, in its own process.
+
+    Args:
+        written: the preset, as plain values.
+        folder: of the experiment's run.
+        values: what differs from the preset.
+        resources: workers, replicas, and GPUs of each.
+    """
+    from ray import tune
+
+    preset = override(validate(Preset, Document(dict(written), "preset")), values)
+    lowest = math.inf
+
+    def report(iteration: Iteration) -> None:
+        nonlocal lowest
+        lowest = min(lowest, iteration.quality.error)
+        tune.report(metrics(iteration, lowest))
+
+    run = RunDir(folder, create=True)
+    evolve_preset(preset, trial_folder(run, values), *resources, after_each=report)
+
+
+def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
+    """What a trial reports of an iteration; errors between 0 and 1."""
+    whole = iteration.quality
+    return {
+        "iteration": iteration.index,
+        "error": whole.error,
+        "standard_error": whole.standard_error,
+        "mean": whole.mean,
+        "top": whole.top,
+        "best_error": iteration.best["best_error"],
+        "best_macs": iteration.best["best_macs"],
+        "mean_macs": iteration.mean_macs,
+        "log10_archs": math.log10(iteration.space.cardinality()),
+        "moves": sum(move.moved for move in iteration.moves),
+        "seconds": iteration.seconds,
+        METRIC: lowest,
+    }
+
+
+def _teller(run: RunDir, say: Callable[[str], None]) -> Any:
+    """A callback that tells each iteration of a trial as its log does."""
+    from ray import tune
+
+    class Teller(tune.Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+            there = RunDir(trial_folder(run, trial.config))
+            settings = there.read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
+            from raynas.outer.config import SpaceEvolutionConfig
+
+            lines = explain(
+                read_iterations(there)[result["iteration"]],
+                validate(SpaceEvolutionConfig, Document(settings, there.name)),
+            )
+            for line in lines:
+                say(line)
+
+    return Teller()
+
+
+def _finished(run: RunDir, values: Mapping[str, Sequence[Any]], say: Callable[[str], None]) -> list[Trial]:
+    found = []
+    for combination in _combinations(values):
+        folder = trial_folder(run, combination)
+        there = RunDir(folder, create=True)
+        iterations = read_iterations(there)
+        if iterations and iterations[-1].ended is not None:
+            found.append(Trial(combination, there, iterations))
+    if not found:
+        raise UserError(f"{run.name}: no trial has ended; its errors are above. The same command goes on")
+    return sorted(found, key=lambda each: each.best.quality.error)
