@@ -11,7 +11,7 @@ from typing import Any
 
 from raynas.config import write_yaml
 from raynas.errors import UserError
-from raynas.outer.record import Iteration, space_file
+from raynas.outer.record import Iteration, read_space_file, space_file
 from raynas.outer.space_evolution import check_evolution, evolve_space
 from raynas.phases import phase
 from raynas.preset import Preset, check_later
@@ -19,6 +19,7 @@ from raynas.results import RunDir
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
 
+WEIGHTS, INIT = "supernet.safetensors", "init.safetensors"
 Bounds = dict[str, tuple[float | None, float | None]]
 
 
@@ -59,6 +60,7 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
     Raises:
         UserError: the data, the space, the plan, the recipe, the search or the evolution is wrong.
     """
+    from raynas.outer.warm_start import check_inheritable
     from raynas.training.inputs import load_inputs, resolve_data
     from raynas.training.rehearsal import rehearse
 
@@ -66,6 +68,8 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
     rehearse(space, data, preset.plan, preset.recipe, workers)
     check_later(preset, space, say)
     check_evolution(space, preset.space_evolution, constraints_of(preset))
+    if preset.space_evolution.warm_start:
+        check_inheritable(space)
     if timed := [name for name in TIMED if name in preset.search.constraints]:
         say(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
     plan, recipe = preset.plan.model_dump(mode="json"), preset.recipe.model_dump(mode="json", exclude={"checkpoints"})
@@ -95,7 +99,8 @@ def by_supernet(
         say(f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}")
         with _as_file(run, index, space) as path:
             own = preset.model_copy(update={"space": path})
-            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say)
+            init = _inherited(run, here, index, space, own, say) if preset.space_evolution.warm_start else None
+            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say, init=init)
         scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
         with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, say=say):
             rows = scorer.score(archs)
@@ -105,6 +110,35 @@ def by_supernet(
         return [row["accuracy"] for row in rows]
 
     return measure
+
+
+def _inherited(
+    run: RunDir, here: RunDir, index: int, space: Space, preset: Preset, say: Callable[[str], None]
+) -> str | None:
+    """The file of the weights that an iteration's supernet begins with; None for the first, which has none before it.
+
+    What the one before does not hold is drawn as it would be without it.
+    """
+    import torch
+    from safetensors.torch import save
+
+    from raynas.nets import build_supernet
+    from raynas.nets.weights import load_supernet, parse_weights
+    from raynas.outer.warm_start import inherit
+    from raynas.training.streams import derive
+
+    if not index:
+        return None
+    if not here.exists(INIT):
+        before = RunDir(run.local_or_uri(f"iterations/{index - 1}"))
+        old = load_supernet(read_space_file(run, index - 1), parse_weights(before.read_bytes(WEIGHTS), WEIGHTS))
+        torch.manual_seed(derive(preset.recipe.seed, "weights"))
+        new = build_supernet(space)
+        share = inherit(new, old)
+        with here.lock():
+            here.write_bytes(INIT, save(new.state_dict()))
+        say(f"  it begins with {share:.0%} of its weights from iteration {index - 1}")
+    return INIT
 
 
 @contextmanager

@@ -79,11 +79,12 @@ def run_trials(
         run_dir: a path or URI. With `values` each trial is a run directory in it (`trials/tau=0.2`), without, the one
             trial is this.
         values: what is tried, by dotted key of the preset: `{"space_evolution.tau": [0.2, 0.4], "space": [...]}`.
-        trials: Optuna suggests so many combinations, by the lowest E-T error of those before; None tries all of them.
+        trials: Optuna suggests so many combinations, one after the other, each by the lowest E-T errors of those
+            before; None tries all of them.
         workers: Ray Train workers of each trial.
         replicas: scoring actors of each trial; 0 scores in the trial's process.
         gpus: of one worker and one replica.
-        at_a_time: trials that run side by side; None for as many as the cluster has room for.
+        at_a_time: trials that run side by side; None for as many as the cluster has room for. Not with `trials`.
         say: called with lines of text.
 
     Returns:
@@ -96,16 +97,17 @@ def run_trials(
     values = {key: list(listed) for key, listed in (values or {}).items()}
     if trials is not None and not values:
         raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
+    if trials is not None and at_a_time is not None:
+        raise UserError("what is suggested depends on what was tried before: give trials, or at_a_time")
     for combination in _combinations(values):
         prepare(override(preset, combination), workers, lambda line: None)
     need = max(workers, replicas, 1)
-    most = trials or len(_combinations(values))
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = RunDir(run_dir, create=True)
     # Of the one trial that is all of the run, its own process owns the directory.
     with ray_cluster(cpus=room):
-        side_by_side = min(most, at_a_time or _room(workers, replicas, gpus))
+        side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
         if values:
             with run.lock():
                 run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
@@ -119,15 +121,22 @@ def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-def _room(workers: int, replicas: int, gpus: int) -> int:
-    """How many trials the cluster can give their workers and their replicas at the same time; at least one."""
+def _side_by_side(at_a_time: int | None, workers: int, replicas: int, gpus: int) -> int:
+    """How many trials run at a time: as many as the cluster can give their workers and replicas, at least one.
+
+    Raises:
+        UserError: more are wanted than that.
+    """
     import ray
 
     have, need = ray.cluster_resources(), max(workers, replicas, 1)
-    room = have.get("CPU", 0) // need
+    room = int(have.get("CPU", 0)) // need
     if gpus:
-        room = min(room, have.get("GPU", 0) // (need * gpus))
-    return max(1, int(room))
+        room = min(room, int(have.get("GPU", 0)) // (need * gpus))
+    if at_a_time is not None and at_a_time > max(1, room):
+        each = f"{need} CPU" + (f" and {need * gpus} GPU" if gpus else "")
+        raise UserError(f"there is room for {room} trial(s) of {each} at a time, not {at_a_time}")
+    return at_a_time or max(1, room)
 
 
 def trial_folder(run: RunDir, values: Mapping[str, Any]) -> str:

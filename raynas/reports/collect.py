@@ -133,6 +133,9 @@ class Content:
     traces: Sequence[Trace] = ()
     rankings: Sequence[Row] = ()
     phases: Sequence[Row] = ()
+    spaces: Sequence[Row] = ()
+    space_moves: Sequence[Row] = ()
+    space_scores: Sequence[Row] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     starts: Sequence[Row] = ()
 
@@ -163,6 +166,9 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
         traces=traces,
         rankings=_rankings(run),
         phases=read_phases(run),
+        spaces=_rows(run, "spaces"),
+        space_moves=_rows(run, "space_moves"),
+        space_scores=_rows(run, "space_scores"),
         settings=settings,
         starts=starts,
     )

@@ -11,6 +11,7 @@ import yaml
 from raynas.reports import figures, html
 from raynas.reports.collect import HOW, Content, Trace, collect, pareto
 from raynas.reports.conflict import conflict_section
+from raynas.reports.evolution import evolution_lead, evolution_section
 from raynas.reports.front import front_section, predictor_section
 from raynas.reports.html import Percent
 from raynas.reports.price import price_section
@@ -47,8 +48,8 @@ def render(content: Content) -> str:
         f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
         lead(content),
         [
-            _summary(content),
-            _scores(content),
+            evolution_section(content.spaces, content.space_moves, content.space_scores),
+            *([] if content.spaces else [_summary(content), _scores(content)]),
             front_section(content.traces, content.scores, content.evaluations),
             _progress(content),
             predictor_section(content.traces),
@@ -67,6 +68,8 @@ def render(content: Content) -> str:
 
 def lead(content: Content) -> str:
     """The result in one or two sentences."""
+    if content.spaces:
+        return evolution_lead(content.spaces)
     # At the run's image size, which the budget is for.
     tested = {(found.label, found.how): found for found in content.finished if found.tested and found.size is None}
     ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]

@@ -7,6 +7,7 @@ training's history, which every checkpoint carries: whatever is killed, no entry
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -46,6 +47,7 @@ def train(
     max_failures: int = 3,
     wait_s: float = 300.0,
     progress: Callable[[str], None] = print,
+    init: str | None = None,
 ) -> RunDir:
     """Train a preset's supernet with Ray Train, into a run directory.
 
@@ -63,6 +65,7 @@ def train(
         max_failures: how often dead workers are replaced before the job gives up.
         wait_s: how long to wait for a cluster that has not the resources yet (it may be growing).
         progress: gets the lines that say what goes on.
+        init: a safetensors file in the run directory, with the weights to begin with instead of random ones.
 
     Returns:
         The run directory, with `space.yaml`, `preset.yaml`, `supernet.safetensors`, `supernet.json` and the tables
@@ -91,7 +94,8 @@ def train(
 
     run = RunDir(run_dir, create=True)
     with run.lock():
-        run.begin("train", _settings(preset, space, images))
+        begins = {} if init is None else {"init": hashlib.sha256(run.read_bytes(init)).hexdigest()[:12]}
+        run.begin("train", {**_settings(preset, space, images), **begins})
         run.write_yaml("space.yaml", space.to_dict())
         run.write_yaml("preset.yaml", preset)
         if run.exists("supernet.json") and run.exists("supernet.safetensors"):
@@ -112,7 +116,7 @@ def train(
         cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
         with cluster, phase(run, WHAT, cluster=True, say=progress):
             _wait_for_resources(workers, per_worker, wait_s, progress)
-            state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures)
+            state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
         recorder.history(state["history"])
         write_supernet(run, state, space, images, recipe)
         progress(f"supernet written to {run.local_or_uri('supernet.safetensors')}")
@@ -173,6 +177,7 @@ def _fit(
     use_gpu: bool,
     per_worker: dict[str, float],
     max_failures: int,
+    init: str | None,
 ) -> State:
     """Run the Ray Train job to its end; the final state."""
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # workers import the user's modules from where they are
@@ -196,7 +201,12 @@ def _fit(
     board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
     trainer = TorchTrainer(
         work,
-        train_loop_config={"preset": preset.model_dump(mode="json"), "space": space.to_dict(), "board": board},
+        train_loop_config={
+            "preset": preset.model_dump(mode="json"),
+            "space": space.to_dict(),
+            "board": board,
+            "init": None if init is None else (run.uri, init),
+        },
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu, resources_per_worker=per_worker),
         run_config=RunConfig(
             name=RUN,

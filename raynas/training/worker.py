@@ -13,7 +13,9 @@ import torch
 
 from raynas.config import Document, validate
 from raynas.errors import UserError
+from raynas.nets.weights import parse_weights
 from raynas.preset import Preset
+from raynas.results import RunDir
 from raynas.space import Space
 from raynas.training.context import Event, GroupContext, State, read_state
 from raynas.training.inputs import load_inputs
@@ -53,7 +55,8 @@ def work(config: dict[str, Any]) -> None:
     """Train, as one worker of the job.
 
     Args:
-        config: `preset` and `space` as they are written, and the `board` that hears of what goes on.
+        config: `preset` and `space` as they are written, the `board` that hears of what goes on, and the run directory
+            and file of the weights to begin with (`init`), or None.
     """
     board = config["board"]
     if ray.get(board.error.remote()) is not None:
@@ -65,7 +68,11 @@ def work(config: dict[str, Any]) -> None:
             torch.set_num_threads(max(1, int(assigned)))
         preset = validate(Preset, Document(config["preset"], "preset"))  # parts of the user's own are imported again
         space, data = load_inputs(preset, Space.from_dict(config["space"]))
-        train_loop(space, data, preset.plan, preset.recipe, context)
+        init = None
+        if config["init"] is not None:
+            folder, name = config["init"]
+            init = parse_weights(RunDir(folder).read_bytes(name), name)
+        train_loop(space, data, preset.plan, preset.recipe, context, init=init)
     except UserError as error:
         ray.get(board.fail.remote(type(error).__name__, str(error)))
         if context.world_size > 1:

@@ -1,0 +1,150 @@
+"""What a report shows of space evolution: how the choices moved, how the errors fell, what each space's best is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from raynas.reports import figures, html
+from raynas.reports.html import Percent
+
+Row = dict[str, Any]
+_COLUMNS = 3  # of small plots
+
+
+def evolution_section(spaces: Sequence[Row], moves: Sequence[Row], scores: Sequence[Row]) -> str:
+    """The section on the evolution of a run's space; empty where there was none.
+
+    Args:
+        spaces: the rows of table `spaces`, in order.
+        moves: of `space_moves`.
+        scores: of `space_scores`.
+    """
+    if not spaces:
+        return ""
+    header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "best subnet", "its error"]
+    header += ["its MACs", "its parameters", "why it ends"]
+    rows = [
+        [
+            row["name"], f"{int(row['cardinality']):.3g}", row["archs"], Percent(row["error"]),
+            Percent(row["standard_error"]), Percent(row["mean"]), Percent(row["top"]), row["best"],
+            Percent(row["best_error"]), row["best_macs"], row["best_params"], row["ended"],
+        ]
+        for row in spaces
+    ]  # fmt: skip
+    best = min(spaces, key=lambda row: row["error"])
+    words = "; ".join(f"space {row['iteration']} {row['error']:.2%}" for row in spaces)
+    errors = {row["iteration"]: _errors(scores, row["iteration"]) for row in spaces}
+    numbers = [
+        [row["iteration"], row["axis"], _listed(row["choices"]), _listed(row["after"]), *_line(row)] for row in moves
+    ]
+    header_of_moves = ["space", "axis", "choices", "next choices", "slope", "±", "steps", "sure", "notes"]
+    return html.section(
+        "The evolution of the space",
+        html.paragraph(
+            f"The best space is that of iteration {best['iteration']}, with an E-T error of {best['error']:.2%} "
+            f"± {best['standard_error']:.2%}: the mean of the average error of its scored subnets and of that of the "
+            "best of them. All spaces were scored at the same budget, with the weights of a supernet of their own."
+        ),
+        html.table("spaces", header, rows),
+        html.figure(
+            figures.svg(error_distributions(errors), "errors"),
+            f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. E-T errors: {words}.",
+            "Errors of each space's scored subnets: what share of them has at most this error (S3, Figures 3 and 6).",
+        ),
+        html.figure(
+            figures.svg(choices_by_iteration(moves), "choices"),
+            f"The choices of {len({row['axis'] for row in moves})} axes over {len(spaces)} spaces; the table has them.",
+            "The choices of each axis in each space (S3, Figure 2). What always had one choice is left out.",
+            html.table("moves", header_of_moves, numbers),
+            "Every move as a table",
+        ),
+    )
+
+
+def evolution_lead(spaces: Sequence[Row]) -> str:
+    """The result in a sentence."""
+    first, best = spaces[0], min(spaces, key=lambda row: row["error"])
+    return (
+        f"The space evolved over {len(spaces)} iteration(s): its E-T error was {first['error']:.2%} at first, and is "
+        f"{best['error']:.2%} in the best of the spaces ({best['name']})."
+    )
+
+
+def _errors(scores: Sequence[Row], iteration: int) -> np.ndarray:
+    found = [1 - row["accuracy"] for row in scores if row["iteration"] == iteration and row["accuracy"] is not None]
+    return np.sort(np.array(found))
+
+
+def _line(row: Row) -> list[Any]:
+    numbers = [None if value != value else value for value in (row["slope"], row["slope_error"])]
+    sure = None if row["sure"] != row["sure"] else Percent(row["sure"])
+    return [*numbers, row["steps"], sure, "; ".join(row["notes"])]
+
+
+def _listed(choices: str) -> str:
+    return ", ".join(f"{choice:g}" for choice in json.loads(choices))
+
+
+@matplotlib.rc_context(figures._STYLE)
+def error_distributions(errors: Mapping[int, np.ndarray]) -> Figure:
+    """Cumulative distributions of subnets' errors, a curve for each space.
+
+    Args:
+        errors: by iteration, ascending, each [n] between 0 and 1.
+    """
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for place, (iteration, values) in enumerate(errors.items()):
+        colour, style = figures.PALETTE[place % len(figures.PALETTE)], ("-", "--", "-.", ":")[place % 4]
+        shares = np.arange(1, len(values) + 1) / len(values)
+        axes.step(values, shares, where="post", color=colour, linestyle=style, label=f"space {iteration}")
+    axes.set(xlabel="top-1 error on the search split, inherited weights", ylabel="share of the subnets", ylim=(0, 1))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    figure.legend(loc="outside upper left", ncols=4)
+    return figure
+
+
+@matplotlib.rc_context(figures._STYLE)
+def choices_by_iteration(moves: Sequence[Row]) -> Figure:
+    """The choices of each kind of dimension by iteration, a line of dots for each stage (S3, Figure 2).
+
+    Args:
+        moves: rows of table `space_moves`.
+    """
+    by_kind: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for row in moves:
+        stage = row["axis"].rpartition(".")[0].replace(".blocks.*", "").replace("blocks.*", "")
+        kind = by_kind.setdefault(row["axis"].rpartition(".")[2], {})
+        kind.setdefault(stage or "all", {})[row["iteration"]] = json.loads(row["choices"])
+    moving = {
+        kind: axes
+        for kind, axes in by_kind.items()
+        if any(len(choices) > 1 for spaces in axes.values() for choices in spaces.values())
+    }
+    rows = -(-max(len(moving), 1) // _COLUMNS)
+    figure = Figure(figsize=(7.2, 2.4 * rows + 0.4), layout="constrained")
+    for place, (leaf, stages) in enumerate(moving.items()):
+        axes = figure.add_subplot(rows, _COLUMNS, place + 1)
+        for number, (stage, spaces) in enumerate(stages.items()):
+            colour = figures.PALETTE[number % len(figures.PALETTE)]
+            aside = 0.12 * (number - (len(stages) - 1) / 2)
+            for iteration, choices in spaces.items():
+                at = np.full(len(choices), iteration + aside)
+                axes.plot(at, choices, color=colour, marker="o", ms=4, lw=1, label=stage if not iteration else None)
+        axes.set_title(leaf.replace("_", " "))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.2, color=figures.PALETTE[5])
+        if place >= len(moving) - _COLUMNS:
+            axes.set_xlabel("space")
+    named = {label: line for each in figure.axes for line, label in zip(*each.get_legend_handles_labels(), strict=True)}
+    if len(named) > 1:
+        figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=4)
+    return figure

@@ -1,0 +1,96 @@
+"""Space evolution by real supernets, as trials of Ray Tune: side by side, nested trainings, and called again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_run import PRESET
+from training_of_small_run import trained_run
+
+from raynas.costs import cost
+from raynas.errors import UserError
+from raynas.networks import read_space
+from raynas.outer.trials import run_trials
+from raynas.preset import Preset, override
+from raynas.results import RunDir
+from raynas.space import load_space
+
+LIMIT = 900_000
+
+
+def preset(**settings: Any) -> Preset:
+    evolution = {"iterations": 1, "archs": 12, "fewest": 2, "most_steps": 1, **settings}
+    return override(PRESET, {"plan.sampler": {"name": "sandwich"}, "space_evolution": evolution})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the training of the first iteration leaves, made without Ray Train."""
+    return Path(trained_run(tmp_path_factory.mktemp("trained") / "run").uri)
+
+
+def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trained: Path, tmp_path: Path) -> None:
+    values = {"space_evolution.tau": [0.2, 50.0]}
+    for tau in values["space_evolution.tau"]:
+        shutil.copytree(trained, tmp_path / f"run/trials/tau={tau}/iterations/0")
+    lines: list[str] = []
+    found = run_trials(preset(), tmp_path / "run", values, replicas=1, at_a_time=2, say=print)
+    assert sorted(trial.values["space_evolution.tau"] for trial in found) == [0.2, 50.0]
+    for trial in found:
+        (iteration,) = trial.iterations
+        assert trial.run.path == tmp_path / f"run/trials/tau={trial.values['space_evolution.tau']}"
+        assert load_space(trial.run.path / "spaces/best.yaml") == iteration.space
+        rows = trial.run.store.read("space_scores").to_pylist()
+        scored = RunDir(trial.run.path / "iterations/0").store.read("scores").to_pylist()
+        assert {row["arch"]: row["accuracy"] for row in rows} == {row["arch"]: row["accuracy"] for row in scored}
+        assert len(rows) == 12 and max(row["macs"] for row in rows) <= LIMIT
+    assert len({trial.best.quality.error for trial in found}) == 1  # the same supernet and the same subnets
+    assert len(list((tmp_path / "run/tune").rglob("events.out.tfevents.*"))) == 2
+    again = run_trials(preset(), tmp_path / "run", values, replicas=1, at_a_time=2, say=lines.append)
+    assert again == found and lines[0].startswith("going on with the experiment")
+    with pytest.raises(UserError, match="trials began with other settings"):
+        run_trials(preset(archs=13), tmp_path / "run", values, replicas=1)
+
+
+def test_a_trial_trains_the_supernets_of_the_spaces_that_it_comes_to(
+    ray_session: None, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way: Ray Train and scoring actors within a trial of Ray Tune, with a warm start."""
+    shutil.copytree(trained, tmp_path / "run/iterations/0")
+    (trial,) = run_trials(preset(iterations=2, warm_start=True), tmp_path / "run", replicas=1)
+    first, second = trial.iterations
+    assert first.next == second.space and second.ended is not None
+    shown = capfd.readouterr().out
+    assert "space 0: digits/vit, " in shown and "space 1: digits/vit.1, " in shown and "E-T error" in shown
+    run = RunDir(tmp_path / "run/iterations/1")
+    assert read_space(run) == second.space and run.exists("init.safetensors")
+    assert "init" in run.read_yaml("train.yaml")["settings"]
+    assert run.store.read("training").num_rows == 1
+    assert {row["phase"] for row in run.store.read("phases").to_pylist()} == {"supernet", "search"}
+    for arch in second.space.smallest(), second.space.largest():
+        assert cost(second.space, [arch])["macs"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"trials": 3}, "nothing to suggest values for"),
+        ({}, {"replicas": -1}, "replicas must be at least 0, not -1"),
+        ({}, {"values": {"space_evolution.tua": [1]}}, "unknown key 'tua' .did you mean 'tau'"),
+        ({}, {"values": {"space_evolution.steps": [{"heads": 1}, {"head": 1}]}}, "no dimension 'head' to move"),
+        ({}, {"values": {"space": ["digits/vit", "digits/vti"]}}, "did you mean 'digits/vit'"),
+        ({}, {"values": {"seed": [1]}, "trials": 2, "at_a_time": 2}, "give trials, or at_a_time"),
+        ({"space_evolution.warm_start": True, "space": "digits/twins", "reference": None}, {}, "only ordinal sharing"),
+        ({"space_evolution.largest": 10}, {}, "itself holds"),
+        ({"search.constraints.macs": [None, 10]}, {}, "no arch has macs"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_before_anything_is_made(
+    changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run_trials(override(preset(), changes), tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
