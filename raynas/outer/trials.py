@@ -17,9 +17,9 @@ from typing import Any
 from raynas.cluster import ray_cluster
 from raynas.config import Document, validate
 from raynas.errors import UserError
-from raynas.outer.explain import explain
 from raynas.outer.record import Iteration, read_iterations
 from raynas.outer.supernet import check_counts, evolve_preset, prepare
+from raynas.outer.watch import Teller, named, trial_folder
 from raynas.preset import Preset, override
 from raynas.results import RunDir
 
@@ -38,7 +38,7 @@ COLUMNS = {
 }
 """What the progress table shows of what a trial reports."""
 
-_TABLE_S = 30.0  # between two progress tables
+_TABLE_S = 30  # between two progress tables
 
 
 @dataclass(frozen=True)
@@ -139,19 +139,6 @@ def _side_by_side(at_a_time: int | None, workers: int, replicas: int, gpus: int)
     return at_a_time or max(1, room)
 
 
-def trial_folder(run: RunDir, values: Mapping[str, Any]) -> str:
-    """Where a trial's run directory is: the run's own for the one that differs in nothing."""
-    if not values:
-        return run.local_or_uri()
-    return run.local_or_uri(f"trials/{_named(values)}")
-
-
-def _named(values: Mapping[str, Any]) -> str:
-    """Values as a word that a folder can have."""
-    words = (f"{key.removeprefix('space_evolution.')}={value}" for key, value in values.items())
-    return ",".join("".join(char if char.isalnum() or char in "._-=" else "_" for char in word) for word in words)
-
-
 def _tune(
     preset: Preset,
     run: RunDir,
@@ -174,10 +161,7 @@ def _tune(
 
     # No CPU, but something: Tune places nothing that asks for nothing.
     trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
-    callbacks = [TBXLoggerCallback(), JsonLoggerCallback(), _teller(run, say)]
-    reporter = tune.CLIReporter(
-        metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=int(_TABLE_S)
-    )
+    reporter = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
     path = run.at(EXPERIMENT)
     if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
         say(f"going on with the experiment in {run.name}")
@@ -200,10 +184,11 @@ def _tune(
             ),
             run_config=tune.RunConfig(
                 name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem, verbose=1,
-                callbacks=callbacks, progress_reporter=reporter,
+                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()], progress_reporter=reporter,
             ),
         )  # fmt: skip
-    results = tuner.fit()
+    with Teller(run, _combinations(values), say):
+        results = tuner.fit()
     for i in range(len(results)):
         if (result := results[i]).error is not None:
             cause = getattr(result.error, "cause", None) or result.error
@@ -211,7 +196,7 @@ def _tune(
 
 
 def _name(trial: Any) -> str:
-    return f"{_named(trial.config) or 'evolution'}-{trial.trial_id}"
+    return f"{named(trial.config) or 'evolution'}-{trial.trial_id}"
 
 
 def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: tuple[int, int, int]) -> None:
@@ -254,26 +239,6 @@ def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
         "seconds": iteration.seconds,
         METRIC: lowest,
     }
-
-
-def _teller(run: RunDir, say: Callable[[str], None]) -> Any:
-    """A callback that tells each iteration of a trial as its log does."""
-    from ray import tune
-
-    class Teller(tune.Callback):
-        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-            there = RunDir(trial_folder(run, trial.config))
-            settings = there.read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
-            from raynas.outer.config import SpaceEvolutionConfig
-
-            lines = explain(
-                read_iterations(there)[result["iteration"]],
-                validate(SpaceEvolutionConfig, Document(settings, there.name)),
-            )
-            for line in lines:
-                say(line)
-
-    return Teller()
 
 
 def _finished(run: RunDir, values: Mapping[str, Sequence[Any]], say: Callable[[str], None]) -> list[Trial]:
