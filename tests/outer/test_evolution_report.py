@@ -1,0 +1,47 @@
+"""The report of an evolution: every number of its tables is on the page, and what the figures show is said in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from outer_parts import Bowl, vit
+
+from raynas.outer.config import SpaceEvolutionConfig
+from raynas.outer.space_evolution import evolve_space
+from raynas.reports import write_report
+from raynas.reports.evolution import choices_by_iteration, error_distributions
+from raynas.results import RunDir
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = RunDir(tmp_path_factory.mktemp("evolution") / "run", create=True)
+    space = vit(width=[16, 32, 48], depth=[2, 3], heads=[2], mlp_ratio=[1.0, 2.0])
+    bowl = Bowl({"width": 112, "mlp_ratio": 3.0}, {"width": 16, "mlp_ratio": 1.0}, noise=0.001)
+    evolve_space(run, space, SpaceEvolutionConfig(iterations=3, archs=60, most_steps=2), bowl, say=lambda line: None)
+    return run
+
+
+def test_the_page_says_what_was_measured(run: RunDir) -> None:
+    page = Path(write_report(run)).read_text()
+    for row in run.store.read("spaces").to_pylist():
+        for value in (f"{row['error']:.2%}", f"{row['best_error']:.2%}", row["best"], f"{row['best_macs']:,}"):
+            assert value in page
+    for row in run.store.read("space_moves").to_pylist():
+        assert row["axis"] in page and ", ".join(f"{choice:g}" for choice in json.loads(row["after"])) in page
+    assert "The space evolved over 3 iteration(s)" in page and "The result" not in page
+
+
+def test_the_figures_show_the_rows(run: RunDir) -> None:
+    moves = run.store.read("space_moves").to_pylist()
+    figure = choices_by_iteration(moves)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["width", "depth", "mlp ratio"]  # heads had one choice
+    drawn = {tuple(line.get_ydata()) for line in figure.axes[0].lines}
+    assert drawn == {tuple(json.loads(row["choices"])) for row in moves if row["axis"] == "width"}
+    scores = run.store.read("space_scores").to_pylist()
+    errors = {i: [1 - row["accuracy"] for row in scores if row["iteration"] == i] for i in range(3)}
+    curves = error_distributions({i: sorted(each) for i, each in errors.items()}).axes[0].lines  # type: ignore[misc]
+    assert [sorted(line.get_xdata()) for line in curves] == [sorted(each) for each in errors.values()]
+    assert all(line.get_ydata()[-1] == 1 for line in curves)
