@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,14 +106,12 @@ def run_trials(
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = RunDir(run_dir, create=True)
-    # Of the one trial that is all of the run, its own process owns the directory.
     with ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
-        if values:
-            with run.lock():
-                run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
-                _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
-        else:
+        with run.lock():
+            run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
+        # The one trial that is all of the run owns its directory itself.
+        with run.lock() if values else nullcontext():
             _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
     return _finished(run, values, say)
 

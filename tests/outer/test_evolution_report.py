@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from outer_parts import Bowl, vit
 
@@ -37,11 +38,16 @@ def test_the_page_says_what_was_measured(run: RunDir) -> None:
 def test_the_figures_show_the_rows(run: RunDir) -> None:
     moves = run.store.read("space_moves").to_pylist()
     figure = choices_by_iteration(moves)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["width", "depth", "mlp ratio"]  # heads had one choice
-    drawn = {tuple(line.get_ydata()) for line in figure.axes[0].lines}
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "width",
+        "depth",
+        "mlp ratio",
+    ]  # heads had one choice
+    drawn = {tuple(np.asarray(line.get_ydata())) for line in figure.axes[0].lines}
     assert drawn == {tuple(json.loads(row["choices"])) for row in moves if row["axis"] == "width"}
     scores = run.store.read("space_scores").to_pylist()
-    errors = {i: [1 - row["accuracy"] for row in scores if row["iteration"] == i] for i in range(3)}
-    curves = error_distributions({i: sorted(each) for i, each in errors.items()}).axes[0].lines  # type: ignore[misc]
-    assert [sorted(line.get_xdata()) for line in curves] == [sorted(each) for each in errors.values()]
-    assert all(line.get_ydata()[-1] == 1 for line in curves)
+    errors = {i: np.sort([1 - row["accuracy"] for row in scores if row["iteration"] == i]) for i in range(3)}
+    curves = error_distributions(errors).axes[0].lines
+    for curve, expected in zip(curves, errors.values(), strict=True):
+        assert np.array_equal(np.asarray(curve.get_xdata()), expected)
+        assert np.asarray(curve.get_ydata())[-1] == 1

@@ -37,7 +37,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     for tau in values["space_evolution.tau"]:
         shutil.copytree(trained, tmp_path / f"run/trials/tau={tau}/iterations/0")
     lines: list[str] = []
-    found = run_trials(preset(), tmp_path / "run", values, replicas=1, at_a_time=2, say=lines.append)
+    found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, say=lines.append)
     assert sorted(trial.values["space_evolution.tau"] for trial in found) == [0.2, 50.0]
     for trial in found:
         (iteration,) = trial.iterations
@@ -52,12 +52,12 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     log = (tmp_path / "run/trials/tau=50.0/space_evolution.txt").read_text().splitlines()
     assert [line for line in lines if line.startswith("tau=50.0: ")] == [f"tau=50.0: {line}" for line in log[1:]]
     lines.clear()
-    again = run_trials(preset(), tmp_path / "run", values, replicas=1, at_a_time=2, say=lines.append)
+    again = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, say=lines.append)
     assert [trial.best.quality for trial in again] == [trial.best.quality for trial in found] and lines[0].startswith(
         "going on with the experiment"
     )
     with pytest.raises(UserError, match="trials began with other settings"):
-        run_trials(preset(archs=13), tmp_path / "run", values, replicas=1)
+        run_trials(preset(archs=13), tmp_path / "run", values, replicas=0)
 
 
 def test_a_trial_trains_the_supernets_of_the_spaces_that_it_comes_to(
