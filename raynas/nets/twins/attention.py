@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticPatchConv, SplitQkv, select_layers
+from raynas.nets.windows import Windows
 from raynas.space.families.twins import TwinsConstants
 
 
@@ -74,23 +75,15 @@ class LocalAttention(Attention):
         self, constants: TwinsConstants, grid: tuple[int, int], width: int, query: int, heads: tuple[int, ...]
     ):
         super().__init__(constants, grid, width, query, heads)
-        self.window = constants.window
-        self.windows = (-(-grid[0] // self.window), -(-grid[1] // self.window))
-        below, right = (count * self.window - side for count, side in zip(self.windows, grid, strict=True))
-        self.padding = (0, 0, 0, right, 0, below)
+        self.windows = Windows(grid, (constants.window, constants.window))
 
     def forward(self, x: Tensor, shape: AttentionShape) -> Tensor:
         """[batch, tokens, width] to the same."""
         axes = self.axes(shape)
-        x = x.unflatten(1, self.grid)
-        x = F.pad(x, self.padding) if any(self.padding) else x
-        x = x.unflatten(2, (self.windows[1], self.window)).unflatten(1, (self.windows[0], self.window))
-        x = x.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # [batch of windows, tokens of a window, width]
-        x = self.attend(*self.qkv(x, *axes["qkv"]).unbind(3))
-        x = x.unflatten(1, (self.window, self.window)).unflatten(0, (-1, *self.windows))
-        x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [batch, rows, columns, query]
-        x = x[:, : self.grid[0], : self.grid[1]].flatten(1, 2)
-        return self.proj(x, *axes["proj"])
+        x = self.windows.split(x)
+        windows = x.shape[1]
+        x = self.attend(*self.qkv(x.flatten(0, 1), *axes["qkv"]).unbind(3))
+        return self.proj(self.windows.join(x.unflatten(0, (-1, windows))), *axes["proj"])
 
 
 class GlobalAttention(Attention):

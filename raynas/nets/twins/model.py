@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.errors import UserError
 from raynas.nets.block import mlp_axes
 from raynas.nets.channels import Channels
 from raynas.nets.heads import classify, select_heads
@@ -22,8 +20,8 @@ from raynas.nets.layers import (
     ElasticPatchConv,
     select_layers,
 )
-from raynas.nets.sharing import Side, pattern
-from raynas.nets.supernet import Supernet, drop_branches
+from raynas.nets.sharing import Side
+from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.nets.twins.attention import AttentionShape, GlobalAttention, LocalAttention
 from raynas.space import Arch, Space
 from raynas.space.families.stages import most_blocks, running
@@ -120,7 +118,7 @@ def _branch(x: Tensor, paths: Tensor | None) -> Tensor:
     return x if paths is None else x * paths[:, None, None].to(x.dtype)
 
 
-class Stage(nn.Module):
+class Stage(ElasticStage[Block]):
     """A patch embedding with its norm, blocks, and a positional-encoding generator.
 
     The generator, a depth-wise 3 x 3 convolution that is added to the tokens, stands behind the first block that runs
@@ -141,17 +139,6 @@ class Stage(nn.Module):
             Block(space, stage, grid, width, place) if space.has(f"{place}.heads") else nn.Identity()
             for place in places
         )
-
-    def block(self, index: int) -> Block:
-        """One block.
-
-        Raises:
-            UserError: the stage is not that deep, or the block is never kept.
-        """
-        block = self.blocks[index] if index < len(self.blocks) else None
-        if not isinstance(block, Block):
-            raise UserError(f"the arch has a block {index} in a stage for which the supernet has none there")
-        return block
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
         """The acting part of the parameters."""
@@ -183,7 +170,7 @@ class Stage(nn.Module):
         return x.transpose(1, 2).unflatten(2, self.grid)
 
 
-class TwinsSupernet(Supernet):
+class TwinsSupernet(StagedSupernet[Stage]):
     """A Twins-SVT of elastic widths, depths (or kept blocks), kinds of attention, heads, query and hidden widths.
 
     One list of channels serves a stage's whole residual stream: the outputs of its patch embedding, its norms, inputs
@@ -194,7 +181,6 @@ class TwinsSupernet(Supernet):
     def __init__(self, space: Space):
         super().__init__(space)
         constants = space.constants
-        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
         inputs, stages = space.channels, []
         shapes = zip(grids(space.input_size, constants.patch_sizes), most_blocks(space.dimensions), strict=True)
         for index, (grid, blocks) in enumerate(shapes):
@@ -204,8 +190,6 @@ class TwinsSupernet(Supernet):
         self.norm = ElasticNorm(inputs, constants.norm_eps)
         self.head = ElasticLinear(inputs, space.classes)
         self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
-        # Where each stage's steps of the drop-path ramp begin; the last number is their sum.
-        self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
@@ -215,9 +199,7 @@ class TwinsSupernet(Supernet):
         Raises:
             UserError: the supernet does not hold the arch.
         """
-        stages = sum(name.endswith(".width") for name in arch)
-        if stages != len(self.stages):
-            raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
+        self.check_stages(arch)
         shapes: list[StageShape] = []
         inputs = Channels.first(self.space.channels)
         for index, stage in enumerate(self._stages):
@@ -236,10 +218,6 @@ class TwinsSupernet(Supernet):
         attention = AttentionShape(width, share(int(query), block.query), int(heads))
         return BlockShape(kind_of(is_global), attention, share(int(hidden), block.fc1.weight.shape[0]))
 
-    @property
-    def _stages(self) -> list[Stage]:
-        return cast(list[Stage], list(self.stages))
-
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
@@ -247,7 +225,7 @@ class TwinsSupernet(Supernet):
         shapes = self.shape(arch, side)
         for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
             x = x if index == 0 else self._stages[index - 1].image(x)
-            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+            x = stage(x, shape, self.stage_paths(paths, index))
         x = self.norm(x, shapes[-1].width)
         return classify(
             self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, shapes[-1].width
@@ -262,25 +240,16 @@ class TwinsSupernet(Supernet):
         """None: positions are convolved from the tokens, on any grid."""
         return {}
 
-    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
-
-        The rate rises linearly over the places that the constant `drop_path_depths` counts, whatever the arch. The draw
-        depends on the batch size alone, so that groups and passes of one arch agree under the same random state.
-        """
-        return drop_branches(x, self.drop_path, self.ramp[-1]) if self.training else None
-
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
         shapes = self.shape(self._arch(arch), side)
         parts = {
-            f"stages.{i}": stage.select(shape)
-            for i, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True))
+            **self.select_stages(shapes),
+            "norm": self.norm.select(shapes[-1].width),
+            **select_heads(self.head, self.token_head, shapes[-1].width),
         }
-        parts["norm"] = self.norm.select(shapes[-1].width)
-        parts |= select_heads(self.head, self.token_head, shapes[-1].width)
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
 
     def no_weight_decay(self) -> set[str]:

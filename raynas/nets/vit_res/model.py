@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.errors import UserError
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.heads import classify, select_heads
@@ -25,8 +22,8 @@ from raynas.nets.layers import (
     new_parameter,
     select_layers,
 )
-from raynas.nets.sharing import NESTED, Side, pattern
-from raynas.nets.supernet import Supernet, drop_branches
+from raynas.nets.sharing import NESTED, Side
+from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.space import Arch, Space
 from raynas.space.families.stages import most_blocks, running
 from raynas.space.families.vit_res import VitResConstants, grids
@@ -114,7 +111,7 @@ class Reduction(nn.Module):
         return x[:, 1:].transpose(1, 2).unflatten(2, self.before)
 
 
-class Stage(nn.Module):
+class Stage(ElasticStage[Block]):
     """A reduction, but in the first stage, and blocks."""
 
     def __init__(self, space: Space, stage: int, inputs: int, before: tuple[int, int], blocks: int):
@@ -133,17 +130,6 @@ class Stage(nn.Module):
             return Block(width, hidden, qkv, head_dim, constants.attention_scale[stage], constants.norm_eps)
 
         self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
-
-    def block(self, index: int) -> Block:
-        """One block.
-
-        Raises:
-            UserError: the stage is not that deep, or the block is never kept.
-        """
-        block = self.blocks[index] if index < len(self.blocks) else None
-        if not isinstance(block, Block):
-            raise UserError(f"the arch has a block {index} in a stage for which the supernet has none there")
-        return block
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
         """The acting part of the parameters."""
@@ -165,7 +151,7 @@ class Stage(nn.Module):
         return x
 
 
-class VitResSupernet(Supernet):
+class VitResSupernet(StagedSupernet[Stage]):
     """A ViT-Res of elastic widths, depths (or kept blocks), heads and hidden widths, stage by stage.
 
     One list of channels serves a stage's whole residual stream: the outputs of its reduction (of the patch embedding in
@@ -177,7 +163,6 @@ class VitResSupernet(Supernet):
     def __init__(self, space: Space):
         super().__init__(space)
         constants = space.constants
-        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
         self.grids = grids(space)
         self.stem = Stem(space.channels, constants.stem_channels, constants.stem_stride)
         inputs, before, stages = 0, self.grids[0], []
@@ -191,8 +176,6 @@ class VitResSupernet(Supernet):
         self.norm = ElasticNorm(inputs, constants.norm_eps)
         self.head = ElasticLinear(inputs, space.classes)
         self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
-        # Where each stage's steps of the drop-path ramp begin; the last number is their sum.
-        self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +185,7 @@ class VitResSupernet(Supernet):
         Raises:
             UserError: the supernet does not hold the arch.
         """
-        self._check_stages(arch)
+        self.check_stages(arch)
         share, shapes = self.pattern[side], list[StageShape]()
         for index, stage in enumerate(self._stages):
             width = share(int(arch[f"stages.{index}.width"]), stage.width)
@@ -223,7 +206,7 @@ class VitResSupernet(Supernet):
             rows: [batch] int64, each row's arch.
         """
         for arch in archs:
-            self._check_stages(arch)
+            self.check_stages(arch)
         shapes: list[StageShape] = []
         for index in range(len(self.stages)):
             width = Channels.first_of_each([int(arch[f"stages.{index}.width"]) for arch in archs], rows)
@@ -238,21 +221,12 @@ class VitResSupernet(Supernet):
             shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
         return shapes
 
-    def _check_stages(self, arch: Arch) -> None:
-        stages = sum(name.endswith(".width") for name in arch)
-        if stages != len(self.stages):
-            raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
-
     @staticmethod
     def _block_values(arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
         """Heads, query width (in heads) and hidden channels of a block that runs."""
         block = f"stages.{stage}.blocks.{place}"
         heads = int(arch[f"{block}.heads"])
         return heads, heads, int(arch[f"{block}.mlp_width"])
-
-    @property
-    def _stages(self) -> list[Stage]:
-        return cast(list[Stage], list(self.stages))
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -264,7 +238,7 @@ class VitResSupernet(Supernet):
         """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
         x = self.embedding(x, shapes[0].width)
         for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+            x = stage(x, shape, self.stage_paths(paths, index))
         width = shapes[-1].width
         x = self.norm(x if patches else x[:, :1], width)
         return classify(self.head, self.token_head if patches else None, self.drop_features(x[:, 0]), x[:, 1:], width)
@@ -287,14 +261,6 @@ class VitResSupernet(Supernet):
         names = ["embedding.position", *(f"stages.{stage}.reduction.position" for stage in range(1, len(self.stages)))]
         return dict(zip(names, self.grids, strict=True))
 
-    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
-
-        The rate rises linearly over the places that the constant `drop_path_depths` counts, whatever the arch. The draw
-        depends on the batch size alone, so that groups, masks and passes of one arch agree under the same random state.
-        """
-        return drop_branches(x, self.drop_path, self.ramp[-1]) if self.training else None
-
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, object], side: Side | None = None) -> dict[str, Tensor]:
@@ -303,10 +269,7 @@ class VitResSupernet(Supernet):
         parts = {
             "stem": self.stem.state_dict(keep_vars=True),
             "embedding": self.embedding.select(shapes[0].width),
-            **{
-                f"stages.{i}": stage.select(shape)
-                for i, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True))
-            },
+            **self.select_stages(shapes),
             "norm": self.norm.select(shapes[-1].width),
             **select_heads(self.head, self.token_head, shapes[-1].width),
         }

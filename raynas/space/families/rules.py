@@ -70,7 +70,8 @@ class Family:
         dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1, 1024)}`.
         resolve: fills in constants that default to something of the space, given constants and dimensions. It runs
             once, when a space is read: a forward pass may never look at what a space could have been.
-        check: yields what the family cannot build: the place in the space file, and what is wrong.
+        check: yields what the family cannot build: the place in the space file, and what is wrong. The first is told,
+            and nothing after it is looked at.
         scale: the arch with its widths multiplied by a factor, as a one-point space (see `Space.scaled`).
         required: which of the dimensions a space has, given its constants and the templates that it names: it must
             have these and no other. Left out: all of them.

@@ -2,16 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.families.rules import CommonConstants, Rule
 
 if TYPE_CHECKING:
     from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+MAX_TOKENS = 2**16
+"""The most tokens that a stage may have."""
+
+
+class StagedConstants(CommonConstants):
+    """What every family of stages fixes.
+
+    Attributes:
+        drop_path_depths: for each stage the number of blocks that the drop-path rate, which rises linearly from 0 over
+            all stages, counts; by default the most blocks. A shallower stage leaves out steps of the ramp; what joins
+            stages is never dropped.
+    """
+
+    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
+
+
+ConstantsT = TypeVar("ConstantsT", bound=StagedConstants)
+
+
+def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
+    """The dimensions of a family of stages, given those of a block."""
+    return {
+        "stages.*.width": Rule(int, 1, 2**15),
+        "stages.*.depth": Rule(int, 0, 256),
+        "stages.*.blocks.*.kept": Rule(bool, 0, 1),
+        **{f"stages.*.blocks.*.{leaf}": rule for leaf, rule in block.items()},
+    }
+
+
+def staged_templates(given: set[str], block: Iterable[str]) -> list[str]:
+    """The dimensions that a space with these templates must have, given those of a block."""
+    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in block)]
 
 
 def depth_or_kept(given: set[str]) -> str:
     """The template by which a space with these templates says which blocks run."""
     return "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
+
+
+def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:
+    """The constants with the ramp of drop-path rates that the dimensions give by default."""
+    depths = constants.drop_path_depths
+    return constants.model_copy(update={"drop_path_depths": most_blocks(dimensions) if depths is None else depths})
+
+
+def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:
+    """What is wrong with constants that list a number for each stage: the ramp's, and those named."""
+    constants, most = space.constants, most_blocks(space.dimensions)
+    for name in (*listed, "drop_path_depths"):
+        if len(getattr(constants, name)) != len(most):
+            yield ("constants", name), f"needs one number for each of the {len(most)} stages"
+    for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
+        if blocks > ramp:
+            yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
+
+
+def check_query_widths(space: Space) -> Iterator[tuple[Location, str]]:
+    """Query widths that some head count does not divide."""
+    for dimension in space.dimensions:
+        block, _, leaf = dimension.name.rpartition(".")
+        if leaf == "query_width":
+            for query, heads in product(dimension.choices, space[f"{block}.heads"].choices):
+                if query % heads:
+                    place = ("dimensions", "stages", int(block.split(".")[1]), "blocks")
+                    yield place, f"query_width {query} cannot be cut into {heads} heads"
 
 
 def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:

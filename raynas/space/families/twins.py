@@ -7,26 +7,31 @@ windows (local) or to a sub-sampled grid (global), then an MLP. How many stages 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.families.rules import CommonConstants, Family, Rule
-from raynas.space.families.stages import depth_or_kept, most_blocks
+from raynas.space.families.rules import Family, Rule
+from raynas.space.families.stages import (
+    MAX_TOKENS,
+    StagedConstants,
+    check_query_widths,
+    check_stages,
+    staged_dimensions,
+    staged_templates,
+    with_ramp,
+)
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
-    from raynas.space.dimension import Dimension
     from raynas.space.space import Space
 
-MAX_TOKENS = 2**16
 Tokens = Annotated[int, Field(ge=1, le=256)]
 """Side of a patch, a window or a sub-sampled square."""
 
 
-class TwinsConstants(CommonConstants):
+class TwinsConstants(StagedConstants):
     """What is fixed in a twins space.
 
     Attributes:
@@ -38,8 +43,6 @@ class TwinsConstants(CommonConstants):
         private_heads: which of the query, key and value projections each head count has parameters of its own for.
         norm_eps: epsilon of the blocks' norms and of the last one.
         embedding_norm_eps: epsilon of the norms behind patch embeddings and behind sub-sampling.
-        drop_path_depths: for each stage the number of blocks that the drop-path rate, which rises linearly from 0 over
-            all stages, counts; by default the most blocks. A shallower stage leaves out steps of the ramp.
     """
 
     patch_sizes: tuple[Tokens, ...] = (4, 2, 2, 2)
@@ -49,7 +52,6 @@ class TwinsConstants(CommonConstants):
     private_heads: Literal["none", "qk", "v", "qkv"] = "none"
     norm_eps: float = Field(1e-6, gt=0)
     embedding_norm_eps: float = Field(1e-5, gt=0)
-    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
 
 
 def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, int]]:
@@ -63,23 +65,12 @@ def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, 
 
 def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
     del constants
-    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in _BLOCK)]
-
-
-def _resolve(constants: TwinsConstants, dimensions: tuple[Dimension, ...]) -> TwinsConstants:
-    depths = constants.drop_path_depths
-    return constants.model_copy(update={"drop_path_depths": most_blocks(dimensions) if depths is None else depths})
+    return staged_templates(given, _BLOCK)
 
 
 def _check(space: Space) -> Iterator[tuple[Location, str]]:
-    constants, most = space.constants, most_blocks(space.dimensions)
-    for name in ("patch_sizes", "reductions", "drop_path_depths"):
-        if len(getattr(constants, name)) != len(most):
-            yield ("constants", name), f"needs one number for each of the {len(most)} stages"
-            return
-    for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
-        if blocks > ramp:
-            yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
+    constants = space.constants
+    yield from check_stages(space, ("patch_sizes", "reductions"))
     size, what = space.input_size, "image"
     for stage, patch in enumerate(constants.patch_sizes):
         height, width = size
@@ -88,13 +79,7 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
         size, what = grids(size, [patch])[0], "grid of the stage before"
         if size[0] * size[1] > MAX_TOKENS:
             yield ("constants", "patch_sizes", stage), f"{patch} makes more than {MAX_TOKENS} tokens"
-    for dimension in space.dimensions:
-        block, _, leaf = dimension.name.rpartition(".")
-        if leaf == "query_width":
-            for query, heads in product(dimension.choices, space[f"{block}.heads"].choices):
-                if query % heads:
-                    place = ("dimensions", "stages", int(block.split(".")[1]), "blocks")
-                    yield place, f"query_width {query} cannot be cut into {heads} heads"
+    yield from check_query_widths(space)
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
@@ -119,13 +104,8 @@ _BLOCK = {
 
 TWINS = Family(
     constants=TwinsConstants,
-    dimensions={
-        "stages.*.width": Rule(int, 1, 2**15),
-        "stages.*.depth": Rule(int, 0, 256),
-        "stages.*.blocks.*.kept": Rule(bool, 0, 1),
-        **{f"stages.*.blocks.*.{leaf}": rule for leaf, rule in _BLOCK.items()},
-    },
-    resolve=_resolve,
+    dimensions=staged_dimensions(_BLOCK),
+    resolve=with_ramp,
     check=_check,
     scale=_scale,
     required=_required,

@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.families.rules import CommonConstants, Family, Rule
-from raynas.space.families.stages import depth_or_kept, most_blocks
+from raynas.space.families.rules import Family, Rule
+from raynas.space.families.stages import (
+    MAX_TOKENS,
+    StagedConstants,
+    check_stages,
+    most_blocks,
+    staged_dimensions,
+    staged_templates,
+    with_ramp,
+)
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
     from raynas.space.dimension import Dimension
     from raynas.space.space import Space
 
-MAX_TOKENS = 2**16
 
-
-class VitResConstants(CommonConstants):
+class VitResConstants(StagedConstants):
     """What is fixed in a vit_res space.
 
     Attributes:
@@ -39,8 +45,6 @@ class VitResConstants(CommonConstants):
         reduction: between stages, `residual` adds a pooled copy of the tokens to the strided convolution's output
             (the paper's residual spatial reduction); `plain` is the convolution alone, the paper's baseline.
         norm_eps: epsilon of every LayerNorm.
-        drop_path_depths: for each stage the number of blocks that the drop-path rate, which rises linearly from 0 over
-            all stages, counts; by default the most blocks. Reductions are never dropped.
     """
 
     patch_size: int = Field(14, ge=1, le=256)
@@ -50,7 +54,6 @@ class VitResConstants(CommonConstants):
     attention_scale: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     reduction: Literal["residual", "plain"] = "residual"
     norm_eps: float = Field(1e-6, gt=0)
-    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
 
 
 def grids(space: Space) -> list[tuple[int, int]]:
@@ -62,28 +65,19 @@ def grids(space: Space) -> list[tuple[int, int]]:
 
 def _required(constants: VitResConstants, given: set[str]) -> list[str]:
     del constants
-    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in _BLOCK)]
+    return staged_templates(given, _BLOCK)
 
 
 def _resolve(constants: VitResConstants, dimensions: tuple[Dimension, ...]) -> VitResConstants:
-    depths, scale = constants.drop_path_depths, constants.attention_scale
-    return constants.model_copy(
-        update={
-            "drop_path_depths": most_blocks(dimensions) if depths is None else depths,
-            "attention_scale": tuple(dim**-0.5 for dim in constants.head_dims) if scale is None else scale,
-        }
-    )
+    scale = constants.attention_scale
+    usual = tuple(dim**-0.5 for dim in constants.head_dims)
+    constants = constants.model_copy(update={"attention_scale": usual if scale is None else scale})
+    return with_ramp(constants, dimensions)
 
 
 def _check(space: Space) -> Iterator[tuple[Location, str]]:
     constants, most = space.constants, most_blocks(space.dimensions)
-    for name in ("head_dims", "attention_scale", "drop_path_depths"):
-        if len(getattr(constants, name)) != len(most):
-            yield ("constants", name), f"needs one number for each of the {len(most)} stages"
-            return
-    for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
-        if blocks > ramp:
-            yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
+    yield from check_stages(space, ("head_dims", "attention_scale"))
     patch, stride = constants.patch_size, constants.stem_stride
     if patch % stride:
         yield ("constants", "patch_size"), f"{patch} is no multiple of stem_stride {stride}"
@@ -131,12 +125,7 @@ _BLOCK = {"heads": Rule(int, 1, 1024), "mlp_width": Rule(int, 1, 2**17)}
 
 VIT_RES = Family(
     constants=VitResConstants,
-    dimensions={
-        "stages.*.width": Rule(int, 1, 2**15),
-        "stages.*.depth": Rule(int, 0, 256),
-        "stages.*.blocks.*.kept": Rule(bool, 0, 1),
-        **{f"stages.*.blocks.*.{leaf}": rule for leaf, rule in _BLOCK.items()},
-    },
+    dimensions=staged_dimensions(_BLOCK),
     resolve=_resolve,
     check=_check,
     scale=_scale,

@@ -1,0 +1,82 @@
+"""Windows on a grid of tokens: cutting tokens into windows and putting them together again, plain or shifted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a grid is cut into windows. One that they do not divide is padded at the bottom and right.
+
+    Shifted windows begin `shift` tokens further down and right, and a window's rest at the end of an axis is computed
+    beside that at the beginning (Liu et al., 2021, section 3.2): there are as many windows as without a shift.
+
+    Attributes:
+        grid: rows and columns of tokens.
+        window: rows and columns of a window.
+        shift: rows and columns by which windows are shifted.
+    """
+
+    grid: tuple[int, int]
+    window: tuple[int, int]
+    shift: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def counts(self) -> tuple[int, int]:
+        """Rows and columns of windows."""
+        return (-(-self.grid[0] // self.window[0]), -(-self.grid[1] // self.window[1]))
+
+    @cached_property
+    def padding(self) -> tuple[int, int]:
+        """Rows and columns of padding."""
+        below, right = (n * side - length for n, side, length in zip(self.counts, self.window, self.grid, strict=True))
+        return below, right
+
+    def split(self, x: Tensor) -> Tensor:
+        """Tokens [batch, tokens, channels] to [batch, windows, tokens of a window, channels]; padding is zeros."""
+        x = x.unflatten(1, self.grid)
+        if any(self.padding):
+            x = F.pad(x, (0, 0, 0, self.padding[1], 0, self.padding[0]))
+        if any(self.shift):
+            x = x.roll((-self.shift[0], -self.shift[1]), (1, 2))
+        x = x.unflatten(2, (self.counts[1], self.window[1])).unflatten(1, (self.counts[0], self.window[0]))
+        return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+    def join(self, x: Tensor) -> Tensor:
+        """The inverse of `split`."""
+        x = x.unflatten(2, self.window).unflatten(1, self.counts).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        if any(self.shift):
+            x = x.roll(self.shift, (1, 2))
+        if any(self.padding):
+            x = x[:, : self.grid[0], : self.grid[1]]
+        return x.flatten(1, 2)
+
+    def strangers(self, device: torch.device) -> Tensor | None:
+        """The pairs of tokens that share a computed window, and nothing else.
+
+        Tokens from either end of a shifted axis, and tokens and padding, are strangers. Padding knows itself, so that
+        nothing is a stranger to all.
+
+        Returns:
+            [windows, tokens of a window, tokens of a window] bool; None where there are no such pairs.
+        """
+        if not any(self.shift) and not any(self.padding):
+            return None
+        rows, columns = (self._kinds(axis, device) for axis in (0, 1))
+        kinds = rows[:, None, :, None] * 3 + columns[None, :, None, :]  # [window rows, window columns, rows, columns]
+        kinds = kinds.flatten(2).flatten(0, 1)
+        return kinds[:, :, None] != kinds[:, None, :]
+
+    def _kinds(self, axis: int, device: torch.device) -> Tensor:
+        """[windows along an axis, window]: 1 for tokens that a shift moves to the end, 2 for padding, 0 for the rest."""
+        length = self.counts[axis] * self.window[axis]
+        computed = torch.arange(length, device=device)
+        place = (computed + self.shift[axis]) % length
+        kinds = (computed >= length - self.shift[axis]).long()
+        return kinds.masked_fill(place >= self.grid[axis], 2).view(-1, self.window[axis])
