@@ -242,7 +242,7 @@ def _parser() -> argparse.ArgumentParser:
         "raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet\n"
         "  raynas import timm twins_svt_small --run runs/twins --data /data/imagenet",
     )
-    this.add_argument("system", help="whose it is: autoformer, vit-resnas, nasvit or timm")
+    this.add_argument("system", help="whose it is: autoformer, vit-resnas, nasvit, s3 or timm")
     this.add_argument("checkpoint", help="the file as released; timm: a model's name, whose weights timm downloads")
     this.add_argument("--weights", metavar="FILE", help="timm: a file of the model's weights instead of a download")
     this.add_argument("--run", required=True, metavar="DIR", help="run directory to make")

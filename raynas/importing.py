@@ -27,11 +27,12 @@ SYSTEMS = {
     "autoformer": "autoformer/preset",
     "vit-resnas": "vit_resnas/preset",
     "nasvit": "nasvit/preset_released",
+    "s3": "s3/preset",
     "timm": "timm/preset",
 }
 """Whose checkpoints are read, with the preset that says how to search and retrain them."""
 
-TIMM = {"twins_": "twins", "deit": "vit", "vit_": "vit"}
+TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
 
 
@@ -50,7 +51,7 @@ def import_supernet(
     it, or fine-tune it by `retrain`.
 
     Args:
-        system: whose layout the checkpoint has: `autoformer`, `vit-resnas` or `nasvit` (AlphaNet's, too); or `timm`.
+        system: whose layout the checkpoint has: `autoformer`, `vit-resnas`, `nasvit` (AlphaNet's, too) or `s3`; or `timm`.
         checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
         run_dir: a path or filesystem URI.
         data: what the subnets are scored on: a name, a folder or a URI.
@@ -118,6 +119,10 @@ def _reader(system: str) -> Callable[..., tuple[Space, dict[str, Tensor]]]:
         from raynas.nets.hybrid.checkpoint import read_nasvit
 
         return read_nasvit
+    if system == "s3":
+        from raynas.nets.s3.checkpoint import read_s3
+
+        return read_s3
     from raynas.nets.vit_res.checkpoint import read_vit_resnas
 
     return read_vit_resnas

@@ -38,4 +38,8 @@ def build_supernet(space: Space) -> Supernet:
         from raynas.nets.hybrid.model import HybridSupernet
 
         return HybridSupernet(space)
+    if space.family == "s3":
+        from raynas.nets.s3.model import S3Supernet
+
+        return S3Supernet(space)
     raise UserError(f"space {space.name}: no supernet for family {space.family!r}")

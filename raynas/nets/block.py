@@ -128,14 +128,15 @@ class Block(nn.Module):
             index: the grid's pairs, where there is relative position.
         """
         axes = self.axes(shape)
-        attended = self.attend(self.norm1(x, *axes["norm1"]), axes, index)
+        attended = self.attend(self.norm1(x, *axes["norm1"]), shape, index)
         x = _added(x, attended, shape, None if paths is None else paths[0])
         hidden = F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"]))
         hidden = shape.hidden.mask(hidden, inplace=True)  # gelu's gradient does not need what gelu gave
         return _added(x, self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
 
-    def attend(self, x: Tensor, axes: dict[str, tuple[Any, ...]], index: RelativeIndex | None) -> Tensor:
+    def attend(self, x: Tensor, shape: BlockShape, index: RelativeIndex | None) -> Tensor:
         """Multi-head self-attention [batch, tokens, width]."""
+        axes = self.axes(shape)
         q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)
         if self.relative is None or index is None:
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))

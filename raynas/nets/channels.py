@@ -13,7 +13,7 @@ from raynas.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class RowCounts:
-    """How many of the selected channels act in each row of a batch (the first so many).
+    """How many of the selected channels act in each row of a batch (the first so many; of each tile, where tiled).
 
     Attributes:
         counts: the different counts.
@@ -50,13 +50,7 @@ class Channels:
     @classmethod
     def listed(cls, index: Iterable[int]) -> Channels:
         """Exactly these channels, in this order."""
-        runs: list[tuple[int, int]] = []
-        for channel in index:
-            if runs and runs[-1][1] == channel:
-                runs[-1] = (runs[-1][0], channel + 1)
-            else:
-                runs.append((channel, channel + 1))
-        return cls(tuple(runs))
+        return cls(_joined((channel, channel + 1) for channel in index))
 
     @classmethod
     def first_of_each(cls, counts: Sequence[int], rows: Tensor) -> Channels:
@@ -73,6 +67,15 @@ class Channels:
         which = torch.tensor([different.index(count) for count in counts], device=rows.device)[rows]
         prefix = torch.arange(widest, device=rows.device) < torch.tensor(different, device=rows.device)[:, None]
         return cls(((0, widest),), RowCounts(different, which, prefix[which][:, None, :]))
+
+    def tiled(self, copies: int, total: int) -> Channels:
+        """These channels of each of several axes that lie behind one another, `total` channels each."""
+        offsets = range(0, copies * total, total)
+        runs = _joined((offset + start, offset + stop) for offset in offsets for start, stop in self.runs)
+        if self.rows is None:
+            return Channels(runs)
+        counts = tuple(copies * count for count in self.rows.counts)
+        return Channels(runs, RowCounts(counts, self.rows.which, self.rows.mask.tile(copies)))
 
     @property
     def count(self) -> int:
@@ -117,3 +120,14 @@ class Channels:
             mask = mask.repeat_interleave(unit, dim=-1)
         mask = mask.to(x.dtype)  # a float32 mask would silently promote bfloat16
         return x.mul_(mask) if inplace else x * mask
+
+
+def _joined(pieces: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Runs of channels, those that follow one another as one."""
+    runs: list[tuple[int, int]] = []
+    for start, stop in pieces:
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], stop)
+        else:
+            runs.append((start, stop))
+    return tuple(runs)

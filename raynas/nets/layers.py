@@ -37,18 +37,21 @@ class ElasticLinear(nn.Module):
         in_features: inputs held.
         out_features: outputs held.
         in_unit: inputs for each channel of the input axis.
+        bias: whether each output has a bias.
     """
 
-    def __init__(self, in_features: int, out_features: int, in_unit: int = 1):
+    def __init__(self, in_features: int, out_features: int, in_unit: int = 1, bias: bool = True):
         super().__init__()
         self.weight = new_parameter(out_features, in_features)
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.in_unit = in_unit
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        weight = outputs.select(inputs.select(self.weight, 1, self.in_unit), 0)
-        return {"weight": weight, "bias": outputs.select(self.bias, 0)}
+        selected = {"weight": outputs.select(inputs.select(self.weight, 1, self.in_unit), 0)}
+        if self.bias is not None:
+            selected["bias"] = outputs.select(self.bias, 0)
+        return selected
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
         """[..., inputs] to [..., outputs]; outputs that do not act in a row are not masked here."""
@@ -67,6 +70,12 @@ def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dic
         if getattr(module, layer) is not None
         for name, tensor in getattr(module, layer).select(*channels).items()
     }
+
+
+def padded(x: Tensor, patch: int) -> Tensor:
+    """An image [batch, channels, height, width] with zeros at the bottom and right, so that patches divide it."""
+    below, right = (-side % patch for side in x.shape[2:])
+    return F.pad(x, (0, right, 0, below)) if below or right else x
 
 
 class ElasticPatchConv(nn.Module):
@@ -92,10 +101,8 @@ class ElasticPatchConv(nn.Module):
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
         """[batch, inputs, height, width] to [batch, outputs, patch rows, patch columns]."""
-        below, right = (-side % self.patch for side in x.shape[2:])
-        x = F.pad(x, (0, right, 0, below)) if below or right else x
         selected = self.select(inputs, outputs)
-        return F.conv2d(x, selected["weight"], selected["bias"], stride=self.patch)
+        return F.conv2d(padded(x, self.patch), selected["weight"], selected["bias"], stride=self.patch)
 
 
 class ElasticConv(nn.Module):

@@ -245,7 +245,7 @@ class Supernet(nn.Module):
     def resized(self: SupernetT, size: int | tuple[int, int]) -> SupernetT:
         """The same network for images of another size, with its own memory, as fine-tuning on larger images starts.
 
-        Position embeddings are resized to the new grids of tokens (see `resize_positions`); all else is copied.
+        Position embeddings are resized to the new grids of tokens (see `resize_table`); all else is copied.
 
         Args:
             size: height and width in pixels, or one number for both.
@@ -258,7 +258,7 @@ class Supernet(nn.Module):
             other = type(self)(space)
         state, grids = self.state_dict(), other.position_grids()
         for name, before in self.position_grids().items():
-            state[name] = resize_positions(state[name], before, grids[name])
+            state[name] = self.resize_table(state[name], before, grids[name])
         return self._give(other, state)
 
     def space_at(self, size: int | tuple[int, int]) -> Space:
@@ -322,6 +322,10 @@ class Supernet(nn.Module):
     def position_grids(self) -> dict[str, tuple[int, int]]:
         """Every table of position embeddings, by parameter name, with the rows and columns of tokens that it is for."""
         raise NotImplementedError
+
+    def resize_table(self, table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
+        """One of the tables of `position_grids` for another grid; see `resize_positions`."""
+        return resize_positions(table, before, after)
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """What stochastic depth multiplies each row's branches with, drawn for the whole batch before any grouping."""

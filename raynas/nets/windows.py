@@ -74,7 +74,7 @@ class Windows:
         return kinds[:, :, None] != kinds[:, None, :]
 
     def _kinds(self, axis: int, device: torch.device) -> Tensor:
-        """[windows along an axis, window]: 1 for tokens that a shift moves to the end, 2 for padding, 0 for the rest."""
+        """[windows along an axis, window]: 1 for what a shift moves to the end, 2 for padding, 0 for the rest."""
         length = self.counts[axis] * self.window[axis]
         computed = torch.arange(length, device=device)
         place = (computed + self.shift[axis]) % length

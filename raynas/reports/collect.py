@@ -145,11 +145,10 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
     scores = [row for row in _scores(run) if row["status"] == "ok"]
     networks, evaluations = _rows(run, "networks"), _rows(run, "evaluations")
     winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
-    labels = {}
-    if reference is not None:
-        labels[reference.network_id] = "reference"
-    if winner is not None:
-        labels[winner.network_id] = "winner"
+    labels: dict[str, str] = {}
+    for arch, label in ((reference, "reference"), (winner, "winner")):
+        if arch is not None:  # by its own id too: at another image size it can be another network
+            labels |= {arch.id: label, arch.network_id: label}
     settings, starts = _settings(run)
     space = Space.from_dict(run.read_yaml("space.yaml")) if run.exists("space.yaml") else None
     return Content(
@@ -202,7 +201,7 @@ def _finished(
     found = []
     for (network, how, trained, size), group in groups.items():
         first = (group["rows"] or group["tested"])[0]
-        label = str(labels.get(network, first["arch"]))
+        label = labels.get(network) or labels.get(first["arch"]) or str(first["arch"])
         found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], size, **group))
     order = ["winner", "reference"]
     ways = list(HOW)

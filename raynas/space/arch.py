@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raynas.space.dimension import Choice
+from raynas.space.families import FAMILIES
 
 if TYPE_CHECKING:
     from raynas.space.space import Space
@@ -69,11 +70,13 @@ class Arch(Mapping[str, Choice]):
         """The id of the network that this arch computes.
 
         Where blocks can be dropped anywhere, archs that keep the same blocks in the same order are one network with
-        different inherited weights: they share this id, and differ in `id`.
+        different inherited weights: they share this id, and differ in `id`. So do archs whose windows are larger than
+        their grid, whatever their choice.
         """
+        acting = FAMILIES[self.space.family].acting
         kept: dict[str, int] = {}
         values: dict[str, Choice] = {}
-        for name, value in self._values.items():
+        for name, value in (self if acting is None else acting(self)).items():
             prefix, _, rest = name.rpartition("blocks.")
             index, _, leaf = rest.partition(".")
             if not leaf or f"{prefix}blocks.{index}.kept" not in self._values:

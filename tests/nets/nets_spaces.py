@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from hybrid_spaces import HYBRID
+from s3_spaces import S3
 from torch import Tensor
 from twins_spaces import TWINS
 from vit_res_spaces import VIT_RES
@@ -103,6 +104,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     **TWINS,
     **VIT_RES,
     **HYBRID,
+    **S3,
 }
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hybrid_axes import Axis, hybrid_axes
+from hybrid_axes import hybrid_axes
 from nets_spaces import DEFINITIONS, make_space, make_supernet, some_archs
+from s3_axes import Axis, Tiled, s3_axes
 from tagging import channels_of
 
 from raynas.space import Arch, Space
@@ -24,6 +25,10 @@ def expected(constants: Any, side: str | None, size: int, axis: Axis) -> list[in
         return list(range(size))
     if isinstance(axis, list):
         return axis
+    if isinstance(axis, Tiled):
+        each = size // axis.copies
+        channels = expected(constants, side, each, axis.axis)
+        return [copy * each + channel for copy in range(axis.copies) for channel in channels]
     count, unit = axis
     total = size // unit
     start = total - count if side == "right" else 0
@@ -126,8 +131,8 @@ def vit_res_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
 
 def axes_of(space: Space, arch: Arch, name: str) -> tuple[Axis, ...]:
     """What each axis of a parameter stands for."""
-    if space.family == "hybrid":
-        return hybrid_axes(arch, name, space)
+    if space.family in ("hybrid", "s3"):
+        return {"hybrid": hybrid_axes, "s3": s3_axes}[space.family](arch, name, space)
     axes: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {
         "vit": vit_axes,
         "twins": twins_axes,
@@ -160,6 +165,7 @@ def ratios(largest: int) -> list[int]:
 
 
 FREE = {"heads": [1, 2, 4], "query_width": ratios(40), "mlp_width": ratios(33)}
+S3_BLOCK = {"window": [2, 3], "heads": ratios(20), "mlp_ratio": [0.5, 1.4]}
 TEN_RATIOS: dict[str, dict[str, Any]] = {
     "twins": {
         "constants": {"sharing": "cyclic", "patch_sizes": [2, 2], "reductions": [2, 1]},
@@ -202,6 +208,15 @@ TEN_RATIOS: dict[str, dict[str, Any]] = {
                 },
             ],
             "head": {"width": ratios(33)},
+        },
+    },
+    "s3": {
+        "constants": {"sharing": "cyclic", "patch_size": 2, "head_dim": 3},
+        "dimensions": {
+            "stages": [
+                {"width": ratios(25), "depth": [2], "blocks": S3_BLOCK},
+                {"width": ratios(17), "depth": [1], "blocks": S3_BLOCK},
+            ]
         },
     },
     "vit": {

@@ -34,6 +34,7 @@ def test_listed_channels_make_the_layer_of_those_rows_and_columns() -> None:
     layer = ElasticLinear(6, 5)
     inputs, outputs = [4, 5, 0], [3, 1]
     x = torch.randn(2, 3)
+    assert layer.bias is not None
     expected = F.linear(x, layer.weight[outputs][:, inputs], layer.bias[outputs])
     torch.testing.assert_close(layer(x, Channels.listed(inputs), Channels.listed(outputs)), expected)
 

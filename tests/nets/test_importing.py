@@ -16,13 +16,13 @@ from raynas.cli import main
 from raynas.config import write_yaml
 from raynas.data import decode, load_data, load_test, normalise
 from raynas.evaluate import evaluate
-from raynas.nets.vit.cost import hidden_width
 from raynas.nets.vit_res.checkpoint import read_vit_resnas
 from raynas.nets.weights import load_supernet
 from raynas.networks import Network, read_space
 from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.space import Arch
+from raynas.space.families.rules import hidden_width
 
 CLASSES = 6
 SPACE = """

@@ -87,7 +87,7 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
     ("weights", "name", "more", "message"),
     [
         (None, "twins_of_that_test", [], r"timm has no model 'twins_of_that_test' \(did you mean 'twins_of_this_test'"),
-        (None, "resnet18", [], "whose names start with twins_, deit, vit_, not resnet18"),
+        (None, "resnet18", [], "whose names start with twins_, swin_, deit, vit_, not resnet18"),
         ("none.pth", "twins_of_this_test", [], "none.pth: there is no such file"),
         (
             "model.pth",

@@ -10,7 +10,17 @@ from nets_spaces import make_images, make_space, make_supernet
 
 
 @pytest.mark.parametrize(
-    "name", ["autoformer", "clipped rectangle", "patch sizes", "twins", "twins cyclic", "vit_res", "hybrid bilateral"]
+    "name",
+    [
+        "autoformer",
+        "clipped rectangle",
+        "patch sizes",
+        "twins",
+        "twins cyclic",
+        "vit_res",
+        "hybrid bilateral",
+        "s3 maskable",
+    ],
 )
 def test_torch_export(name: str, tmp_path: Path) -> None:
     space = make_space(name)
@@ -24,7 +34,7 @@ def test_torch_export(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(images), subnet(images), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["autoformer", "vit_res"])
+@pytest.mark.parametrize("name", ["autoformer", "vit_res", "s3 maskable"])
 def test_onnx(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -25,6 +25,7 @@ MASKABLE = [
     "kept anywhere",
     "vit_res",
     "vit_res plain",
+    "s3 maskable",
 ]
 every_execution = pytest.mark.parametrize(
     ("name", "execution"), [(name, "groups") for name in DEFINITIONS] + [(name, "masks") for name in MASKABLE]

@@ -16,12 +16,7 @@ import numpy as np
 
 from raynas.nets.terms import Counts, Term
 from raynas.space import Space
-
-
-def hidden_width(width: Any, ratio: Any) -> Any:
-    """Hidden channels of an MLP: floor(width x ratio), for numbers (an int) or arrays (int64) alike."""
-    product = np.floor(np.multiply(width, ratio))
-    return int(product) if np.ndim(product) == 0 else product.astype(np.int64)
+from raynas.space.families.rules import hidden_width
 
 
 def patch_grid(size: tuple[int, int], patch_size: Any) -> tuple[Any, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from raynas.config import Config, Location
@@ -75,6 +76,8 @@ class Family:
         scale: the arch with its widths multiplied by a factor, as a one-point space (see `Space.scaled`).
         required: which of the dimensions a space has, given its constants and the templates that it names: it must
             have these and no other. Left out: all of them.
+        acting: the arch's values as they act, where several choices can be one and the same; they tell networks apart
+            (see `Arch.network_id`). Left out: as they are.
     """
 
     constants: type[Config]
@@ -83,3 +86,10 @@ class Family:
     check: Callable[[Space], Iterator[tuple[Location, str]]]
     scale: Callable[[Arch, float], Arch]
     required: Callable[[Any, set[str]], list[str]] | None = None
+    acting: Callable[[Arch], Mapping[str, Any]] | None = None
+
+
+def hidden_width(width: Any, ratio: Any) -> Any:
+    """Hidden channels of an MLP: floor(width x ratio), for numbers (an int) or arrays (int64) alike."""
+    product = np.floor(np.multiply(width, ratio))
+    return int(product) if np.ndim(product) == 0 else product.astype(np.int64)

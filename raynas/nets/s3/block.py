@@ -1,0 +1,144 @@
+"""The block of S3 networks: attention inside windows with a table of biases, and an MLP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.nets.block import Block, BlockShape
+from raynas.nets.channels import Channels
+from raynas.nets.layers import ElasticQkv, SplitQkv, new_parameter
+from raynas.nets.windows import Windows
+from raynas.space.families.s3 import fitted
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowShape(BlockShape):
+    """What acts in one block.
+
+    Attributes:
+        table: the heads' biases.
+        windows: how the grid is cut into windows.
+    """
+
+    table: Channels
+    windows: Windows
+
+
+def windows_of(grid: tuple[int, int], window: int, shifted: bool) -> Windows:
+    """The windows of a block, cut to the grid where they are larger; along such an axis nothing is shifted."""
+    rows, columns = (int(fitted(window, side)) for side in grid)
+    down, right = (window // 2 if shifted and side > window else 0 for side in grid)
+    return Windows(grid, (rows, columns), (down, right))
+
+
+class RelativeBias(nn.Module):
+    """For each head one bias for every offset of a query from a key, in rows and columns (Liu et al., 2021, Eq. 4).
+
+    All windows share the entries of the offsets that they have: a smaller window takes the centre of the table. So an
+    entry means one distance in tokens whatever the window, and what a window uses is a slice, without arithmetic.
+
+    Args:
+        heads: heads held.
+        window: rows and columns of the largest window.
+    """
+
+    def __init__(self, heads: int, window: tuple[int, int]):
+        super().__init__()
+        self.table = new_parameter(heads, 2 * window[0] - 1, 2 * window[1] - 1)
+
+    def select(self, heads: Channels, window: tuple[int, int]) -> dict[str, Tensor]:
+        """The acting part of the parameters.
+
+        Raises:
+            UserError: the window is larger than any of the supernet.
+        """
+        table = heads.select(self.table, 0)
+        for axis, side in enumerate(window, start=1):
+            margin = table.shape[axis] // 2 - (side - 1)
+            if margin < 0:
+                largest = table.shape[axis] // 2 + 1
+                raise UserError(f"the arch needs a window of {side} tokens, but the supernet has at most {largest}")
+            table = table.narrow(axis, margin, 2 * side - 1)
+        return {"table": table}
+
+    def forward(self, heads: Channels, window: tuple[int, int]) -> Tensor:
+        """The biases of a window's queries and keys [heads, queries, keys], both row by row."""
+        table = self.select(heads, window)["table"]
+        # Entry [query row, query column, r, c] is that of r, c before the last key's.
+        pairs = table.unfold(1, window[0], 1).unfold(2, window[1], 1).flip(3, 4)
+        return pairs.flatten(3).flatten(1, 2)
+
+
+def resize_bias(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
+    """A table of biases for windows of another size: each offset keeps its entry, new ones take the nearest's.
+
+    Args:
+        table: [heads, 2 * rows - 1, 2 * columns - 1].
+        before: rows and columns of the window that it is for.
+        after: those of the other.
+    """
+    for axis, (old, new) in enumerate(zip(before, after, strict=True), start=1):
+        offsets = torch.arange(1 - new, new, device=table.device).clamp(1 - old, old - 1)
+        table = table.index_select(axis, offsets + old - 1)
+    return table
+
+
+class WindowBlock(Block):
+    """Pre-norm attention inside windows and MLP, each added to the residual stream.
+
+    Args:
+        width: embedding channels held.
+        hidden: hidden channels held.
+        qkv: the projection to queries, keys and values.
+        unit: channels of a unit of the query axis.
+        scale: factor on the raw scores; None for one over the square root of a head's channels.
+        eps: of the norms.
+        bias: the table of biases.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        qkv: ElasticQkv | SplitQkv,
+        unit: int,
+        scale: float | None,
+        eps: float,
+        bias: RelativeBias,
+    ):
+        super().__init__(width, hidden, qkv, unit, scale, eps)
+        self.bias = bias
+
+    def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
+        """The axes of each layer."""
+        assert isinstance(shape, WindowShape)
+        return {**super().axes(shape), "bias": (shape.table, shape.windows.window)}
+
+    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
+        """Heads and hidden channels; see `Supernet.exchangeable`."""
+        hidden, *heads = super().unit_axes()
+        return [hidden, *({**each, "bias.table": (0, 1)} for each in heads)]
+
+    def attend(self, x: Tensor, shape: BlockShape, index: object = None) -> Tensor:
+        """Multi-head self-attention [batch, tokens, width] inside each window; padding is attended to by none."""
+        assert isinstance(shape, WindowShape)
+        axes, windows = self.axes(shape), shape.windows
+        # Tokens are projected before they are dealt to windows: padding then costs nothing here, and has no biases.
+        qkv = windows.split(self.qkv(x, *axes["qkv"]).flatten(2)).unflatten(3, (shape.heads, 3, -1))
+        bias, strangers = self.bias(*axes["bias"]).to(qkv.dtype), windows.strangers(x.device)
+        if strangers is not None:
+            bias = bias.masked_fill(strangers[:, None], -torch.inf).flatten(0, 1)
+        # [batch, windows, heads, tokens, channels]: where windows differ, the kernel takes them for more heads, so that
+        # their biases are not repeated for every image; else for more images.
+        merged = (0, 1) if strangers is None else (1, 2)
+        q, k, v = (part.transpose(2, 3).flatten(*merged) for part in qkv.unbind(4))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
+        out = out.view(x.shape[0], -1, shape.heads, *out.shape[-2:]).transpose(2, 3).flatten(3)
+        out = axes["proj"][0].mask(windows.join(out), self.unit)
+        return self.proj(out, *axes["proj"])
