@@ -51,7 +51,8 @@ def import_supernet(
     it, or fine-tune it by `retrain`.
 
     Args:
-        system: whose layout the checkpoint has: `autoformer`, `vit-resnas`, `nasvit` (AlphaNet's, too) or `s3`; or `timm`.
+        system: whose layout the checkpoint has: `autoformer`, `vit-resnas`, `nasvit` (AlphaNet's, too) or `s3` (Swin's,
+            too); or `timm`.
         checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
         run_dir: a path or filesystem URI.
         data: what the subnets are scored on: a name, a folder or a URI.

@@ -178,6 +178,19 @@ def test_vit_resnas_preset_is_the_papers_procedure() -> None:
     assert (retrain.epochs, retrain.ema, retrain.token_labels) == (300, 0.99996, recipe.token_labels)
 
 
+def test_s3_preset_is_the_papers_procedure() -> None:
+    """Section 5 and the appendix: the sandwich without distillation, 300 epochs, and the evolution in one space."""
+    preset = load_preset("s3")
+    recipe, plan, search = preset.recipe, preset.plan, preset.search
+    assert (preset.space, plan.sampler.name, plan.sampler.options) == ("s3/initial", "sandwich", {"random": 2})
+    assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (300, 1024, "adamw", 0.05)
+    assert (recipe.effective_lr, recipe.min_lr, recipe.warmup_epochs) == (pytest.approx(1e-3), 1e-5, 20)
+    assert (recipe.drop_path, recipe.smoothing) == (0.2, 0.1)
+    rates = load_space(preset.space).mutation_rates(search.options["mutation"])
+    per_stage = [0.2, 0.2, *[0.4] * 12]  # width, depth; four blocks of window, heads and ratio
+    assert rates.tolist() == per_stage * 4 and search.generations == 20 and search.options["crossover"] == "block"
+
+
 def test_the_plan_in_the_documentation_is_one() -> None:
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
     parts = parse_yaml(page.split("```yaml\n")[1].split("```")[0], "docs").data

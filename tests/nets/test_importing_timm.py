@@ -14,6 +14,7 @@ from huggingface_hub.utils import logging as hub_logging
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models import build_model_with_cfg, register_model
+from timm.models.swin_transformer import SwinTransformer
 from timm.models.twins import Twins
 from torch import nn
 
@@ -32,6 +33,14 @@ def twins_of_this_test(pretrained: bool = False, **options: Any) -> nn.Module:
     widths: dict[str, Any] = {"embed_dims": (8, 12), "num_heads": (2, 3), "mlp_ratios": (2, 2)}
     rest: dict[str, Any] = {"img_size": 32, "depths": (2, 2), "wss": (3, 3), "sr_ratios": (4, 2)}
     return build_model_with_cfg(Twins, "twins_svt_small", pretrained, **widths, **rest, **options)
+
+
+@register_model
+def swin_of_this_test(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A small Swin whose last windows are the whole grid."""
+    shape: dict[str, Any] = {"embed_dim": 8, "depths": (2, 2), "num_heads": (2, 4), "window_size": ((4, 4), (8, 8))}
+    rest: dict[str, Any] = {"img_size": 32, "patch_size": 4, "mlp_ratio": 2}
+    return build_model_with_cfg(SwinTransformer, "swin_tiny_patch4_window7_224", pretrained, **shape, **rest, **options)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +90,29 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
         torch.testing.assert_close(inherited(run, network.arch).eval()(images), logits, rtol=0, atol=1e-5)
     (row,) = evaluate(run, [network], progress=lambda line: None)
     assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+
+
+def test_a_swin_of_timms_or_as_released(files: Path) -> None:
+    """The same network in both layouts: a released merging stands at the end of the stage before."""
+    torch.manual_seed(1)
+    model: Any = timm.create_model("swin_of_this_test", num_classes=CLASSES).eval()
+    save_file(model.state_dict(), files / "swin.safetensors")
+    assert main(command(files, "swin", "swin.safetensors", name="swin_of_this_test")) == 0
+    run = RunDir(files / "swin")
+    (network,) = networks_to_evaluate(run)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(inherited(run, network.arch).eval()(images), model(images), rtol=0, atol=1e-5)
+    renamed = {"layers.1.downsample": "layers.0.downsample", "head.fc": "head"}
+    state = {
+        next((key.replace(old, new) for old, new in renamed.items() if key.startswith(old)), key): value
+        for key, value in model.state_dict().items()
+    }
+    torch.save({"model": state}, files / "released.pth")
+    options = ["--run", f"{files}/released", "--space", f"{files}/swin/best/arch.yaml", "--data", f"{files}/images"]
+    assert main(["import", "s3", f"{files}/released.pth", *options]) == 0
+    first, second = (RunDir(files / name).read_json("supernet.json") for name in ("swin", "released"))
+    assert first["fingerprint"] == second["fingerprint"]
 
 
 @pytest.mark.parametrize(
