@@ -36,7 +36,8 @@ def load_timm(name: str, weights_file: str | Path | None = None, options: Mappin
         model = _fetch_timm(name, options or {})
     else:
         state = _read_timm_file(weights_file)
-        classes: dict[str, Any] = {"num_classes": len(state["head.bias"])} if "head.bias" in state else {}
+        bias = state.get("head.bias", state.get("head.fc.bias"))
+        classes: dict[str, Any] = {} if bias is None else {"num_classes": len(bias)}
         model = _create(name, classes | dict(options or {}))
         if problem := mismatch(state, model.state_dict()):
             raise UserError(f"{weights_file} holds other weights than those of {name}: {problem}; name their own model")

@@ -1,30 +1,52 @@
-"""What supernets of stages have in common: which blocks there are, the ramp of drop-path rates, and selection."""
+"""What supernets of stages have in common: what acts in each stage, the ramp of drop-path rates, the heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from torch import Tensor, nn
 
 from raynas.errors import UserError
-from raynas.nets.sharing import pattern
+from raynas.nets.channels import Channels
+from raynas.nets.heads import classify, select_heads
+from raynas.nets.layers import ElasticLinear, ElasticNorm
+from raynas.nets.sharing import Sharing, Side, pattern
 from raynas.nets.supernet import Supernet, drop_branches
 from raynas.space import Arch, Space
+from raynas.space.families.stages import running
 
 BlockT = TypeVar("BlockT", bound=nn.Module)
 StageT = TypeVar("StageT", bound="ElasticStage[Any]")
 
 
-class ElasticStage(nn.Module, Generic[BlockT]):
-    """Blocks on one grid of tokens, and what leads there.
+@dataclass(frozen=True, eq=False)
+class StageShape:
+    """What acts in one stage.
 
     Attributes:
+        inputs: the channels of the stage before; None for the first.
+        width: its own.
+        blocks: by their place, what acts in the blocks that run, as the family has it.
+    """
+
+    inputs: Channels | None
+    width: Channels
+    blocks: dict[int, Any]
+
+
+class ElasticStage(nn.Module, Generic[BlockT]):
+    """Blocks on one grid of tokens, behind what makes them of the tokens before.
+
+    Attributes:
+        joint: name of the module, of all stages but the first, that joins this stage to the one before.
         width: embedding channels held.
         blocks: the blocks by place; nothing where a block is never kept.
     """
 
+    joint: ClassVar[str]
     width: int
     blocks: nn.ModuleList
 
@@ -39,13 +61,30 @@ class ElasticStage(nn.Module, Generic[BlockT]):
             raise UserError(f"the arch has a block {index} in a stage for which the supernet has none there")
         return cast(BlockT, block)
 
-    def select(self, shape: Any) -> dict[str, Tensor]:
-        """The acting part of the parameters, by name."""
-        raise NotImplementedError
+    def select(self, shape: StageShape) -> dict[str, Tensor]:
+        """The acting part of the parameters."""
+        parts = {f"blocks.{index}": cast(Any, self.block(index)).select(block) for index, block in shape.blocks.items()}
+        if shape.inputs is not None:
+            parts[self.joint] = getattr(self, self.joint).select(shape.inputs, shape.width)
+        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+
+    def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
+        """Tokens [batch, tokens, inputs] to [batch, tokens, width]; in the first stage both are the same.
+
+        Args:
+            paths: [places, 2, batch]; see `Block.forward`.
+        """
+        if shape.inputs is not None:
+            x = getattr(self, self.joint)(x, shape.inputs, shape.width)
+        for index, block in shape.blocks.items():
+            x = self.block(index)(x, block, None if paths is None else paths[index])
+        return x
 
 
 class StagedSupernet(Supernet, Generic[StageT]):
     """A supernet over stages, each with channels of its own, and an elastic number of blocks.
+
+    A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block.
 
     Attributes:
         stages: the stages.
@@ -60,22 +99,99 @@ class StagedSupernet(Supernet, Generic[StageT]):
         self.pattern = {side: pattern(space.constants, side) for side in (None, "left", "right")}
         self.ramp: list[int] = [0, *accumulate(space.constants.drop_path_depths)]
 
+    def add_heads(self, width: int) -> None:
+        """The final norm and the classifiers, for as many channels as the last stage holds."""
+        self.norm = ElasticNorm(width, self.space.constants.norm_eps)
+        self.head = ElasticLinear(width, self.space.classes)
+        self.token_head = ElasticLinear(width, self.space.classes) if self.space.constants.token_head else None
+
     @property
     def _stages(self) -> list[StageT]:
         return cast(list[StageT], list(self.stages))
 
-    def check_stages(self, arch: Arch) -> None:
-        """Raises: UserError: the arch has another number of stages."""
+    # -- what a family implements ----------------------------------------------------------------------------------
+
+    def embed(self, x: Tensor, width: Channels) -> Tensor:
+        """What the first stage reads, of the images or of what the stem made of them."""
+        raise NotImplementedError
+
+    def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
+        """The acting part of the parameters in front of the stages, by module."""
+        raise NotImplementedError
+
+    def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> Any:
+        """What acts in a block that an arch runs."""
+        raise NotImplementedError
+
+    def block_shape_of_rows(
+        self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
+    ) -> Any:
+        """What acts in a block in each row of a mixed batch; archs that do not run it are None (with masks)."""
+        raise NotImplementedError
+
+    # -- shapes ----------------------------------------------------------------------------------------------------
+
+    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
+        """What acts in each stage for one arch.
+
+        Raises:
+            UserError: the supernet does not hold the arch.
+        """
+        self._check_stages(arch)
+        share, shapes = self.pattern[side], list[StageShape]()
+        for index, stage in enumerate(self._stages):
+            width = share(int(arch[f"stages.{index}.width"]), stage.width)
+            blocks = {place: self.block_shape(arch, index, place, width, share) for place in running(arch, index)}
+            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
+        return shapes
+
+    def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> list[StageShape]:
+        """What acts in each row of a mixed batch.
+
+        Args:
+            archs: archs that differ in what masks can express (see `unmaskable`).
+            rows: [batch] int64, each row's arch.
+        """
+        for arch in archs:
+            self._check_stages(arch)
+        shapes: list[StageShape] = []
+        for index in range(len(self.stages)):
+            width = Channels.first_of_each([int(arch[f"stages.{index}.width"]) for arch in archs], rows)
+            runs = [set(running(arch, index)) for arch in archs]
+            blocks = {}
+            for place in sorted(set.union(*runs)):
+                there = [arch if place in each else None for arch, each in zip(archs, runs, strict=True)]
+                blocks[place] = self.block_shape_of_rows(there, index, place, width, rows)
+            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
+        return shapes
+
+    def _check_stages(self, arch: Arch) -> None:
         stages = sum(name.endswith(".width") for name in arch)
         if stages != len(self.stages):
             raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
 
-    def select_stages(self, shapes: Iterable[Any]) -> dict[str, dict[str, Tensor]]:
-        """The acting part of every stage's parameters, by the stage's name."""
-        return {
-            f"stages.{i}": stage.select(shape)
-            for i, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True))
-        }
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
+        """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
+        x = self.embed(x, shapes[0].width)
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+            drawn = None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]]
+            x = stage(x, shape, drawn)
+        return self.classify(x, shapes[-1].width, patches)
+
+    def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
+        """The last stage's tokens [batch, tokens, width] to logits, of their mean."""
+        x = self.norm(x, width)
+        return classify(self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, width)
+
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        return self.run(x, self.shape(arch, side), paths, patches)
+
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
+        """Logits of a mixed batch in one pass, as `forward` returns them."""
+        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
         """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
@@ -85,6 +201,14 @@ class StagedSupernet(Supernet, Generic[StageT]):
         """
         return drop_branches(x, self.drop_path, self.ramp[-1]) if self.training else None
 
-    def stage_paths(self, paths: Tensor | None, stage: int) -> Tensor | None:
-        """What `draw_paths` gave for the places of one stage."""
-        return None if paths is None else paths[self.ramp[stage] : self.ramp[stage + 1]]
+    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
+        """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""
+        shapes = self.shape(self._arch(arch), side)
+        width = shapes[-1].width
+        parts = {
+            **self.select_embedding(shapes[0].width),
+            **{f"stages.{i}": stage.select(shapes[i]) for i, stage in enumerate(self._stages)},
+            "norm": self.norm.select(width),
+            **select_heads(self.head, self.token_head, width),
+        }
+        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}

@@ -6,7 +6,6 @@ import math
 import re
 from dataclasses import dataclass
 
-from hybrid_axes import Axis as OneAxis
 from hybrid_axes import middle
 
 from raynas.space import Arch, Space
@@ -20,7 +19,8 @@ class Tiled:
     copies: int
 
 
-Axis = OneAxis | Tiled
+Axis = tuple[int, int] | list[int] | Tiled | None
+"""How many units act and how many channels a unit has; or exactly these entries; None for an axis that is never cut."""
 
 
 def s3_axes(arch: Arch, name: str, space: Space) -> tuple[Axis, ...]:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.nets.block import BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, padded, select_layers
 from raynas.nets.s3.block import RelativeBias, WindowBlock, WindowShape, resize_bias, windows_of
-from raynas.nets.sharing import NESTED, Side
+from raynas.nets.sharing import NESTED, Sharing
 from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.families.rules import hidden_width
 from raynas.space.families.s3 import MERGED, S3Constants, grids
 from raynas.space.families.stages import most_blocks, running
-
-
-@dataclass(frozen=True, eq=False)
-class StageShape:
-    """What acts in one stage: the channels of the stage before (None for the first), its own, its blocks by place."""
-
-    inputs: Channels | None
-    width: Channels
-    blocks: dict[int, WindowShape]
 
 
 class PatchEmbedding(nn.Module):
@@ -88,6 +77,8 @@ class Merging(nn.Module):
 class Stage(ElasticStage[WindowBlock]):
     """A merging, but in the first stage, and blocks. Of the blocks that run, every second one's windows are shifted."""
 
+    joint = "merging"
+
     def __init__(self, space: Space, stage: int, inputs: int, grids: list[tuple[int, int]], blocks: int):
         super().__init__()
         constants, here = space.constants, f"stages.{stage}"
@@ -113,25 +104,6 @@ class Stage(ElasticStage[WindowBlock]):
 
         self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
 
-    def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
-        parts = {f"blocks.{index}": self.block(index).select(block) for index, block in shape.blocks.items()}
-        if self.merging is not None and shape.inputs is not None:
-            parts["merging"] = self.merging.select(shape.inputs, shape.width)
-        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
-
-    def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
-        """Tokens [batch, tokens, inputs] to [batch, tokens, width]; in the first stage both are the same.
-
-        Args:
-            paths: [places, 2, batch]; see `Block.forward`.
-        """
-        if self.merging is not None and shape.inputs is not None:
-            x = self.merging(x, shape.inputs, shape.width)
-        for index, block in shape.blocks.items():
-            x = self.block(index)(x, block, None if paths is None else paths[index])
-        return x
-
 
 class S3Supernet(StagedSupernet[Stage]):
     """A Swin of elastic widths, depths (or kept blocks), windows, heads, query widths and MLP ratios.
@@ -150,62 +122,31 @@ class S3Supernet(StagedSupernet[Stage]):
             inputs = stages[-1].width
         self.embedding = PatchEmbedding(space.channels, stages[0].width, constants)
         self.stages = nn.ModuleList(stages)
-        self.norm = ElasticNorm(inputs, constants.norm_eps)
-        self.head = ElasticLinear(inputs, space.classes)
-        self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
+        self.add_heads(inputs)
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
-    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
-        """What acts in each stage for one arch.
+    def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> WindowShape:
+        """What acts in a block that an arch runs."""
+        block = self._stages[stage].block(place)
+        heads, query, hidden = self._block_values(arch, stage, place)
+        return WindowShape(
+            width=width,
+            query=share(query, block.qkv.heads),
+            heads=heads,
+            hidden=share(hidden, block.fc1.weight.shape[0]),
+            table=share(heads, block.bias.table.shape[0]),
+            windows=self._windows(arch, stage, place),
+        )
 
-        Raises:
-            UserError: the supernet does not hold the arch.
-        """
-        self.check_stages(arch)
-        share, shapes = self.pattern[side], list[StageShape]()
-        for index, stage in enumerate(self._stages):
-            width = share(int(arch[f"stages.{index}.width"]), stage.width)
-            blocks = {}
-            for order, place in enumerate(running(arch, index)):
-                block = stage.block(place)
-                heads, query, hidden = self._block_values(arch, index, place)
-                blocks[place] = WindowShape(
-                    width=width,
-                    query=share(query, block.qkv.heads),
-                    heads=heads,
-                    hidden=share(hidden, block.fc1.weight.shape[0]),
-                    table=share(heads, block.bias.table.shape[0]),
-                    windows=self._windows(arch, index, place, order),
-                )
-            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
-        return shapes
-
-    def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> list[StageShape]:
-        """What acts in each row of a mixed batch.
-
-        Args:
-            archs: archs that differ in what masks can express (see `unmaskable`).
-            rows: [batch] int64, each row's arch.
-        """
-        for arch in archs:
-            self.check_stages(arch)
-        shapes: list[StageShape] = []
-        for index in range(len(self.stages)):
-            width = Channels.first_of_each([int(arch[f"stages.{index}.width"]) for arch in archs], rows)
-            runs = [set(running(arch, index)) for arch in archs]
-            blocks = {}
-            for order, place in enumerate(sorted(set.union(*runs))):
-                values = [
-                    self._block_values(arch, index, place) if place in each else None
-                    for arch, each in zip(archs, runs, strict=True)
-                ]
-                of_rows = BlockShape.of_rows(width, values, rows)
-                any_arch = next(arch for arch, each in zip(archs, runs, strict=True) if place in each)
-                table, windows = Channels.first(of_rows.heads), self._windows(any_arch, index, place, order)
-                blocks[place] = WindowShape(**vars(of_rows), table=table, windows=windows)
-            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
-        return shapes
+    def block_shape_of_rows(
+        self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
+    ) -> WindowShape:
+        """What acts in a block in each row of a mixed batch; archs that do not run it are None, all others alike."""
+        values = [None if arch is None else self._block_values(arch, stage, place) for arch in archs]
+        of_rows = BlockShape.of_rows(width, values, rows)
+        windows = self._windows(next(arch for arch in archs if arch is not None), stage, place)
+        return WindowShape(**vars(of_rows), table=Channels.first(of_rows.heads), windows=windows)
 
     def _block_values(self, arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
         """Heads, query width (in heads where they are of fixed width) and hidden channels of a block that runs."""
@@ -214,27 +155,16 @@ class S3Supernet(StagedSupernet[Stage]):
         query = heads if self.space.constants.head_dim is not None else int(arch[f"{block}.query_width"])
         return heads, query, int(hidden_width(arch[f"stages.{stage}.width"], arch[f"{block}.mlp_ratio"]))
 
-    def _windows(self, arch: Arch, stage: int, place: int, order: int) -> Windows:
-        """How a block cuts its grid, the `order`-th of those that run."""
-        return windows_of(self.grids[stage], int(arch[f"stages.{stage}.blocks.{place}.window"]), shifted=order % 2 == 1)
+    def _windows(self, arch: Arch, stage: int, place: int) -> Windows:
+        """How a block cuts its grid: of those that run, every second one with shifted windows."""
+        shifted = running(arch, stage).index(place) % 2 == 1
+        return windows_of(self.grids[stage], int(arch[f"stages.{stage}.blocks.{place}.window"]), shifted)
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
-        """Images to logits as `forward` returns them; the one pass behind every execution."""
-        x = self.embedding(x, shapes[0].width)
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            x = stage(x, shape, self.stage_paths(paths, index))
-        x = self.norm(x, shapes[-1].width)
-        return classify(self.head, self.token_head if patches else None, x.mean(1), x, shapes[-1].width)
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
-        return self.run(x, self.shape(arch, side), paths, patches)
-
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Logits of a mixed batch in one pass, as `forward` returns them."""
-        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
+    def embed(self, x: Tensor, width: Channels) -> Tensor:
+        """Images to tokens [batch, tokens, width]."""
+        return self.embedding(x, width)
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -258,16 +188,9 @@ class S3Supernet(StagedSupernet[Stage]):
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def select(self, arch: Mapping[str, object], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
-        shapes = self.shape(self._arch(arch), side)
-        parts = {
-            "embedding": self.embedding.select(shapes[0].width),
-            **self.select_stages(shapes),
-            "norm": self.norm.select(shapes[-1].width),
-            **select_heads(self.head, self.token_head, shapes[-1].width),
-        }
-        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+    def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
+        """The acting part of the patch embedding."""
+        return {"embedding": self.embedding.select(width)}
 
     def maskable(self, dimension: str) -> bool:
         """Whether masks can express different values of a dimension within one batch, where widths are nested.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +10,12 @@ from torch import Tensor, nn
 
 from raynas.nets.block import mlp_axes
 from raynas.nets.channels import Channels
-from raynas.nets.heads import classify, select_heads
-from raynas.nets.layers import (
-    Bank,
-    ElasticDepthwiseConv,
-    ElasticLinear,
-    ElasticNorm,
-    ElasticPatchConv,
-    select_layers,
-)
-from raynas.nets.sharing import Side
-from raynas.nets.stages import ElasticStage, StagedSupernet
+from raynas.nets.layers import Bank, ElasticDepthwiseConv, ElasticLinear, ElasticNorm, ElasticPatchConv, select_layers
+from raynas.nets.sharing import Sharing
+from raynas.nets.stages import ElasticStage, StagedSupernet, StageShape
 from raynas.nets.twins.attention import AttentionShape, GlobalAttention, LocalAttention
 from raynas.space import Arch, Space
-from raynas.space.families.stages import most_blocks, running
+from raynas.space.families.stages import most_blocks
 from raynas.space.families.twins import grids
 
 
@@ -41,15 +32,6 @@ class BlockShape:
     kind: str
     attention: AttentionShape
     hidden: Channels
-
-
-@dataclass(frozen=True, eq=False)
-class StageShape:
-    """What acts in one stage: the channels that it is given, those that it has, and the blocks by their place."""
-
-    inputs: Channels
-    width: Channels
-    blocks: dict[int, BlockShape]
 
 
 class Block(nn.Module):
@@ -126,11 +108,12 @@ class Stage(ElasticStage[Block]):
     network knows positions, and archs with the same blocks in different places are one network.
     """
 
-    def __init__(self, space: Space, stage: int, grid: tuple[int, int], inputs: int, blocks: int):
+    def __init__(self, space: Space, stage: int, grids: list[tuple[int, int]], inputs: int, blocks: int):
         super().__init__()
-        constants, here = space.constants, f"stages.{stage}"
-        self.grid = grid
+        constants, here, grid = space.constants, f"stages.{stage}", grids[stage]
+        self.grid, self.before = grid, grids[stage - 1]
         self.width = width = int(max(space[f"{here}.width"].choices))
+        self.images = Channels.first(space.channels)
         self.embedding = ElasticPatchConv(inputs, width, constants.patch_sizes[stage])
         self.norm = ElasticNorm(width, constants.embedding_norm_eps)
         self.position = ElasticDepthwiseConv(width)
@@ -142,7 +125,8 @@ class Stage(ElasticStage[Block]):
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        axes = {"embedding": (shape.inputs, shape.width), "norm": (shape.width,), "position": (shape.width,)}
+        inputs = self.images if shape.inputs is None else shape.inputs
+        axes = {"embedding": (inputs, shape.width), "norm": (shape.width,), "position": (shape.width,)}
         selected = select_layers(self, axes)
         for index, block in shape.blocks.items():
             parts = self.block(index).select(block)
@@ -150,24 +134,26 @@ class Stage(ElasticStage[Block]):
         return selected
 
     def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
-        """[batch, inputs, height, width] to tokens [batch, tokens, width].
+        """Images, or tokens of the stage before, [batch, tokens, inputs], to tokens [batch, tokens, width].
 
         Args:
             paths: [places, 2, batch]; see `Block.forward`.
         """
-        x = self.embedding(x, shape.inputs, shape.width).flatten(2).transpose(1, 2)
-        x = self.norm(x, shape.width)
+        inputs = self.images if shape.inputs is None else shape.inputs
+        x = x if shape.inputs is None else _image(x, self.before)
+        x = self.norm(self.embedding(x, inputs, shape.width).flatten(2).transpose(1, 2), shape.width)
         running = list(shape.blocks.items())
         for index, block in running[:1]:
             x = self.block(index)(x, block, None if paths is None else paths[index])
-        x = x + self.position(self.image(x), shape.width).flatten(2).transpose(1, 2)
+        x = x + self.position(_image(x, self.grid), shape.width).flatten(2).transpose(1, 2)
         for index, block in running[1:]:
             x = self.block(index)(x, block, None if paths is None else paths[index])
         return x
 
-    def image(self, x: Tensor) -> Tensor:
-        """Tokens [batch, tokens, width] as [batch, width, rows, columns]."""
-        return x.transpose(1, 2).unflatten(2, self.grid)
+
+def _image(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Tokens [batch, tokens, width] as [batch, width, rows, columns]."""
+    return x.transpose(1, 2).unflatten(2, grid)
 
 
 class TwinsSupernet(StagedSupernet[Stage]):
@@ -180,56 +166,31 @@ class TwinsSupernet(StagedSupernet[Stage]):
 
     def __init__(self, space: Space):
         super().__init__(space)
-        constants = space.constants
         inputs, stages = space.channels, []
-        shapes = zip(grids(space.input_size, constants.patch_sizes), most_blocks(space.dimensions), strict=True)
-        for index, (grid, blocks) in enumerate(shapes):
-            stages.append(Stage(space, index, grid, inputs, blocks))
+        places = grids(space.input_size, space.constants.patch_sizes)
+        for index, blocks in enumerate(most_blocks(space.dimensions)):
+            stages.append(Stage(space, index, places, inputs, blocks))
             inputs = stages[-1].width
         self.stages = nn.ModuleList(stages)
-        self.norm = ElasticNorm(inputs, constants.norm_eps)
-        self.head = ElasticLinear(inputs, space.classes)
-        self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
+        self.add_heads(inputs)
 
-    # -- shapes ----------------------------------------------------------------------------------------------------
+    def embed(self, x: Tensor, width: Channels) -> Tensor:
+        """The images: the first stage has a patch embedding as every other."""
+        return x
 
-    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
-        """What acts in each stage for one arch.
+    def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
+        """None."""
+        return {}
 
-        Raises:
-            UserError: the supernet does not hold the arch.
-        """
-        self.check_stages(arch)
-        shapes: list[StageShape] = []
-        inputs = Channels.first(self.space.channels)
-        for index, stage in enumerate(self._stages):
-            width = self.pattern[side](int(arch[f"stages.{index}.width"]), stage.width)
-            blocks = {place: self._block_shape(arch, index, place, width, side) for place in running(arch, index)}
-            shapes.append(StageShape(inputs, width, blocks))
-            inputs = width
-        return shapes
-
-    def _block_shape(self, arch: Arch, stage: int, place: int, width: Channels, side: Side | None) -> BlockShape:
-        block, share = self._stages[stage].block(place), self.pattern[side]
+    def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> BlockShape:
+        """What acts in a block that an arch runs."""
+        block = self._stages[stage].block(place)
         is_global, heads, query, hidden = (
             arch[f"stages.{stage}.blocks.{place}.{leaf}"]
             for leaf in ("global_attention", "heads", "query_width", "mlp_width")
         )
         attention = AttentionShape(width, share(int(query), block.query), int(heads))
         return BlockShape(kind_of(is_global), attention, share(int(hidden), block.fc1.weight.shape[0]))
-
-    # -- the network -----------------------------------------------------------------------------------------------
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
-        shapes = self.shape(arch, side)
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            x = x if index == 0 else self._stages[index - 1].image(x)
-            x = stage(x, shape, self.stage_paths(paths, index))
-        x = self.norm(x, shapes[-1].width)
-        return classify(
-            self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, shapes[-1].width
-        )
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -239,18 +200,6 @@ class TwinsSupernet(StagedSupernet[Stage]):
     def position_grids(self) -> dict[str, tuple[int, int]]:
         """None: positions are convolved from the tokens, on any grid."""
         return {}
-
-    # -- parts -----------------------------------------------------------------------------------------------------
-
-    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
-        shapes = self.shape(self._arch(arch), side)
-        parts = {
-            **self.select_stages(shapes),
-            "norm": self.norm.select(shapes[-1].width),
-            **select_heads(self.head, self.token_head, shapes[-1].width),
-        }
-        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
 
     def no_weight_decay(self) -> set[str]:
         """The positional-encoding generators; 1-D tensors (norms, biases) are the trainer's to exempt."""

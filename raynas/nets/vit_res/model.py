@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.heads import classify, select_heads
+from raynas.nets.heads import classify
 from raynas.nets.layers import (
     ElasticConv,
     ElasticLinear,
@@ -22,20 +21,11 @@ from raynas.nets.layers import (
     new_parameter,
     select_layers,
 )
-from raynas.nets.sharing import NESTED, Side
+from raynas.nets.sharing import NESTED, Sharing
 from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.space import Arch, Space
-from raynas.space.families.stages import most_blocks, running
+from raynas.space.families.stages import most_blocks
 from raynas.space.families.vit_res import VitResConstants, grids
-
-
-@dataclass(frozen=True, eq=False)
-class StageShape:
-    """What acts in one stage: the channels of the stage before (None for the first), its own, its blocks by place."""
-
-    inputs: Channels | None
-    width: Channels
-    blocks: dict[int, BlockShape]
 
 
 class StemUnit(nn.Module):
@@ -114,6 +104,8 @@ class Reduction(nn.Module):
 class Stage(ElasticStage[Block]):
     """A reduction, but in the first stage, and blocks."""
 
+    joint = "reduction"
+
     def __init__(self, space: Space, stage: int, inputs: int, before: tuple[int, int], blocks: int):
         super().__init__()
         constants, here = space.constants, f"stages.{stage}"
@@ -130,25 +122,6 @@ class Stage(ElasticStage[Block]):
             return Block(width, hidden, qkv, head_dim, constants.attention_scale[stage], constants.norm_eps)
 
         self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
-
-    def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
-        parts = {f"blocks.{index}": self.block(index).select(block) for index, block in shape.blocks.items()}
-        if self.reduction is not None and shape.inputs is not None:
-            parts["reduction"] = self.reduction.select(shape.inputs, shape.width)
-        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
-
-    def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
-        """Tokens [batch, tokens, inputs] to [batch, tokens, width]; in the first stage both are the same.
-
-        Args:
-            paths: [places, 2, batch]; see `Block.forward`.
-        """
-        if self.reduction is not None and shape.inputs is not None:
-            x = self.reduction(x, shape.inputs, shape.width)
-        for index, block in shape.blocks.items():
-            x = self.block(index)(x, block, None if paths is None else paths[index])
-        return x
 
 
 class VitResSupernet(StagedSupernet[Stage]):
@@ -173,53 +146,22 @@ class VitResSupernet(StagedSupernet[Stage]):
         patch = constants.patch_size // constants.stem_stride
         self.embedding = PatchStem(constants.stem_channels, (height, width), patch, stages[0].width, class_token=True)
         self.stages = nn.ModuleList(stages)
-        self.norm = ElasticNorm(inputs, constants.norm_eps)
-        self.head = ElasticLinear(inputs, space.classes)
-        self.token_head = ElasticLinear(inputs, space.classes) if constants.token_head else None
+        self.add_heads(inputs)
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
-    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
-        """What acts in each stage for one arch.
+    def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> BlockShape:
+        """What acts in a block that an arch runs."""
+        block = self._stages[stage].block(place)
+        heads, units, hidden = self._block_values(arch, stage, place)
+        return BlockShape(width, share(units, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0]))
 
-        Raises:
-            UserError: the supernet does not hold the arch.
-        """
-        self.check_stages(arch)
-        share, shapes = self.pattern[side], list[StageShape]()
-        for index, stage in enumerate(self._stages):
-            width = share(int(arch[f"stages.{index}.width"]), stage.width)
-            blocks = {}
-            for place in running(arch, index):
-                block = stage.block(place)
-                heads, units, hidden = self._block_values(arch, index, place)
-                query = share(units, block.qkv.heads)
-                blocks[place] = BlockShape(width, query, heads, share(hidden, block.fc1.weight.shape[0]))
-            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
-        return shapes
-
-    def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> list[StageShape]:
-        """What acts in each row of a mixed batch.
-
-        Args:
-            archs: of the batch.
-            rows: [batch] int64, each row's arch.
-        """
-        for arch in archs:
-            self.check_stages(arch)
-        shapes: list[StageShape] = []
-        for index in range(len(self.stages)):
-            width = Channels.first_of_each([int(arch[f"stages.{index}.width"]) for arch in archs], rows)
-            runs = [set(running(arch, index)) for arch in archs]
-            blocks = {}
-            for place in sorted(set.union(*runs)):
-                values = [
-                    self._block_values(arch, index, place) if place in each else None
-                    for arch, each in zip(archs, runs, strict=True)
-                ]
-                blocks[place] = BlockShape.of_rows(width, values, rows)
-            shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
-        return shapes
+    def block_shape_of_rows(
+        self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
+    ) -> BlockShape:
+        """What acts in a block in each row of a mixed batch; archs that do not run it are None."""
+        values = [None if arch is None else self._block_values(arch, stage, place) for arch in archs]
+        return BlockShape.of_rows(width, values, rows)
 
     @staticmethod
     def _block_values(arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
@@ -234,22 +176,14 @@ class VitResSupernet(StagedSupernet[Stage]):
         """The stem, [batch, stem channels, height / stride, width / stride]."""
         return self.stem(x)
 
-    def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
-        """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
-        x = self.embedding(x, shapes[0].width)
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            x = stage(x, shape, self.stage_paths(paths, index))
-        width = shapes[-1].width
+    def embed(self, x: Tensor, width: Channels) -> Tensor:
+        """What the stem gives, as tokens [batch, 1 + tokens, width], the class token first."""
+        return self.embedding(x, width)
+
+    def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
+        """The last stage's tokens [batch, 1 + tokens, width] to logits, of the class token."""
         x = self.norm(x if patches else x[:, :1], width)
         return classify(self.head, self.token_head if patches else None, self.drop_features(x[:, 0]), x[:, 1:], width)
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
-        return self.run(x, self.shape(arch, side), paths, patches)
-
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Logits of a mixed batch in one pass, as `forward` returns them."""
-        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -263,17 +197,9 @@ class VitResSupernet(StagedSupernet[Stage]):
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def select(self, arch: Mapping[str, object], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""
-        shapes = self.shape(self._arch(arch), side)
-        parts = {
-            "stem": self.stem.state_dict(keep_vars=True),
-            "embedding": self.embedding.select(shapes[0].width),
-            **self.select_stages(shapes),
-            "norm": self.norm.select(shapes[-1].width),
-            **select_heads(self.head, self.token_head, shapes[-1].width),
-        }
-        return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+    def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
+        """All of the stem, which no choice cuts, and the acting part of the patch embedding."""
+        return {"stem": self.stem.state_dict(keep_vars=True), "embedding": self.embedding.select(width)}
 
     def maskable(self, dimension: str) -> bool:
         """Whether masks can express different values of a dimension in one batch: of any, where widths are nested."""
