@@ -215,7 +215,7 @@ class S3Supernet(StagedSupernet[Stage]):
 MASKS_BELOW = 256
 """Tokens of one arch's rows, at the mean of the stages' grids, below which a masked batch beats a grouped one.
 
-Measured on one CPU thread, forward and backward, groups' time over masks'. The digits' space: 2.1 at 160 tokens and 1.6
+Measured on one CPU thread, forward and backward, groups' time over masks'. Widths up to 64: 2.1 at 160 tokens and 1.6
 at 320 with 8 archs, 1.2 at 640 and 0.9 at 1280 with 4. S3's first space at 56 pixels: 1.7 at 66 and 1.3 at 132 tokens
 with 4 archs, 0.9 at 265 with 2.
 """
