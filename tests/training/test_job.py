@@ -19,7 +19,7 @@ from raynas.space import load_space
 from raynas.training import train
 from raynas.training.loop import train_loop
 
-EPOCHS = 30
+EPOCHS = 20
 
 
 def preset(folder: Path, **changes: Any) -> Preset:
