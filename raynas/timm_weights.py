@@ -31,7 +31,8 @@ def load_timm(name: str, weights_file: str | Path | None = None, options: Mappin
     import timm
 
     if not timm.is_model(name):
-        raise UserError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+        hint = nearest(name, timm.list_models(), "timm.list_models() lists them")
+        raise UserError(f"timm has no model {name!r}{hint}")
     if weights_file is None:
         model = _fetch_timm(name, options or {})
     else:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raynas.config import shown
 from raynas.errors import UserError
 from raynas.nets.batch_norm import ElasticBatchNorm, Statistics, using
 from raynas.nets.supernet import Supernet
@@ -40,8 +41,10 @@ def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tens
             take tens of batches of training images, augmented as in training.
 
     Raises:
-        UserError: there is no batch, or the arch does not fit.
+        UserError: there is no batch, one is none of images, or the arch does not fit.
     """
+    if not isinstance(arch, Mapping):
+        raise UserError(f"calibration is of one arch, found {shown(arch)}")
     arch = arch if isinstance(arch, Arch) else network.space.arch(arch)
     norms = {name: module for name, module in network.named_modules() if isinstance(module, ElasticBatchNorm)}
     names = {f"{name}.{average}" for name in norms for average in ("running_mean", "running_var")}
@@ -52,6 +55,8 @@ def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tens
     seen = 0
     with _by_batch(network, norms.values()):
         for images in batches:
+            if not isinstance(images, Tensor) or not images.is_floating_point() or not len(images):
+                raise UserError("calibration takes batches of normalised images alone: floats, one image at least")
             seen += 1
             for norm in norms.values():
                 norm.momentum = 1 / seen

@@ -179,6 +179,8 @@ class Supernet(nn.Module):
     def _averages(self, statistics: Statistics, archs: Any, side: Side | None) -> Mapping[str, Tensor]:
         """Those of one path, if they are of this arch."""
         archs = self._only if archs is None else archs
+        if not isinstance(statistics, Statistics):
+            raise UserError("statistics are those of one arch, as raynas.nets.calibration.calibrate makes them")
         if not isinstance(archs, Mapping) or self._arch(archs) != statistics.arch:
             raise UserError(f"the statistics are of arch {statistics.arch.id}: run that arch alone, or calibrate again")
         return statistics.averages[side]

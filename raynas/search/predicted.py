@@ -128,9 +128,11 @@ class PredictorEvolution(Search):
         self.notes += [quality.describe() for quality in found]
         if all(quality.kendall >= self.least_tau for quality in found):
             return predictors
+        told = all(quality.kendall == quality.kendall for quality in found)  # NaN: of what is constant
+        below = f"{'is' if told else 'cannot be told, which counts as'} below {self.least_tau:g} (least_tau)"
         self.notes.append(
-            f"tau is below {self.least_tau:g} (least_tau): the predictor is not used, and the next {self.verify} archs "
-            "are random. Score more samples, or search without it (pareto)"
+            f"tau {below}: the predictor is not used, and the next {self.verify} archs are random. Score more samples, "
+            "or search without it (pareto)"
         )
         return {}
 

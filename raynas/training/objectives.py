@@ -72,6 +72,8 @@ def alpha_divergence(
     for name, value in (("alpha_min", alpha_min), ("alpha_max", alpha_max)):
         if not _is_number(value):
             raise ConfigError(f"{name} of alpha_divergence must be a number, not {shown(value)}")
+    if alpha_min > alpha_max:
+        raise ConfigError(f"alpha_min {alpha_min:g} of alpha_divergence is more than alpha_max {alpha_max:g}")
     _check_above_zero("cap of alpha_divergence", cap)
     if this.role == "largest":
         return cross_entropy(logits, targets)

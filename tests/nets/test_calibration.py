@@ -131,3 +131,23 @@ def test_networks_without_such_norms_have_none() -> None:
     statistics = calibrate(supernet, arch, [images])
     assert statistics == Statistics(arch, {None: {}})
     assert torch.equal(supernet(images, arch, statistics=statistics), supernet(images, arch))
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "at least one batch"),
+        ([torch.zeros(0, 1, 8, 8)], "one image at least"),
+        ([torch.zeros(2, 1, 8, 8, dtype=torch.uint8)], "normalised images alone"),
+        ([(torch.zeros(2, 1, 8, 8), torch.zeros(2))], "normalised images alone"),
+    ],
+)
+def test_what_is_no_batch_of_images_is_refused(batches: list[Any], message: str) -> None:
+    space = make_space("hybrid")
+    supernet = make_supernet(space)
+    with pytest.raises(UserError, match=message):
+        calibrate(supernet, space.smallest(), batches)
+    with pytest.raises(UserError, match="calibration is of one arch"):
+        calibrate(supernet, [space.smallest()], batches)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="statistics are those of one arch"):
+        supernet(make_images(space, 2), space.smallest(), statistics={})  # type: ignore[arg-type]

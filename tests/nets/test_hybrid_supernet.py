@@ -221,7 +221,7 @@ def test_sorting_leaves_the_largest_network_as_it_was() -> None:
         ({"kernel": [2]}, "sides of kernels must be odd"),
         ({"mlp_ratio": [1.0, 2.0]}, "at depth 1 there is no block, and mlp_ratio and windows do not act"),
         ({"windows": [2]}, "2 windows do not lie in a square"),
-        ({"windows": [4]}, "4 windows do not divide the 2 x 3 grid at 7 pixels"),
+        ({"windows": [4]}, "4 windows do not divide the 2 x 3 grid of 7 x 10 pixels"),
         ({"windows": [1, 4]}, "must be in descending order"),
         ({"mlp_ratio": [0.1]}, "leaves no hidden channel"),
         ({"depth": [0, 1]}, "choice 0 is too small"),

@@ -111,7 +111,7 @@ def test_other_checkpoints_are_refused(arrays: dict[str, Tensor]) -> None:
     state = released(arrays)
     with pytest.raises(UserError, match=r"lacks 'patch_embed.proj.weight'"):
         read_s3({name: value for name, value in state.items() if "patch_embed.proj" not in name})
-    with pytest.raises(UserError, match=r"has no layers.2.downsample.norm.bias, which space golden needs"):
+    with pytest.raises(UserError, match=r"has no layers.2.downsample.norm.bias, which golden needs"):
         read_s3(
             {name: value for name, value in state.items() if name != "layers.2.downsample.norm.bias"}, golden_space()
         )

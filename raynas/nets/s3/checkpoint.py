@@ -156,7 +156,8 @@ def _read(state: Mapping[str, Tensor], space: Space, name: str, timm: bool) -> d
     for key, tensor in ours.items():
         source = _source(key, timm)
         if source not in left:
-            raise UserError(f"{name} has no {source}, which space {space.name} needs")
+            hint = "" if timm else "; a file of timm's layout is read by raynas import timm NAME --weights FILE"
+            raise UserError(f"{name} has no {source}, which {space.name} needs{hint}")
         value = left.pop(source).float()
         heads, head_dim = tensor.shape[0], space.constants.head_dim
         if key.endswith("bias.table") and value.numel() == tensor.numel():

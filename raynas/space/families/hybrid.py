@@ -209,10 +209,11 @@ def _check_transformer(space: Space, stage: int) -> Iterator[tuple[str, str]]:
             yield "windows", f"{count} windows do not lie in a square: 1, 4, 9, .."
             return
     for resolution in resolutions(space):
-        grid = grids(space, resolution)[stage + 1]
+        grid, (height, width) = grids(space, resolution)[stage + 1], image_sides(space.input_size, resolution)
         for count in windows:
             if any(side % math.isqrt(count) for side in grid):
-                yield "windows", f"{count} windows do not divide the {grid[0]} x {grid[1]} grid at {resolution} pixels"
+                where = f"{grid[0]} x {grid[1]} grid of {height} x {width} pixels"
+                yield "windows", f"{count} windows do not divide the {where}"
             elif grid[0] * grid[1] // count > MAX_TOKENS:
                 yield "windows", f"{count} at {resolution} pixels make more than {MAX_TOKENS} tokens a window"
 
