@@ -110,6 +110,7 @@ def _block_axes(
         (r"attention\.proj\.weight", (width, value)),
         (r"mlp\d\.fc1\.weight", (hidden, width)),
         (r"mlp\d\.fc1\.bias", (hidden,)),
+        (r"mlp\d\.conv\.weight", (hidden, None, None, None)),
         (r"mlp\d\.fc2\.weight", (width, hidden)),
         (r"norm\d\.(weight|bias)|(attention\.proj|mlp\d\.fc2)\.bias", (width,)),
         (r"\w+_scaling\.weight", factors),

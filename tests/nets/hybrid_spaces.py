@@ -48,6 +48,7 @@ HYBRID: dict[str, dict[str, Any]] = {
             "sharing": "bilateral",
             "norm": "token",
             "scaling": "width",
+            "mlp_conv": True,
             "attention_scale": 0.4,
             "head_expansion": 2,
         },
@@ -79,6 +80,7 @@ HYBRID: dict[str, dict[str, Any]] = {
             "head_dim": 2,
             "sharing": "cyclic",
             "groups": 5,
+            "mlp_conv": True,
         },
         "dimensions": {
             "stem": {"width": [3, 7]},

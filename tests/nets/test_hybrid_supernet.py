@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.channels import Channels
 from raynas.nets.hybrid.attention import RelativeBias, into_windows, out_of_windows
-from raynas.nets.hybrid.transformer import BlockNorm, ScalingTable
+from raynas.nets.hybrid.transformer import BlockNorm, Mlp, ScalingTable
 from raynas.space import Space
 from raynas.training.sorting import sort_channels
 
@@ -132,6 +133,23 @@ def test_with_several_windows_tokens_see_their_own_alone() -> None:
         assert set(torch.nonzero(moved.amax((0, 2)) > 1e-9).flatten().tolist()) == reached
 
 
+def test_an_mlp_that_convolves_by_its_definition() -> None:
+    """Each hidden channel is convolved on its own, over the tokens' grid, before the swish."""
+    torch.manual_seed(0)
+    layer = Mlp(3, 5, convolves=True)
+    assert layer.conv is not None and not Mlp(3, 5, convolves=False).conv
+    x, hidden = torch.randn(1, 6, 3), Channels.listed([4, 1])
+    inner = (x @ layer.fc1.weight[[4, 1]].T + layer.fc1.bias[[4, 1]])[0].view(2, 3, 2)
+    convolved = torch.zeros(2, 3, 2)
+    for row, column, down, right in itertools.product(range(2), range(3), (-1, 0, 1), (-1, 0, 1)):
+        if 0 <= row + down < 2 and 0 <= column + right < 3:
+            convolved[row, column] += (
+                inner[row + down, column + right] * layer.conv.weight[[4, 1], 0, 1 + down, 1 + right]
+            )
+    expected = (convolved * convolved.sigmoid()).view(1, 6, 2) @ layer.fc2.weight[:, [4, 1]].T + layer.fc2.bias
+    torch.testing.assert_close(layer(x, Channels.first(3), hidden, (2, 3)), expected)
+
+
 def test_the_two_norms() -> None:
     x = torch.randn(2, 5, 4)
     joint, token = (BlockNorm(6, changed(constants={"norm": norm}).constants) for norm in ("image", "token"))
@@ -192,8 +210,9 @@ def test_how_it_starts() -> None:
     assert "stages.2.layers.1.mlp_scaling.weight" in undecayed and undecayed <= set(state)
 
 
-def test_sorting_leaves_the_largest_network_as_it_was() -> None:
-    space = make_space("hybrid")
+@pytest.mark.parametrize("mlp_conv", [False, True])
+def test_sorting_leaves_the_largest_network_as_it_was(mlp_conv: bool) -> None:
+    space = changed(constants={"mlp_conv": mlp_conv})
     supernet = make_supernet(space).double()
     images, narrow = make_images(space, 2).double(), space.smallest()
     before, small = supernet(images, space.largest()), supernet(images, narrow)

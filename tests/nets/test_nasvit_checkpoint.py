@@ -165,6 +165,7 @@ def test_what_does_not_fit_is_named() -> None:
         ({}, None, "none of nasvit/released, alphanet/cnn; say which space it is of"),
         ({"classifier.linear.linear.weight": None}, None, "not a NASViT checkpoint: it lacks"),
         ({}, load_space("digits/vit"), "needs a space of family hybrid"),
+        ({}, load_space("nasvit/paper"), "the release has no convolutions in MLPs: constants.mlp_conv must be false"),
     ]
     for change, space, message in changes:
         broken = {name: value for name, value in (WEIGHTS | change).items() if value is not None}

@@ -41,21 +41,29 @@ class DefaultLinear(nn.Module):
         return F.linear(x, **self.select(inputs, outputs))
 
 
-class ValueConv(nn.Module):
-    """A 3 x 3 convolution of each value channel on its own, without bias; the axis is counted in heads."""
+class TokenConv(nn.Module):
+    """A 3 x 3 convolution of tokens on their grid, each channel on its own, without bias.
 
-    def __init__(self, heads: int, unit: int):
+    Args:
+        units: held.
+        unit: channels of a unit: a head's values, or 1.
+    """
+
+    def __init__(self, units: int, unit: int = 1):
         super().__init__()
-        self.weight = nn.Conv2d(heads * unit, heads * unit, 3, groups=heads * unit, bias=False).weight
+        self.weight = nn.Conv2d(units * unit, units * unit, 3, groups=units * unit, bias=False).weight
         self.unit = unit
 
-    def select(self, heads: Channels) -> dict[str, Tensor]:
+    def select(self, units: Channels, grid: Grid) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        return {"weight": heads.select(self.weight, 0, self.unit)}
+        del grid
+        return {"weight": units.select(self.weight, 0, self.unit)}
 
-    def forward(self, x: Tensor, heads: Channels) -> Tensor:
-        """[batch, heads * unit, rows, columns] to the same."""
-        return F.conv2d(x, self.select(heads)["weight"], padding=1, groups=heads.count * self.unit)
+    def forward(self, x: Tensor, units: Channels, grid: Grid) -> Tensor:
+        """[batch, tokens, units * unit] to the same."""
+        weight = self.select(units, grid)["weight"]
+        x = F.conv2d(x.transpose(1, 2).unflatten(2, grid), weight, padding=1, groups=len(weight))
+        return x.flatten(2).transpose(1, 2)
 
 
 class RelativeBias(nn.Module):
@@ -114,19 +122,19 @@ class Attention(nn.Module):
         self.q = DefaultLinear(width, heads * dim, out_unit=dim)
         self.k = DefaultLinear(width, heads * dim, out_unit=dim)
         self.v = DefaultLinear(width, heads * wide, out_unit=wide)
-        self.conv = ValueConv(heads, wide)
+        self.conv = TokenConv(heads, wide)
         self.relative = RelativeBias(window, heads)
         self.before = DefaultLinear(heads, heads)
         self.behind = DefaultLinear(heads, heads)
         self.proj = DefaultLinear(heads * wide, width, in_unit=wide)
 
-    def axes(self, width: Channels, heads: Channels, window: Grid) -> dict[str, tuple[Any, ...]]:
+    def axes(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, tuple[Any, ...]]:
         """The axes of each layer."""
         return {
             "q": (width, heads),
             "k": (width, heads),
             "v": (width, heads),
-            "conv": (heads,),
+            "conv": (heads, grid),
             "relative": (heads, window),
             "before": (heads, heads),
             "behind": (heads, heads),
@@ -135,14 +143,12 @@ class Attention(nn.Module):
 
     def select(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        del grid
-        return select_layers(self, self.axes(width, heads, window))
+        return select_layers(self, self.axes(width, heads, grid, window))
 
     def forward(self, x: Tensor, width: Channels, heads: Channels, grid: Grid, window: Grid) -> Tensor:
         """[batch, tokens, width] to the same."""
-        axes = self.axes(width, heads, window)
-        v = self.v(x, *axes["v"]).transpose(1, 2).unflatten(2, grid)
-        v = self.conv(v, *axes["conv"]).flatten(2).transpose(1, 2)
+        axes = self.axes(width, heads, grid, window)
+        v = self.conv(self.v(x, *axes["v"]), *axes["conv"])
         q, k, v = (
             into_windows(each, grid, window).unflatten(-1, (heads.count, -1)).transpose(1, 2)
             for each in (self.q(x, *axes["q"]), self.k(x, *axes["k"]), v)

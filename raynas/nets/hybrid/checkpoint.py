@@ -109,6 +109,10 @@ def read_whole(checkpoint: Checkpoint, space: Space | None = None) -> Read:
         space = _recognise(state)
     elif space.family != "hybrid":
         raise UserError(f"space {space.name}: a NASViT checkpoint needs a space of family hybrid")
+    elif space.constants.mlp_conv:
+        raise UserError(
+            f"space {space.name}: the release has no convolutions in MLPs: constants.mlp_conv must be false"
+        )
     layout = Layout(space)
     problem = next(layout.problems(state), None)
     if problem is not None:

@@ -4,7 +4,8 @@ An inverted residual from B to C channels with H hidden ones, on N places before
 (expand, where it does), M k^2 H (depth-wise), 2 H S (squeeze to S and back), M H C (project), and M B C where the
 shortcut has to change the width. A block of width C on N tokens in w windows, with h heads, v value channels for each
 of the width and MLPs of E hidden channels, executes N C^2 (2 + 2 v) (query, key, value, projection), 9 N v C (the
-convolution of values), N^2 / w x (C + v C) (attention), 2 N^2 / w x h^2 (the mixing of heads), 4 N C E (two MLPs).
+convolution of values), N^2 / w x (C + v C) (attention), 2 N^2 / w x h^2 (the mixing of heads), 4 N C E (two MLPs), and
+18 N E where these convolve.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from raynas.space.families.hybrid import (
 )
 
 KERNEL = 9
-"""Entries of the 3 x 3 kernels of the stem and of the values' convolution."""
+"""Entries of the 3 x 3 kernels of the stem and of the convolutions in blocks."""
 
 
 def terms(space: Space) -> list[Term]:
@@ -140,11 +141,12 @@ def _block(
     tokens, pairs = _places(grid), windows * _places(window) ** 2
     heads, values, hidden = width // constants.head_dim, constants.value_ratio * width, mlp_width(width, ratio)
     linear = 2 * width * (width + values) + 4 * width * hidden
-    macs = tokens * (linear + KERNEL * values) + pairs * (width + values + 2 * heads**2)
+    convolved = KERNEL * (values + 2 * constants.mlp_conv * hidden)
+    macs = tokens * (linear + convolved) + pairs * (width + values + 2 * heads**2)
     biases = 2 * width + values + width + 2 * (hidden + width) + 2 * heads
     relative = (2 * window[0] - 1) * (2 * window[1] - 1) * heads
     scaling = 0 if constants.scaling == "none" else 2 * width
-    params = linear + KERNEL * values + 2 * heads**2 + biases + relative + 6 * width + scaling
+    params = linear + convolved + 2 * heads**2 + biases + relative + 6 * width + scaling
     acts = depth > layer
     return _alike(acts * macs, acts * params)
 

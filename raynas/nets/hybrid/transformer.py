@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raynas.errors import UserError
 from raynas.nets.block import mlp_axes
 from raynas.nets.channels import Channels
-from raynas.nets.hybrid.attention import Attention, DefaultLinear
+from raynas.nets.hybrid.attention import Attention, DefaultLinear, TokenConv
 from raynas.nets.layers import ElasticNorm, select_layers
 from raynas.space.families.hybrid import HybridConstants
 
@@ -94,24 +94,27 @@ class BlockNorm(ElasticNorm):
 
 
 class Mlp(nn.Module):
-    """Two linear layers, and swish between them."""
+    """Two linear layers, and swish between them; if `convolves`, after a convolution of the hidden channels."""
 
-    def __init__(self, width: int, hidden: int):
+    def __init__(self, width: int, hidden: int, convolves: bool):
         super().__init__()
         self.fc1 = DefaultLinear(width, hidden)
+        self.conv = TokenConv(hidden) if convolves else None
         self.fc2 = DefaultLinear(hidden, width)
 
-    def select(self, width: Channels, hidden: Channels) -> dict[str, Tensor]:
+    def select(self, width: Channels, hidden: Channels, grid: tuple[int, int]) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        return select_layers(self, {"fc1": (width, hidden), "fc2": (hidden, width)})
+        return select_layers(self, {"fc1": (width, hidden), "conv": (hidden, grid), "fc2": (hidden, width)})
 
     def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
         """Hidden channels; see `Supernet.exchangeable`."""
-        return [mlp_axes()]
+        return [mlp_axes() if self.conv is None else {**mlp_axes(), "conv.weight": (0, 1)}]
 
-    def forward(self, x: Tensor, width: Channels, hidden: Channels) -> Tensor:
+    def forward(self, x: Tensor, width: Channels, hidden: Channels, grid: tuple[int, int]) -> Tensor:
         """[batch, tokens, width] to the same."""
-        return self.fc2(F.silu(self.fc1(x, width, hidden)), hidden, width)
+        x = self.fc1(x, width, hidden)
+        x = x if self.conv is None else self.conv(x, hidden, grid)
+        return self.fc2(F.silu(x), hidden, width)
 
 
 class TransformerBlock(nn.Module):
@@ -144,15 +147,15 @@ class TransformerBlock(nn.Module):
         self.norm1 = BlockNorm(width, constants)
         self.attention = Attention(constants, width, relative)
         self.norm2 = BlockNorm(width, constants)
-        self.mlp1 = Mlp(width, hidden)
+        self.mlp1 = Mlp(width, hidden, constants.mlp_conv)
         self.norm3 = BlockNorm(width, constants)
-        self.mlp2 = Mlp(width, hidden)
+        self.mlp2 = Mlp(width, hidden, constants.mlp_conv)
         self.attention_scaling = table()
         self.mlp_scaling = table()
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
         """The axes of each layer."""
-        width, mlp = (shape.width,), (shape.width, shape.hidden)
+        width, mlp = (shape.width,), (shape.width, shape.hidden, shape.grid)
         return {
             "norm1": width,
             "attention": (shape.width, shape.heads, shape.grid, shape.window),

@@ -44,6 +44,8 @@ class HybridConstants(CommonConstants):
             an expansion is above 1. Where they do not, their hidden channels are their inputs.
         head_dim: query and key channels of one head; a transformer stage has as many heads as its width holds.
         value_ratio: value channels for each channel of the width.
+        mlp_conv: whether a block's MLPs convolve their hidden channels, 3 x 3 and each on its own, before the
+            activation (as the paper writes of "the MLP"; the released code does not).
         attention_scale: factor on the raw scores; by default one over the square root of `head_dim`.
         norm: what a block's layer norms take mean and variance of: `image`, all tokens and channels of an image
             together (as released), or `token`, each token's channels (as usual, and as the paper writes).
@@ -64,6 +66,7 @@ class HybridConstants(CommonConstants):
     expands: tuple[bool, ...] | None = None
     head_dim: int = Field(8, ge=1, le=1024)
     value_ratio: int = Field(4, ge=1, le=64)
+    mlp_conv: bool = False
     attention_scale: float | None = Field(None, gt=0)
     norm: Literal["image", "token"] = "image"
     norm_eps: float = Field(1e-5, gt=0)
