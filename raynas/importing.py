@@ -72,7 +72,7 @@ def import_supernet(
         if space is not None:
             raise UserError("the space of a timm model follows from the model: leave the space out")
         family = _timm_family(str(checkpoint))
-        model = load_timm(str(checkpoint), weights_file)
+        model = load_timm(str(checkpoint), weights_file, instead="--weights FILE")
         found, weights = family.read_timm(model, str(checkpoint))
         if images_config.crop_pct is None:
             images_config = images_config.model_copy(update={"crop_pct": model.pretrained_cfg.get("crop_pct")})

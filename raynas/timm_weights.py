@@ -16,7 +16,9 @@ from raynas.nets.weights import mismatch
 _WANTED = "not a file of weights: give a .safetensors file, or a state dict that torch.save wrote (tensors alone)"
 
 
-def load_timm(name: str, weights_file: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Any:
+def load_timm(
+    name: str, weights_file: str | Path | None, options: Mapping[str, Any] | None = None, *, instead: str
+) -> Any:
     """One of timm's models with trained weights.
 
     Args:
@@ -24,6 +26,7 @@ def load_timm(name: str, weights_file: str | Path | None = None, options: Mappin
         weights_file: its weights (safetensors, or a file of torch's with tensors alone); without it timm downloads
             them, or finds them where it has put them before.
         options: further arguments of `timm.create_model`.
+        instead: how the user gives a file in place of the download, for messages.
 
     Raises:
         UserError: there is no such model, or the weights cannot be had, are another's, or are not finite.
@@ -34,7 +37,7 @@ def load_timm(name: str, weights_file: str | Path | None = None, options: Mappin
         hint = nearest(name, timm.list_models(), "timm.list_models() lists them")
         raise UserError(f"timm has no model {name!r}{hint}")
     if weights_file is None:
-        model = _fetch_timm(name, options or {})
+        model = _fetch_timm(name, options or {}, instead)
     else:
         state = _read_timm_file(weights_file)
         bias = state.get("head.bias", state.get("head.fc.bias"))
@@ -61,21 +64,26 @@ def _create(name: str, options: Mapping[str, Any]) -> Any:
         raise UserError(f"timm cannot make {name} with {shown(dict(options))}: {reason(error)}") from error
 
 
-def _fetch_timm(name: str, options: Mapping[str, Any]) -> Any:
+def _fetch_timm(name: str, options: Mapping[str, Any], instead: str) -> Any:
     """A model with the weights that timm downloads, or has downloaded before."""
     import timm
+    from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.utils import logging
 
-    print(f"fetching the weights of {name}")
+    about = timm.get_pretrained_cfg(name)
+    source = f"{ENDPOINT}/{about.hf_hub_id}" if about and about.hf_hub_id else about and about.url
+    print(
+        f"fetching the weights of {name}{f' from {source}' if source else ''}, unless timm has them already; "
+        f"without a network it tries for minutes: {instead} takes a file of them",
+        flush=True,
+    )
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # without a network: two warnings for each of its many retries
     try:
         return timm.create_model(name, pretrained=True, **options)
     except Exception as error:  # of whichever library talks to the network
         why = " ".join(str(error).split()[:40]) or type(error).__name__
-        raise UserError(
-            f"no weights of {name} from timm's download (--weights takes a file of them instead): {why}"
-        ) from error
+        raise UserError(f"no weights of {name} from timm's download ({instead} takes a file of them): {why}") from error
     finally:
         logging.set_verbosity(before)
 

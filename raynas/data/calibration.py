@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import chain, count, islice
 
 import torch
@@ -12,6 +13,8 @@ from raynas.data.config import CalibrationConfig
 from raynas.data.load import Data
 from raynas.data.loader import TrainLoader
 
+log = logging.getLogger(__name__)
+
 
 def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:
     """Training images as a network gets them, float32 [batches, batch size, channels, height, width].
@@ -20,5 +23,7 @@ def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationC
         UserError: an image cannot be read.
     """
     loader = TrainLoader(data, augment, batch_size=config.batch_size, seed=config.seed, workers=0)
+    if loader.shortage is not None:
+        log.warning(f"calibration: {loader.shortage}")
     epochs = chain.from_iterable(loader.epoch(epoch) for epoch in count())
     return torch.stack([images for images, _ in islice(epochs, config.images // config.batch_size)])

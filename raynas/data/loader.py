@@ -7,7 +7,6 @@ workers.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -26,8 +25,6 @@ from raynas.data.pixels import normalise
 from raynas.data.streams import generator, global_streams_kept, seed_global_streams
 from raynas.data.transforms import BatchAugmentation, image_transform
 from raynas.errors import UserError
-
-log = logging.getLogger(__name__)
 
 DECODED_UP_TO = 2**30  # bytes: larger sets are decoded image by image in every epoch
 
@@ -61,8 +58,8 @@ class TrainLoader:
     Step k of an epoch takes the next `batch_size * world_size` images of `epoch_order`; rank r gets every
     world_size-th of them from the r-th on. So the images of a step, and their augmentation, are the same whatever the
     number of ranks that share them. Images that do not fill a last step sit this epoch out (others in each epoch), so
-    no image is seen twice and all ranks have equally many. A set smaller than one step makes one smaller step an epoch,
-    which is logged.
+    no image is seen twice and all ranks have equally many. A set smaller than one step makes one smaller step an epoch:
+    see `shortage`.
 
     Sets of up to 1 GiB of pixels are decoded once and augmented in memory, if the augmentation works on pixels;
     anything else is decoded image by image by `workers` processes, which stay alive between epochs.
@@ -102,10 +99,11 @@ class TrainLoader:
         count = len(self.images)
         self.batch_size = images_per_rank(count, batch_size, world_size)
         self.steps = count // (self.batch_size * world_size)
+        self.shortage: str | None = None  # what to tell where a step cannot be as large as it was to be
         if self.batch_size < batch_size:
-            log.warning(
+            self.shortage = (
                 f"{count} training images are fewer than one step of {world_size} x {batch_size}: "
-                f"using {world_size} x {self.batch_size}"
+                f"an epoch is one step of {world_size} x {self.batch_size}"
             )
         self._loader: DataLoader | None = None
         if self.augment.needs_images or decoded_bytes(self.images) > DECODED_UP_TO:

@@ -16,7 +16,7 @@ from raynas.search.breeding import budget_of
 from raynas.search.candidates import logger
 from raynas.search.config import Direction
 from raynas.search.pareto import ParetoEvolution
-from raynas.search.predictors import PREDICTORS, Fit, Predict, Quality, assess
+from raynas.search.predictors import PREDICTORS, Fit, Predict, Quality, assess, checked
 from raynas.space import Arch, Codes, Space
 
 _GENERATION = 2**31  # of the inner search, which is asked for whole generations
@@ -118,7 +118,8 @@ class PredictorEvolution(Search):
         predictors, found = {}, []
         for name in self.objectives.scored:
             measured = np.array([row.objectives[name] for row in rows if row.objectives is not None])
-            predict = self.predictor(self.space, codes[~held], measured[~held], int(self._rng.integers(2**32)))
+            seed = int(self._rng.integers(2**32))
+            predict = checked(self.predictor(self.space, codes[~held], measured[~held], seed))
             macs = cost(self.space, codes[held])["macs"]
             largest = self.objectives.directions[name] == "max"
             numbers = measured[held], predict(codes[held]), macs

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raynas.errors import UserError
 from raynas.space import Codes, Space
 
 Predict = Callable[[Codes], np.ndarray]
@@ -107,6 +108,23 @@ def assess(
         regret=float(np.max(sign * measured) - np.max(sign * measured[top])),
         by_macs=_correlation(stats.kendalltau, macs, measured),
     )
+
+
+def checked(predict: Predict) -> Predict:
+    """A predictor that refuses answers which are not one finite number for each arch: it may be the user's own."""
+
+    def answer(codes: Codes) -> np.ndarray:
+        values = np.asarray(predict(codes))
+        if values.shape != (len(codes),) or values.dtype.kind not in "biuf":
+            raise UserError(
+                f"the predictor must give one number for each arch, [{len(codes)}]: "
+                f"it gives {values.dtype} {list(values.shape)}"
+            )
+        if not np.isfinite(values).all():
+            raise UserError(f"the predictor gives {values[~np.isfinite(values)][0]} for an arch")
+        return values
+
+    return answer
 
 
 def _correlation(statistic: Callable[..., Any], x: np.ndarray, y: np.ndarray) -> float:

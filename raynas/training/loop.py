@@ -97,6 +97,8 @@ def train_loop(
         )
 
     loader = load_images()
+    if loader.shortage is not None and context.rank == 0:
+        context.event({"kind": "message", "text": f"  {loader.shortage}"})
     check_pairs(recipe, loader.batch_size)
     autocast = _autocast(recipe, context.device)
     schedule = build_schedule(recipe, state.optimizer, len(loader))

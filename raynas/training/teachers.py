@@ -198,7 +198,8 @@ def _of_timm(config: TeacherConfig, data: Data) -> Teacher:
     options = dict(config.options)
     if config.weights is not None:
         options.setdefault("num_classes", data.classes)
-    network = load_timm(config.timm, config.weights, options)
+    instead = f"{{timm: {config.timm}, weights: FILE}} among recipe.teachers.models"
+    network = load_timm(config.timm, config.weights, options, instead=instead)
     about = getattr(network, "pretrained_cfg", None)
     if not about:
         raise UserError(f"teacher {config.timm}: timm does not say how its images are normalised; take it from its run")

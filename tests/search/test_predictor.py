@@ -17,7 +17,7 @@ from raynas.costs import cost
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import PredictorEvolution, SearchConfig, build_search
 from raynas.search.config import Direction
-from raynas.search.predictors import assess, fit_forest
+from raynas.search.predictors import Predict, assess, fit_forest
 from raynas.space import Arch, Codes, Space, load_space
 
 BOTH: dict[str, Direction] = {"accuracy": "max", "macs": "min"}
@@ -65,6 +65,21 @@ def test_what_is_predicted_is_in_no_result(medium: Space) -> None:
     assert set(search.best()) == front_of(asked)  # type: ignore[arg-type]
     assert list(search.predictions) == asked[30:]
     assert all(said == {"accuracy": 100 - accuracy(arch)} for arch, said in search.predictions.items())
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda codes: np.zeros((len(codes), 1)), r"one number for each arch, \[15\]: it gives float64 \[15, 1\]"),
+        (lambda codes: 0.5, r"it gives float64 \[\]"),
+        (lambda codes: [None] * len(codes), r"it gives object \[15\]"),
+        (lambda codes: np.full(len(codes), math.nan), "the predictor gives nan for an arch"),
+    ],
+)
+def test_a_predictor_that_gives_no_number_for_each_arch(medium: Space, answer: Predict, message: str) -> None:
+    search = PredictorEvolution(medium, BOTH, predictor=lambda *_: answer, **SMALL)
+    with pytest.raises(UserError, match=message):
+        drive(search)
 
 
 def test_a_predictor_that_has_learnt_nothing_is_not_used(medium: Space) -> None:
