@@ -25,6 +25,7 @@ from raynas.networks import (
     read_space,
     trained_networks,
 )
+from raynas.parent import Parent
 from raynas.results import RunDir
 from raynas.scoring.core import Statistics, score_arch
 from raynas.scoring.replica import device_name
@@ -84,9 +85,9 @@ def evaluate(
         test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
         known = _newest(run)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        keys = []
+        parent, keys = Parent(run, device), []
         for network in networks:
-            model = load_weights(run, network)
+            model = load_weights(run, network, parent)
             data = data_at(model.space.input_size)
             weights = weights_fingerprint(model.state_dict())
             key = (network.arch.network_id, network.how, weights, data.fingerprint)

@@ -22,6 +22,7 @@ from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from raynas.nets.supernet import Supernet
+    from raynas.parent import Parent
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -159,44 +160,20 @@ def input_size(arch: Arch) -> dict[str, int]:
     return {"height": height, "width": width}
 
 
-def inherited(run: RunDir, arch: Arch) -> Supernet:
-    """The subnet of an arch, with the weights that it inherits from the run's supernet.
-
-    Its batch norms, where it has any, go by statistics of its own, calibrated as for its score.
-
-    Raises:
-        RunDirError: the supernet is not trained yet.
-        UserError: the supernet cannot hold the arch.
-    """
-    from raynas.data import DataConfig, load_data
-    from raynas.nets.calibration import calibrate, wants_calibration
-    from raynas.nets.weights import load_supernet, parse_weights
-    from raynas.scoring.subject import load_calibration
-
-    space = read_space(run)
-    if not run.exists("supernet.safetensors"):
-        raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
-    if not belongs(arch, space):
-        why = "has other constants than" if arch in space else "is not in"
-        raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")
-    weights = parse_weights(run.read_bytes("supernet.safetensors"), f"{run.name}/supernet.safetensors")
-    supernet, arch = load_supernet(space, weights).eval(), space.arch(arch)
-    if not wants_calibration(supernet):
-        return supernet.extract(arch)
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
-    return supernet.extract(arch, statistics=calibrate(supernet, arch, load_calibration(run, data).batches))
-
-
-def load_weights(run: RunDir, network: Network) -> Supernet:
+def load_weights(run: RunDir, network: Network, parent: Parent | None = None) -> Supernet:
     """A network of a run, ready to be called.
+
+    Args:
+        parent: what it inherits its weights from where it has no own, if several networks do.
 
     Raises:
         UserError: its files are missing or do not fit each other, or its weights are not finite.
     """
     from raynas.nets.released import check_finite
+    from raynas.parent import Parent
 
     if network.path is None:
-        model = inherited(run, network.arch)
+        model = (parent or Parent(run)).subnet(network.arch)
     else:
         model = build(network.arch, run.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), f"{run.name}/{network.path}")
     check_finite(model.state_dict(), f"{run.name}/{network.path or 'supernet.safetensors'}")

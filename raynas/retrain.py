@@ -23,6 +23,7 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
+from raynas.parent import Parent
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.space import Arch
@@ -164,7 +165,8 @@ def _train_and_keep(
     for job in jobs:
         if job not in todo:
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
-    starts = [_weights_to_start_from(run, job) for job in todo]
+    parent = Parent(run)
+    starts = [_weights_to_start_from(run, job, parent) for job in todo]
     attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
     with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
         for job, trained in finished:
@@ -174,10 +176,10 @@ def _train_and_keep(
     return [rows[job.network.path] for job in jobs]
 
 
-def _weights_to_start_from(run: RunDir, job: Job) -> dict[str, Tensor] | None:
+def _weights_to_start_from(run: RunDir, job: Job, parent: Parent) -> dict[str, Tensor] | None:
     if job.start is None:
         return None
-    return load_weights(run, job.start).resized(job.arch.space.input_size).state_dict()
+    return load_weights(run, job.start, parent).resized(job.arch.space.input_size).state_dict()
 
 
 def _with_checkpoints(run: RunDir, job: Job) -> Job:

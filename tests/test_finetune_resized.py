@@ -20,7 +20,8 @@ from raynas.data import DataConfig, decode, load_data, load_test, normalise
 from raynas.errors import ConfigError, UserError
 from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.export import choose
-from raynas.networks import Network, find_trained, inherited, load_network, trained_networks, write_arch
+from raynas.networks import Network, find_trained, load_network, trained_networks, write_arch
+from raynas.parent import Parent
 from raynas.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
 from raynas.preset import load_preset, override
 from raynas.reports import write_report
@@ -92,7 +93,7 @@ def test_inherited_weights_at_another_size(run: RunDir) -> None:
     (row,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=(12, 16))
     assert row["path"] == f"networks/{ARCH.id}-finetuned-0-12x16"
     assert (row["how"], row["start"], row["height"], row["width"]) == ("finetuned", "supernet", 12, 16)
-    assert equal(weights(run, row), inherited(run, ARCH).resized((12, 16)).state_dict())
+    assert equal(weights(run, row), Parent(run).subnet(ARCH).resized((12, 16)).state_dict())
     (own,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=8)
     assert own["path"] == f"networks/{ARCH.id}-finetuned-0" and own["height"] == 8
 

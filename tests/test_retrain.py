@@ -19,7 +19,8 @@ from raynas import training_jobs
 from raynas.costs import cost
 from raynas.errors import RunDirError
 from raynas.nets.supernet import Supernet
-from raynas.networks import Network, inherited, load_network, trained_networks
+from raynas.networks import Network, load_network, trained_networks
+from raynas.parent import Parent
 from raynas.results import RunDir
 from raynas.retrain import retrain
 
@@ -83,7 +84,7 @@ def test_fine_tuning_starts_from_the_inherited_weights(run: RunDir) -> None:
     )  # a rate of 0 keeps what it began with
     (row,) = retrain(run, [ARCH], still, how="finetuned", parallel=1, progress=LINES.append)
     assert row["how"] == "finetuned" and row["path"].endswith("-finetuned-0")
-    assert equal(weights(run, row), inherited(run, ARCH).state_dict())
+    assert equal(weights(run, row), Parent(run).subnet(ARCH).state_dict())
 
 
 def test_training_on_the_search_split_leaves_it_unmeasured(run: RunDir, trained: tuple[RunDir, Row]) -> None:

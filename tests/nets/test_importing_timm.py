@@ -21,7 +21,7 @@ from torch import nn
 from raynas.cli import main
 from raynas.data import decode, load_data, load_test, normalise
 from raynas.evaluate import evaluate, networks_to_evaluate
-from raynas.networks import inherited
+from raynas.parent import Parent
 from raynas.results import RunDir
 
 CLASSES = 4
@@ -87,7 +87,7 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
     (network,) = networks_to_evaluate(run)
     with torch.no_grad():
         logits = model(images)
-        torch.testing.assert_close(inherited(run, network.arch).eval()(images), logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(Parent(run).subnet(network.arch).eval()(images), logits, rtol=0, atol=1e-5)
     (row,) = evaluate(run, [network], progress=lambda line: None)
     assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
 
@@ -102,7 +102,7 @@ def test_a_swin_of_timms_or_as_released(files: Path) -> None:
     (network,) = networks_to_evaluate(run)
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        torch.testing.assert_close(inherited(run, network.arch).eval()(images), model(images), rtol=0, atol=1e-5)
+        torch.testing.assert_close(Parent(run).subnet(network.arch).eval()(images), model(images), rtol=0, atol=1e-5)
     renamed = {"layers.1.downsample": "layers.0.downsample", "head.fc": "head"}
     state = {
         next((key.replace(old, new) for old, new in renamed.items() if key.startswith(old)), key): value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from scoring_parts import make_run
 from raynas.data import AugmentConfig, TrainLoader, decode, load_data, normalise
 from raynas.errors import UserError
 from raynas.nets.weights import load_supernet, parse_weights
-from raynas.networks import inherited
+from raynas.parent import Parent
 from raynas.preset import Preset, override
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
 from raynas.scoring import LocalScorer, ScorePool
+from raynas.scoring.subject import load_calibration
 from raynas.space import Arch, Space, load_space
 from raynas.training.context import LocalContext
 from raynas.training.health import ProbeImages, choose_probes, score_probes
@@ -79,15 +81,22 @@ def test_every_replica_and_this_process_give_the_same_rows(tmp_path: Path, hybri
         assert row["accuracy"] == pytest.approx(by_hand(run, hybrid, arch), abs=1e-9)
 
 
-def test_an_inherited_network_carries_its_statistics(tmp_path: Path, hybrid: Space, some: list[Arch]) -> None:
+def test_inherited_networks_carry_their_statistics(
+    tmp_path: Path, hybrid: Space, some: list[Arch], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make_hybrid_run(tmp_path, hybrid)
     with LocalScorer(run) as scorer:
-        row = scorer.score(some[1:2])[0]
+        rows = scorer.score(some[1:3])
     data = load_data("digits")
     pixels, labels = decode(data.search)
-    with torch.no_grad():
-        logits = inherited(run, some[1])(normalise(pixels, data))
-    assert float((logits.argmax(1) == labels).double().mean()) == pytest.approx(row["accuracy"], abs=1e-9)
+    draw = Mock(side_effect=load_calibration)
+    monkeypatch.setattr("raynas.parent.load_calibration", draw)
+    parent = Parent(run)
+    for arch, row in zip(some[1:3], rows, strict=True):
+        with torch.no_grad():
+            logits = parent.subnet(arch)(normalise(pixels, data))
+        assert float((logits.argmax(1) == labels).double().mean()) == pytest.approx(row["accuracy"], abs=1e-9)
+    assert draw.call_count == 1  # the same images for all
 
 
 def test_scores_of_other_images_are_kept_apart(tmp_path: Path, hybrid: Space, some: list[Arch]) -> None:
