@@ -202,20 +202,10 @@ class S3Supernet(StagedSupernet[Stage]):
         fixed = {"window", "kept"} | ({"heads", "query_width"} if self.space.constants.head_dim is None else set())
         return self.space.constants.sharing in NESTED and leaf not in fixed
 
-    def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
-        """Masks for small work, groups for large (see `MASKS_BELOW`)."""
-        tokens = sum(math.prod(grid) for grid in self.grids) / len(self.grids)
-        return len(x) / len(archs) * tokens < MASKS_BELOW
+    def tokens(self, archs: Sequence[Arch]) -> float:
+        """At the mean of the stages."""
+        return sum(math.prod(grid) for grid in self.grids) / len(self.grids)
 
     def no_weight_decay(self) -> set[str]:
         """The tables of biases, as the release means it; 1-D tensors (norms, biases) are the trainer's to exempt."""
         return set(self.position_grids())
-
-
-MASKS_BELOW = 256
-"""Tokens of one arch's rows, at the mean of the stages' grids, below which a masked batch beats a grouped one.
-
-Measured on one CPU thread, forward and backward, groups' time over masks'. Widths up to 64: 2.1 at 160 tokens and 1.6
-at 320 with 8 archs, 1.2 at 640 and 0.9 at 1280 with 4. S3's first space at 56 pixels: 1.7 at 66 and 1.3 at 132 tokens
-with 4 archs, 0.9 at 265 with 2.
-"""

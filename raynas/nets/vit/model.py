@@ -246,10 +246,9 @@ class VitSupernet(Supernet):
         nested = constants.sharing in NESTED and leaf != "patch_size"
         return nested and (whole_heads or leaf not in ("heads", "query_width"))
 
-    def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
-        """Masks for small work, groups for large (see `MASKS_BELOW`)."""
-        tokens = self.stem.of(archs[0]["patch_size"]).position.shape[1]
-        return len(x) / len(archs) * tokens < MASKS_BELOW
+    def tokens(self, archs: Sequence[Arch]) -> int:
+        """Those of the archs' one patch size, with the class token."""
+        return int(self.stem.of(archs[0]["patch_size"]).position.shape[1])
 
     def no_weight_decay(self) -> set[str]:
         """Class tokens and absolute positions; 1-D tensors (norms, biases) are the trainer's to exempt.
@@ -261,10 +260,3 @@ class VitSupernet(Supernet):
 
 ROOM_FOR_ALL = 1e18
 """A budget of MACs that any stack of blocks fits: its depth is then `max_depth`."""
-
-MASKS_BELOW = 256
-"""Tokens of one arch's rows below which a masked batch beats a grouped one.
-
-Measured on one CPU thread, forward and backward, groups' time over masks'. Widths up to 64: 1.4 at 136 tokens, 0.7 at
-544. Widths up to 240: 1.7 at 68, 1.3 at 130, 0.9 at 272, 1.0 at 394.
-"""

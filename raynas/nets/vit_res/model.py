@@ -205,20 +205,10 @@ class VitResSupernet(StagedSupernet[Stage]):
         """Whether masks can express different values of a dimension in one batch: of any, where widths are nested."""
         return self.space.constants.sharing in NESTED
 
-    def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
-        """Masks for small work, groups for large (see `MASKS_BELOW`)."""
-        tokens = sum(1 + math.prod(grid) for grid in self.grids) / len(self.grids)
-        return len(x) / len(archs) * tokens < MASKS_BELOW
+    def tokens(self, archs: Sequence[Arch]) -> float:
+        """At the mean of the stages, with the class token."""
+        return sum(1 + math.prod(grid) for grid in self.grids) / len(self.grids)
 
     def no_weight_decay(self) -> set[str]:
         """The class token; 1-D tensors (norms, biases) are the trainer's to exempt. Positions decay, as released."""
         return {"embedding.class_token"}
-
-
-MASKS_BELOW = 256
-"""Tokens of one arch's rows, at the mean of the stages' grids, below which a masked batch beats a grouped one.
-
-Measured on one CPU thread, forward and backward, groups' time over masks'. The digits' space with 4 to 16 archs: 2.8 at
-116 tokens, 1.5 at 232, 1.2 at 464, 0.8 at 928. ViT-ResNAS's Tiny space: 1.6 at 58 and 1.3 at 116 with 4 archs of images
-of 112 pixels, 1.1 at 113 and at 226 with 2 archs of 224 pixels.
-"""
