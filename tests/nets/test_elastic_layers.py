@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
-from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, PatchStem, masked_norm
+from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, PatchStem
+from raynas.nets.masked_norm import masked_norm
 
 
 def test_whole_axes_give_the_parameter_itself_prefixes_a_view_and_lists_a_copy() -> None:

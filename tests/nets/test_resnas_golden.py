@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raynas.costs import cost
 from raynas.nets.channels import Channels
-from raynas.nets.layers import masked_norm
+from raynas.nets.masked_norm import masked_norm
 from raynas.nets.supernet import Supernet
 from raynas.nets.vit_res.checkpoint import read_vit_resnas
 from raynas.nets.weights import load_supernet

@@ -1,0 +1,64 @@
+"""The trained supernet of a run, as what its subnets inherit their weights from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from raynas.data import DataConfig, load_data
+from raynas.errors import RunDirError, UserError
+from raynas.nets.calibration import calibrate, wants_calibration
+from raynas.nets.supernet import Supernet
+from raynas.nets.weights import load_supernet, parse_weights
+from raynas.networks import belongs, read_space
+from raynas.results import RunDir
+from raynas.scoring.subject import load_calibration
+from raynas.space import Arch
+
+
+class Parent:
+    """A run's supernet and the images that its subnets are calibrated on, each read when it is needed, and once.
+
+    Args:
+        run: the run directory.
+        device: where the supernet is, and its subnets.
+    """
+
+    def __init__(self, run: RunDir, device: torch.device | str = "cpu"):
+        self.run, self.device = run, torch.device(device)
+
+    def subnet(self, arch: Arch) -> Supernet:
+        """The subnet of an arch, with inherited weights.
+
+        Its batch norms, where it has any, go by statistics of its own, calibrated as for its score.
+
+        Raises:
+            RunDirError: the supernet is not trained yet.
+            UserError: the supernet cannot hold the arch.
+        """
+        run, space = self.run, read_space(self.run)
+        if not run.exists("supernet.safetensors"):
+            raise RunDirError(
+                f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)"
+            )
+        if not belongs(arch, space):
+            why = "has other constants than" if arch in space else "is not in"
+            raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")
+        arch = space.arch(arch)
+        if not wants_calibration(self._supernet):
+            return self._supernet.extract(arch)
+        return self._supernet.extract(arch, statistics=calibrate(self._supernet, arch, self._batches))
+
+    @cached_property
+    def _supernet(self) -> Supernet:
+        name = "supernet.safetensors"
+        weights = parse_weights(self.run.read_bytes(name), f"{self.run.name}/{name}")
+        return load_supernet(read_space(self.run), weights).eval().to(self.device)
+
+    @cached_property
+    def _batches(self) -> Tensor:
+        """[batches, batch, channels, height, width]; see `Calibration`."""
+        data = load_data(DataConfig.model_validate(self.run.read_yaml("preset.yaml", "data")["data"]))
+        return load_calibration(self.run, data).batches.to(self.device)
