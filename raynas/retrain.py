@@ -28,8 +28,9 @@ from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.space import Arch
 from raynas.training.recipe import Recipe
+from raynas.training.rehearsal import check_recipe
 from raynas.training.teachers import teacher_settings
-from raynas.training_jobs import Job, Result, Row, Size, train_all
+from raynas.training_jobs import Job, Result, Row, Size, device_here, train_all
 
 How = Literal["scratch", "finetuned"]
 
@@ -161,7 +162,14 @@ def _train_and_keep(
 ) -> list[Row]:
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
     jobs = [_with_checkpoints(run, job) for job in jobs]
-    todo = [job for job in jobs if not _begun_and_finished(run, job)]
+    todo = [job for job in jobs if not _is_finished(run, job)]
+    device = device_here(todo, parallel)
+    for job in todo:  # what can be refused is refused before the run directory remembers the settings
+        check_recipe(job.arch.space.fix(job.arch), job.recipe)
+        if device is not None:
+            job.recipe.check_device(device)
+    for job in jobs:
+        _begin(run, job)
     for job in jobs:
         if job not in todo:
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
@@ -189,7 +197,7 @@ def _with_checkpoints(run: RunDir, job: Job) -> Job:
     return replace(job, checkpoints=str(run.path / "checkpoints" / name))
 
 
-def _begun_and_finished(run: RunDir, job: Job) -> bool:
+def _begin(run: RunDir, job: Job) -> None:
     network = job.network
     settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
     if job.size is not None:
@@ -197,8 +205,12 @@ def _begun_and_finished(run: RunDir, job: Job) -> bool:
     if job.recipe.teachers is not None:
         settings |= teacher_settings(job.recipe, load_data(job.data))
     run.begin(f"{network.path}/training", settings)
+
+
+def _is_finished(run: RunDir, job: Job) -> bool:
+    path = job.network.path
     rows = run.store.read("networks", ["path"]).to_pylist()
-    return any(row["path"] == network.path for row in rows) and run.exists(f"{network.path}/{WEIGHTS_FILE}")
+    return any(row["path"] == path for row in rows) and run.exists(f"{path}/{WEIGHTS_FILE}")
 
 
 def _keep(run: RunDir, job: Job, trained: Result) -> None:

@@ -120,6 +120,13 @@ def train_one(job: Job, start: Mapping[str, Tensor] | None, tell: Callable[[Row]
     return Result(trained.weights, trained.history, row)
 
 
+def device_here(jobs: Sequence[Job], parallel: int | None) -> str | None:
+    """What jobs are trained on, if that is in this process; None where they become Ray tasks."""
+    if parallel != 1 and len(jobs) > 1:
+        return None
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def train_all(
     jobs: Sequence[Job],
     starts: Sequence[Mapping[str, Tensor] | None],
@@ -142,8 +149,8 @@ def train_all(
     shown = _Progress(jobs, progress)
     if not jobs:
         return
-    if parallel == 1 or len(jobs) <= 1:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_here(jobs, parallel)
+    if device is not None:
         with attempt():
             for job, start in zip(jobs, starts, strict=True):
                 result = train_one(job, start, partial(shown.event, job.label), device)

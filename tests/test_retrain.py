@@ -17,7 +17,7 @@ from small_run import PRESET, SPACE, small_run
 
 from raynas import training_jobs
 from raynas.costs import cost
-from raynas.errors import RunDirError
+from raynas.errors import ConfigError, RunDirError
 from raynas.nets.supernet import Supernet
 from raynas.networks import Network, load_network, trained_networks
 from raynas.parent import Parent
@@ -76,6 +76,18 @@ def test_what_is_trained_is_not_trained_again(trained: tuple[RunDir, Row]) -> No
 def test_other_settings_are_refused(trained: tuple[RunDir, Row]) -> None:
     with pytest.raises(RunDirError, match=r"lr was 0\.002, is 0\.5"):
         retrain(trained[0], [ARCH], RECIPE.model_copy(update={"lr": 0.5}), parallel=1, progress=LINES.append)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"opt_args": {"wings": 2}}, "recipe.opt"), ({"amp": "fp16"}, "fp16 needs a GPU")]
+)
+def test_what_cannot_be_trained_leaves_nothing(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, change: Row, words: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=words):
+        retrain(run, [ARCH], RECIPE.model_copy(update=change), parallel=1, progress=LINES.append)
+    assert not run.list("networks")
 
 
 def test_fine_tuning_starts_from_the_inherited_weights(run: RunDir) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from raynas.data import Data
@@ -79,8 +80,9 @@ def train_network(
     if seed is not None:
         recipe = recipe.model_copy(update={"seed": seed})
     plan = plan or Plan()
-    if out_dir is not None:
-        rehearse(space, data, plan, recipe, train_on=train_on)  # before the folder remembers the settings
+    if out_dir is not None:  # what can be refused is refused before the folder remembers the settings
+        recipe.check_device(torch.device(device).type)
+        rehearse(space, data, plan, recipe, train_on=train_on)
         _check_settings(Path(out_dir), space, data, recipe, plan, train_on)
     context = LocalContext(
         None if out_dir is None else Path(out_dir) / "checkpoints", recipe.checkpoints.keep, on_event, device

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raynas.data import Data, TrainLoader
-from raynas.errors import ConfigError, TrainingCollapsed
+from raynas.errors import TrainingCollapsed
 from raynas.nets import build_supernet
 from raynas.space import Space
 from raynas.training.conflict import is_compared, ratios
@@ -245,9 +245,8 @@ def _ema(recipe: Recipe, model: nn.Module) -> Any:
 
 
 def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    recipe.check_device(device.type)
     if recipe.amp == "none":
         return nullcontext
-    if recipe.amp == "fp16" and device.type == "cpu":
-        raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
     dtype = torch.bfloat16 if recipe.amp == "bf16" else torch.float16
     return lambda: torch.autocast(device.type, dtype)

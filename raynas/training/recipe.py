@@ -152,6 +152,18 @@ class Recipe(Config):
         """Whether images of a batch are mixed."""
         return self.mixup > 0 or self.cutmix > 0
 
+    def check_device(self, device: str) -> None:
+        """Refuse what cannot be trained so.
+
+        Args:
+            device: its type: `cpu` or `cuda`.
+
+        Raises:
+            ConfigError: fp16 on a CPU.
+        """
+        if self.amp == "fp16" and device == "cpu":
+            raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
+
     def micro_batch(self, workers: int) -> int:
         """Images of one forward pass on one worker.
 

@@ -78,9 +78,12 @@ def test_finished_training_returns_at_once(tmp_path: Path) -> None:
     assert events[0]["text"] == "  going on after epoch 3, step 9"
 
 
-def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no token head"):
-        train_network(SPACE, few(), recipe(token_labels={}), out_dir=tmp_path / "out")
+@pytest.mark.parametrize(
+    ("change", "words"), [({"token_labels": {}}, "has no token head"), ({"amp": "fp16"}, "fp16 needs a GPU")]
+)
+def test_what_is_refused_leaves_no_folder(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        train_network(SPACE, few(), recipe(**change), out_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
