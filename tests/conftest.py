@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+# One torch thread: networks of tests are tiny, and the threads of several processes would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")

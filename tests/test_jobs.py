@@ -14,9 +14,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from small_run import PRESET
+from training_of_small_run import trained_run
 
+from raynas.config import write_yaml
 from raynas.errors import UserError
 from raynas.jobs import check_working_dir, submit, uploaded_files
+from raynas.networks import read_space
+from raynas.outer.record import read_iterations
+from raynas.preset import override
 from raynas.results import RunDir
 
 ROOT = Path(__file__).parents[1]
@@ -83,13 +89,28 @@ def submitted(head: Head, *arguments: str | Path, **env: str) -> subprocess.Comp
 
 
 @pytest.mark.timeout(600)
-def test_training_runs_as_a_job(head: Head, tmp_path: Path) -> None:
-    options = ["--set", "recipe.epochs=1", "--set", "recipe.warmup_epochs=0"]
+def test_an_evolution_of_spaces_runs_as_a_job(head: Head, tmp_path: Path) -> None:
+    """All of Ray at once: a job, in it a trial of Ray Tune, and in that Ray Train and scoring actors.
+
+    The second space's supernet, which begins with the first one's weights, is trained here.
+    """
+    evolution = {"iterations": 2, "archs": 12, "fewest": 2, "most_steps": 1, "warm_start": True}
+    settings = override(PRESET, {"plan.sampler": {"name": "sandwich"}, "space_evolution": evolution})
+    write_yaml(tmp_path / "preset.yaml", settings.model_dump(mode="json", exclude_unset=True))
     run = tmp_path / "run"
-    trained = submitted(head, "train.py", "digits", "--run", run, *options)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    assert trained.stdout.splitlines()[-1].startswith("Next: raynas search")  # the last line of a job is shown too
-    assert RunDir(run).store.read("training").num_rows == 1 and RunDir(run).exists("supernet.safetensors")
+    trained_run(run / "iterations/0")
+    done = submitted(head, "evolve_space.py", tmp_path / "preset.yaml", "--run", run, "--replicas", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "space 0: digits/vit, " in done.stdout and "space 1: digits/vit.1, " in done.stdout
+    assert "E-T error" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Next: ")  # the last line of a job is shown too
+    first, second = read_iterations(RunDir(run))
+    assert first.next == second.space and second.ended is not None
+    last = RunDir(run / "iterations/1")
+    assert read_space(last) == second.space and last.exists("init.safetensors")
+    assert "init" in last.read_yaml("train.yaml")["settings"]
+    assert last.store.read("training").num_rows == 1 and last.exists("supernet.safetensors")
+    assert {row["phase"] for row in last.store.read("phases").to_pylist()} == {"supernet", "search"}
     assert [path.name for path in head.home.iterdir()] == ["token"]  # no token file of Ray's beside it
 
 

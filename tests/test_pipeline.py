@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from package_counter import ten_watts
-from small_run import PRESET, SPACE, small_run
+from small_run import PRESET, SPACE
 from training_of_small_run import trained_run
 
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.networks import find_arch, load_network
 from raynas.phases import phase_line
-from raynas.pipeline import Outcome, make_reference, pipeline, retrain_with_reference
+from raynas.pipeline import Outcome, make_reference, pipeline
 from raynas.preset import override
 from raynas.results import RunDir
 from raynas.traces import traces
 
 TABLES = ["scores", "correct", "networks", "evaluations"]
+TUNED = override(PRESET, {"retrain.start": "inherited", "retrain.recipe": {"epochs": 2}})
 
 
 class Stopped(Exception):
@@ -58,8 +59,8 @@ def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
     with ten_watts(folder):
         for _ in range(3):
             with pytest.raises(Stopped):
-                pipeline(PRESET, folder / "run", say=say)
-        outcome = pipeline(PRESET, folder / "run", say=say)
+                pipeline(TUNED, folder / "run", say=say)
+        outcome = pipeline(TUNED, folder / "run", say=say)
     return Story(outcome, lines, time.monotonic() - began)
 
 
@@ -69,12 +70,12 @@ def outcome(story: Story) -> Outcome:
 
 
 def test_its_phases_add_up_to_its_time(story: Story) -> None:
-    """Scoring in actors, retraining in tasks; what was stopped has a row for each attempt."""
+    """Scoring in actors, retraining in tasks; what was stopped has a row, too."""
     rows = story.outcome.run.store.read("phases").to_pylist()
     assert [(row["phase"], row["name"], row["status"]) for row in rows] == [
         ("search", "search", "finished"),
         ("search", "random", "finished"),
-        ("retraining", "scratch", "stopped"),
+        ("retraining", "finetuned", "stopped"),
         ("retraining", "scratch", "finished"),
     ]
     assert 0.3 * story.seconds < sum(row["seconds"] for row in rows) < story.seconds
@@ -88,7 +89,7 @@ def test_every_kind_of_network_is_evaluated(outcome: Outcome) -> None:
     reference = find_arch(outcome.run, "reference")
     kinds = [(row["arch"], row["how"]) for row in outcome.evaluations]
     assert sorted(kinds) == sorted(
-        [(outcome.winner.id, "inherited"), (outcome.winner.id, "scratch"), (reference.id, "scratch")]
+        [(outcome.winner.id, "inherited"), (outcome.winner.id, "finetuned"), (reference.id, "scratch")]
     )
     assert sorted(row["reading"] for row in outcome.evaluations) == [1, 2, 3]
 
@@ -110,7 +111,7 @@ def test_reference_has_the_winners_macs_and_its_own_shape(outcome: Outcome) -> N
 
 def test_export_and_report_are_there(outcome: Outcome) -> None:
     model = load_network(outcome.exported)
-    retrained = f"networks/{outcome.winner.id}-scratch-0"
+    retrained = f"networks/{outcome.winner.id}-finetuned-0"
     again = load_network(outcome.run.local_or_uri(retrained))
     for name, value in model.state_dict().items():
         assert np.array_equal(value, again.state_dict()[name])
@@ -121,19 +122,16 @@ def test_export_and_report_are_there(outcome: Outcome) -> None:
 
 def test_done_it_does_nothing_again(outcome: Outcome) -> None:
     before = {table: outcome.run.store.read(table).num_rows for table in TABLES}
-    again = pipeline(PRESET, outcome.run.uri, say=lambda line: None)
+    again = pipeline(TUNED, outcome.run.uri, say=lambda line: None)
     assert again.winner == outcome.winner
     assert again.evaluations == outcome.evaluations
     assert {table: outcome.run.store.read(table).num_rows for table in TABLES} == before
 
 
-def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: Outcome, tmp_path: Path) -> None:
-    run = small_run(tmp_path / "run")
-    changes = {"retrain.start": "inherited", "retrain.recipe": {"epochs": 1}, "recipe.epochs": 3}
+def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: Outcome) -> None:
     reference = find_arch(outcome.run, "reference")
-    retrain_with_reference(run, override(PRESET, changes), outcome.winner, reference, lambda line: None)
-    rows = {row["arch"]: (row["how"], row["epochs"]) for row in run.store.read("networks").to_pylist()}
-    assert rows == {outcome.winner.id: ("finetuned", 1), reference.id: ("scratch", 3)}
+    rows = {row["arch"]: (row["how"], row["epochs"]) for row in outcome.run.store.read("networks").to_pylist()}
+    assert rows == {outcome.winner.id: ("finetuned", 2), reference.id: ("scratch", 1)}
 
 
 def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.space import Space
 
-torch.set_num_threads(1)
-
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     """60 samples of a bivariate normal whose Kendall tau is known: 2 / pi * arcsin(rho)."""

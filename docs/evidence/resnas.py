@@ -67,7 +67,7 @@ def reduction(arm: str, seed: int) -> list[Row]:
     }[arm]
     kind = "plain" if arm == "plain" else "residual"
     space = network(32, 2, 4, 2, (32, 64, 128), reduction=kind, token_head=mixing is not None)
-    trained, history = train(space, MNIST, {**RECIPE, "epochs": 15, "token_labels": mixing}, seed)
+    trained, history = train(space, MNIST, {**RECIPE, "epochs": 10, "token_labels": mixing}, seed)
     return [{**score(trained, [space.smallest()], MNIST)[0], "curve": curve(history)}]
 
 
@@ -166,7 +166,7 @@ def tasks(experiment: str) -> Iterator[Task]:
         "divergence": (
             divergence,
             [{"arm": arm, "lr": lr} for lr in (3e-3, 1e-2, 3e-2) for arm in ("plain", "residual")],
-            range(10),
+            SEEDS,
         ),
         "archs": (archs, [{"count": count} for count in (1, 8, 16, 32)], SEEDS),
         "norm": (norm, [{"kind": kind} for kind in ("unaware", "masked")], SEEDS),

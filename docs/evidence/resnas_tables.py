@@ -37,7 +37,7 @@ def main() -> None:
 
     print("## Reductions and labels of patches (17, Table 1)")
     table(read(results, "reduction"), "arm", ("plain", "residual", "cutmix", "released"), quality)
-    print("## Diverged without the main branch (18), of ten")
+    print("## Diverged without the main branch (18), of five")
     rows = read(results, "divergence")
     rates = sorted({row["lr"] for row in rows})
     print(f"| learning rate | {' | '.join(f'{rate:g}' for rate in rates)} |\n|---|{'---|' * len(rates)}")

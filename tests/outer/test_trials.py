@@ -1,8 +1,12 @@
-"""Space evolution by real supernets, as trials of Ray Tune: side by side, nested trainings, and called again."""
+"""Space evolution by real supernets, as trials of Ray Tune: side by side, and called again.
+
+A trial that trains supernets itself is in test_jobs.
+"""
 
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,7 @@ import pytest
 from small_run import PRESET
 from training_of_small_run import trained_run
 
-from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.networks import read_space
 from raynas.outer.trials import run_trials
 from raynas.preset import Preset, override
 from raynas.results import RunDir
@@ -37,7 +39,9 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     for tau in values["space_evolution.tau"]:
         shutil.copytree(trained, tmp_path / f"run/trials/tau={tau}/iterations/0")
     lines: list[str] = []
+    interrupt = signal.getsignal(signal.SIGINT)
     found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, say=lines.append)
+    assert signal.getsignal(signal.SIGINT) == interrupt
     assert sorted(trial.values["space_evolution.tau"] for trial in found) == [0.2, 50.0]
     for trial in found:
         (iteration,) = trial.iterations
@@ -58,25 +62,6 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     )
     with pytest.raises(UserError, match="trials began with other settings"):
         run_trials(preset(archs=13), tmp_path / "run", values, replicas=0)
-
-
-def test_a_trial_trains_the_supernets_of_the_spaces_that_it_comes_to(
-    ray_session: None, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The whole way: Ray Train and scoring actors within a trial of Ray Tune, with a warm start."""
-    shutil.copytree(trained, tmp_path / "run/iterations/0")
-    (trial,) = run_trials(preset(iterations=2, warm_start=True), tmp_path / "run", replicas=1)
-    first, second = trial.iterations
-    assert first.next == second.space and second.ended is not None
-    shown = capfd.readouterr().out
-    assert "space 0: digits/vit, " in shown and "space 1: digits/vit.1, " in shown and "E-T error" in shown
-    run = RunDir(tmp_path / "run/iterations/1")
-    assert read_space(run) == second.space and run.exists("init.safetensors")
-    assert "init" in run.read_yaml("train.yaml")["settings"]
-    assert run.store.read("training").num_rows == 1
-    assert {row["phase"] for row in run.store.read("phases").to_pylist()} == {"supernet", "search"}
-    for arch in second.space.smallest(), second.space.largest():
-        assert cost(second.space, [arch])["macs"][0] > 0
 
 
 @pytest.mark.parametrize(
