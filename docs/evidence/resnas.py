@@ -11,24 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tasks import SEEDS, Row, Task, curve, load, run_tasks, sampled, score, train
+from tasks import RECIPE, SEEDS, SUPERNET, Row, Task, curve, load, run_tasks, sampled, score, train
 from torch import Tensor
-from vitas import BASE, SUPERNET, digits_space, truth_archs
+from vitas import BASE, digits_space, truth_archs
 
-RECIPE = {
-    "epochs": 30,
-    "batch_size": 64,
-    "opt": "adamw",
-    "opt_args": {"fused": True},
-    "lr": 1e-3,
-    "lr_base_batch": 64,
-    "weight_decay": 0.05,
-    "sched": "cosine",
-    "warmup_epochs": 3,
-    "min_lr": 1e-5,
-    "smoothing": 0.1,
-    "health": {"probe_every": 30},
-}
 MNIST = "mnist5k@32"  # grids of 8, 4 and 2
 
 

@@ -26,6 +26,37 @@ Row = dict[str, Any]
 
 SEEDS = range(5)
 
+SUPERNET = {
+    "epochs": 120,
+    "batch_size": 64,
+    "opt": "adamw",
+    "opt_args": {"fused": True},
+    "lr": 2e-3,
+    "lr_base_batch": 64,
+    "weight_decay": 0.0,
+    "sched": "cosine",
+    "warmup_epochs": 5,
+    "min_lr": 1e-5,
+    "health": {"probe_every": 40},
+}
+"""ViTAS v2 trains its supernets without augmentation and regularisation."""
+
+RECIPE = {
+    "epochs": 30,
+    "batch_size": 64,
+    "opt": "adamw",
+    "opt_args": {"fused": True},
+    "lr": 1e-3,
+    "lr_base_batch": 64,
+    "weight_decay": 0.05,
+    "sched": "cosine",
+    "warmup_epochs": 3,
+    "min_lr": 1e-5,
+    "smoothing": 0.1,
+    "health": {"probe_every": 30},
+}
+"""For networks trained alone, and for supernets of stages."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -65,19 +96,29 @@ def train(
     return load_supernet(space, trained.weights).eval(), trained.history
 
 
-def score(supernet: Any, archs: Sequence[Any], data: str) -> list[Row]:
-    """What each arch does on the search split: accuracy and mean cross-entropy, the same images for all."""
+def score(supernet: Any, archs: Sequence[Any], data: str, calibration: int | None = None) -> list[Row]:
+    """What each arch does on the search split: accuracy and mean cross-entropy, the same images for all.
+
+    Args:
+        supernet: trained.
+        archs: of its space.
+        data: a dataset by name.
+        calibration: so many training images, in one batch, are what each arch's batch norms are calibrated on first.
+    """
     from raynas.costs import cost
-    from raynas.data import decode
+    from raynas.data import AugmentConfig, CalibrationConfig, calibration_batches, decode
     from raynas.scoring.core import Statistics, score_arch
 
-    loaded = load(data)
+    loaded, batches = load(data), None
+    if calibration is not None:
+        config = CalibrationConfig(images=calibration, batch_size=calibration)
+        batches = calibration_batches(loaded, AugmentConfig(), config)
     images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
     statistics = Statistics(loaded.mean, loaded.std)
     macs = cost(supernet.space, archs)["macs"]
     rows = []
     for arch, count in zip(archs, macs, strict=True):
-        result = score_arch(supernet, arch, images, labels, statistics, batch_size=512)
+        result = score_arch(supernet, arch, images, labels, statistics, batch_size=512, calibration=batches)
         about = {"arch": arch.id, "network": arch.network_id, "macs": int(count)}
         rows.append({**about, "accuracy": float(result.top1.mean()), "loss": result.loss})
     return rows
@@ -134,7 +175,8 @@ def _carry_out(given: tuple[Task, Path]) -> str:
     except Exception:
         return f"{task.name} failed:\n{traceback.format_exc()}"
     about = {"experiment": task.experiment, **task.options, "seed": task.seed}
-    table = pa.Table.from_pylist([{**about, **row} for row in rows])
+    every = {name: None for row in rows for name in row}  # rows of one task may differ in their columns
+    table = pa.Table.from_pylist([{**about, **every, **row} for row in rows])
     hidden = path.with_suffix(".tmp")
     pq.write_table(table, hidden)
     hidden.rename(path)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from tasks import SEEDS, Row, Task, curve, run_tasks, sampled, score, train
+from tasks import SEEDS, SUPERNET, Row, Task, curve, run_tasks, sampled, score, train
 
 BUCKETS, PER_BUCKET = 8, 250  # ViTAS v2, section 6.4
 GROUPS = 10
@@ -25,21 +25,6 @@ FREE = {
     "mlp_width": [12 * i for i in range(1, 11)],
 }
 WIDTHS = [6 * i for i in range(1, 11)]
-SUPERNET = {
-    "epochs": 120,
-    "batch_size": 64,
-    "opt": "adamw",
-    "opt_args": {"fused": True},
-    "lr": 2e-3,
-    "lr_base_batch": 64,
-    "weight_decay": 0.0,
-    "sched": "cosine",
-    "warmup_epochs": 5,
-    "min_lr": 1e-5,
-    "health": {"probe_every": 40},
-}
-"""ViTAS v2 trains its supernets without augmentation and regularisation."""
-
 ALONE = {**SUPERNET, "epochs": 80, "weight_decay": 0.05, "smoothing": 0.1, "health": {"probe_every": 80}}
 
 
