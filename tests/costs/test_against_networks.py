@@ -1,4 +1,4 @@
-"""What `cost` computes against what real networks hold and execute."""
+"""What `cost` computes against what real networks hold and execute, of every family, and against published figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 import timm
 import torch
+import yaml
 
 from raynas.costs import cost
 from raynas.costs.counted import count_macs
 from raynas.nets import build_supernet
 from raynas.space import Space, load_arch, load_space
+from raynas.space.load import SPACES
+from tests.nets.hybrid_spaces import HYBRID
+from tests.nets.s3_spaces import S3
+from tests.nets.twins_spaces import TWINS
+from tests.nets.vit_res_spaces import VIT_RES
 
 torch.set_num_threads(1)
 
@@ -51,7 +57,7 @@ def free(blocks: dict[str, Any], **constants: Any) -> Space:
     )
 
 
-SPACES = {
+VIT = {
     "square": small(),
     "relative": small(relative_position=14),
     "relative_clipped": small(size=32, relative_position=2),
@@ -72,17 +78,18 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_params_and_macs_equal_those_of_extracted_subnets(name: str) -> None:
-    """17 random archs of each of 17 spaces: 289 in all."""
-    space = SPACES[name]
-    codes = space.sample_codes(np.random.default_rng(len(name)), 17)
-    archs = space.decode(codes)
+STAGED = {name: Space.from_dict({"classes": 7, **each}, name) for name, each in (TWINS | VIT_RES | HYBRID | S3).items()}
+
+
+@pytest.mark.parametrize("space", [*VIT.values(), *STAGED.values()], ids=[*VIT, *STAGED])
+def test_params_and_macs_equal_those_of_extracted_subnets(space: Space) -> None:
+    """12 archs of each space, smallest and largest among them."""
+    archs = [space.smallest(), space.largest(), *space.decode(space.sample_codes(np.random.default_rng(1), 10))]
     supernet = build_supernet(space).eval()
     image = torch.zeros(1, space.channels, *space.input_size)
-    computed = cost(space, codes)
+    computed = cost(space, archs)
     for index, arch in enumerate(archs):
-        subnet = supernet.extract(arch).eval()
+        subnet = supernet.extract(arch)
         assert computed["params"][index] == sum(parameter.numel() for parameter in subnet.parameters()), arch
         assert computed["macs"][index] == count_macs(subnet, image), arch
 
@@ -99,11 +106,27 @@ def test_params_and_macs_of_autoformer_tiny_at_full_size() -> None:
 
 @pytest.mark.parametrize("size", ["tiny", "small"])
 def test_deit_costs_what_timms_deit_costs(size: str) -> None:
-    reference = timm.create_model(f"deit_{size}_patch16_224").eval()
+    with torch.device("meta"):
+        reference = timm.create_model(f"deit_{size}_patch16_224").eval()
     arch = load_arch(f"autoformer/published/deit_{size}")
     computed = cost(arch.space, [arch])
     assert computed["params"][0] == sum(parameter.numel() for parameter in reference.parameters())
-    assert computed["macs"][0] == computed["paper_macs"][0] == count_macs(reference, torch.zeros(1, 3, 224, 224))
+    macs = count_macs(reference, torch.zeros(1, 3, 224, 224, device="meta"))
+    assert computed["macs"][0] == computed["paper_macs"][0] == macs
+
+
+PUBLISHED = {"alphanet": 8, "autoformer": 6, "nasvit": 4, "s3": 6, "vit_resnas": 4, "vitas": 10}
+
+
+@pytest.mark.parametrize(("system", "count"), PUBLISHED.items())
+def test_published_files_say_what_is_computed(system: str, count: int) -> None:
+    files = sorted((SPACES / system / "published").glob("*.yaml"))
+    assert len(files) == count
+    for path in files:
+        published, arch = yaml.safe_load(path.read_text())["published"], load_arch(path)
+        told = {name: published[name] for name in ("params", "macs", "paper_macs") if name in published}
+        assert "params" in told and len(told) > 1, path
+        assert {name: cost(arch.space, [arch])[name][0] for name in told} == told, path
 
 
 def test_counting_leaves_the_module_as_it_was() -> None:

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from raynas.costs import COSTS, cost, span
-from raynas.costs.counted import count_macs
 from raynas.nets import build_supernet
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
@@ -25,20 +23,6 @@ MEASURED: dict[str, Any] = json.loads((DATA / "nasvit_costs.json").read_text())
 
 def space_of(name: str) -> Space:
     return Space.from_dict({"classes": 7, **HYBRID[name]}, name)
-
-
-@pytest.mark.parametrize("name", HYBRID)
-def test_params_and_macs_equal_those_of_extracted_subnets(name: str) -> None:
-    """12 random archs of each space, smallest and largest among them."""
-    space = space_of(name)
-    archs = [space.smallest(), space.largest(), *space.decode(space.sample_codes(np.random.default_rng(1), 10))]
-    supernet = build_supernet(space).eval()
-    image = torch.zeros(1, space.channels, *space.input_size)
-    computed = cost(space, archs)
-    for index, arch in enumerate(archs):
-        subnet = supernet.extract(arch)
-        assert computed["params"][index] == sum(parameter.numel() for parameter in subnet.parameters()), arch
-        assert computed["macs"][index] == count_macs(subnet, image), arch
 
 
 def test_without_factors() -> None:
@@ -104,14 +88,10 @@ def test_alphanet_as_its_released_code_counts() -> None:
     assert archs["smallest"] == space.smallest() and archs["largest"] == space.largest()
 
 
-@pytest.mark.parametrize(("system", "count"), [("nasvit", 4), ("alphanet", 8)])
-def test_published_files_say_what_is_computed(system: str, count: int) -> None:
-    files = sorted((SPACES / system / "published").glob("*.yaml"))
-    assert len(files) == count
-    for path in files:
-        published, arch = yaml.safe_load(path.read_text())["published"], load_arch(path)
-        computed = cost(arch.space, [arch])
-        assert all(computed[name][0] == published[name] for name in ("params", "macs")), path
+@pytest.mark.parametrize("system", ["nasvit", "alphanet"])
+def test_published_files_are_the_measured_networks(system: str) -> None:
+    for path in (SPACES / system / "published").glob("*.yaml"):
+        arch = load_arch(path)
         measured = MEASURED["table13"].get(path.stem.upper()) if system == "nasvit" else MEASURED["alphanet"][path.stem]
         assert arch == arch_of(measured["config"], arch.space)
 

@@ -10,7 +10,9 @@ from nets_spaces import make_images, make_space, make_supernet
 
 
 @pytest.mark.parametrize(
-    "name", ["autoformer", "clipped rectangle", "patch sizes", "twins", "twins cyclic", "vit_res", "hybrid bilateral"]
+    # ONNX, below, begins with the same export. An extracted network knows nothing of the pattern that it was cut by.
+    "name",
+    ["autoformer", "patch sizes", "twins", "vit_res"],
 )
 def test_torch_export(name: str, tmp_path: Path) -> None:
     space = make_space(name)
@@ -24,7 +26,7 @@ def test_torch_export(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(images), subnet(images), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["autoformer", "vit_res", "s3 maskable"])
+@pytest.mark.parametrize("name", ["hybrid bilateral", "s3 maskable"])
 def test_onnx(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")

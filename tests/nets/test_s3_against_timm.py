@@ -9,14 +9,13 @@ import timm
 import torch
 from nets_spaces import make_images
 from timm.models.swin_transformer import SwinTransformer
+from timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
 from torch import nn
 
 from raynas.costs import cost
 from raynas.costs.counted import count_macs
 from raynas.errors import UserError
 from raynas.nets.s3.checkpoint import read_timm
-from raynas.nets.supernet import Supernet
-from raynas.nets.weights import load_supernet
 from raynas.space import load_arch
 
 SIZES = {
@@ -29,26 +28,11 @@ SIZES = {
 }
 
 
-def randomised(model: nn.Module) -> nn.Module:
-    """The model with every parameter (biases and norms too) far from its initial value, in eval mode."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    return model.eval()
-
-
-def from_timm(model: nn.Module) -> Supernet:
-    """The one-point supernet with a timm model's weights."""
-    return load_supernet(*read_timm(model, "model")).eval()
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_published_networks_are_timms(size: str) -> None:
     """Every parameter has its place, and costs are those of the released code (S3) or of timm's (Swin), counted."""
     name, params, macs = SIZES[size]
-    with torch.device("meta"):
-        model = timm.create_model(name)
+    model = on_meta(name)
     space, state = read_timm(model, name)
     arch = load_arch(f"s3/published/{size}")
     assert space.smallest().network_id == arch.network_id and space.constants == arch.space.constants
@@ -60,11 +44,9 @@ def test_published_networks_are_timms(size: str) -> None:
 
 def test_logits_and_macs_at_full_size() -> None:
     model = randomised(timm.create_model("swin_s3_tiny_224"))
-    ours = from_timm(model)
-    images = make_images(ours.space, 1)
-    with torch.no_grad():
-        torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
-    assert count_macs(ours, images) == SIZES["tiny"][2]
+    ours = from_timm(model, read_timm)
+    assert_same_logits(ours, model)
+    assert count_macs(ours, make_images(ours.space, 1)) == SIZES["tiny"][2]
 
 
 def small(size: tuple[int, int], windows: Any, **options: Any) -> nn.Module:
@@ -81,19 +63,15 @@ def small(size: tuple[int, int], windows: Any, **options: Any) -> nn.Module:
 )
 def test_logits_gradients_and_macs(size: tuple[int, int], windows: Any) -> None:
     model = small(size, windows)
-    ours = from_timm(model)
-    images = make_images(ours.space, 2)
-    torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
-    assert count_macs(ours, images[:1]) == count_macs(model, images[:1])
-    for network in (ours, model):
-        network(images).square().sum().backward()
-    for name, theirs in {
+    ours = from_timm(model, read_timm)
+    image = make_images(ours.space, 1)
+    assert count_macs(ours, image) == count_macs(model, image)
+    pairs = {
         "embedding.conv.weight": "patch_embed.proj.weight",
         "stages.1.merging.linear.weight": "layers.1.downsample.reduction.weight",
         "stages.2.blocks.1.fc2.weight": "layers.2.blocks.1.mlp.fc2.weight",
-    }.items():
-        pair = [network.get_parameter(key).grad for network, key in ((ours, name), (model, theirs))]
-        torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
+    }
+    assert_same_gradients(ours, model, pairs)
     table = ours.get_parameter("stages.0.blocks.1.bias.table").grad
     theirs_table = model.get_parameter("layers.0.blocks.1.attn.relative_position_bias_table").grad
     assert table is not None and theirs_table is not None
@@ -118,4 +96,4 @@ def test_what_an_s3_space_lacks_is_named(options: dict[str, Any], message: str) 
 
 def test_other_models_are_refused() -> None:
     with pytest.raises(UserError, match="is not a Swin transformer that an s3 space can express"):
-        read_timm(timm.create_model("resnet18"), "resnet18")
+        read_timm(on_meta("resnet18"), "resnet18")

@@ -49,12 +49,14 @@ def test_an_extracted_subnet_computes_what_the_supernet_computes(name: str) -> N
 def test_a_subnet_of_its_own_space_costs_what_it_costs_in_the_large_one(name: str) -> None:
     """And it can be drawn, saved, read back and scaled there: its one-point space is a space like any other."""
     space = make_space(name)
+    assert Space.from_dict(space.to_dict(), space.name) == space
     for arch in some_archs(space, 6):
         alone = space.fix(arch)
         assert {key: list(each) for key, each in cost(alone, [alone.smallest()]).items()} == {
             key: list(each) for key, each in cost(space, [arch]).items()
         }
-        assert Space.from_dict(alone.to_dict()).smallest() == arch == alone.sample(np.random.default_rng(0))
+        assert Space.from_dict(alone.to_dict(), alone.name) == alone and space.arch(arch.to_dict()) == arch
+        assert alone.smallest() == arch == alone.sample(np.random.default_rng(0))
         macs = int(cost(space, [arch])["macs"][0])
         scaled = space.scaled(arch, macs=2 * macs)
         assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(2 * macs, rel=0.5)

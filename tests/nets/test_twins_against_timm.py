@@ -7,14 +7,13 @@ import timm
 import torch
 from nets_spaces import make_images
 from timm.models.twins import Twins
+from timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
 from torch import nn
 
 from raynas.costs import cost
 from raynas.costs.counted import count_macs
 from raynas.errors import UserError
-from raynas.nets.supernet import Supernet
 from raynas.nets.twins.checkpoint import read_timm
-from raynas.nets.weights import load_supernet
 from raynas.space import load_arch
 
 SIZES = {
@@ -24,33 +23,23 @@ SIZES = {
 }
 
 
-def randomised(model: nn.Module) -> nn.Module:
-    """The model with every parameter (biases and norms too) far from its initial value, in eval mode."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    return model.eval()
-
-
-def from_timm(model: nn.Module) -> Supernet:
-    """The one-point supernet with a timm model's weights."""
-    return load_supernet(*read_timm(model, "model")).eval()
-
-
 @pytest.mark.parametrize("size", SIZES)
-def test_at_full_size(size: str) -> None:
-    model = randomised(timm.create_model(f"twins_svt_{size}", pretrained=False))
-    ours = from_timm(model)
+def test_published_networks_are_timms(size: str) -> None:
+    """Every parameter has its place, and costs are those of timm's network, counted."""
+    model = on_meta(f"twins_svt_{size}")
+    space, state = read_timm(model, "model")
     arch = load_arch(f"vitas/published/twins_svt_{size}")
-    assert ours.space == arch.space
+    assert space == arch.space
     computed = cost(arch.space, [arch])
-    params = sum(parameter.numel() for parameter in model.parameters())
-    assert params == sum(parameter.numel() for parameter in ours.parameters()) == computed["params"][0]
-    assert (params, computed["macs"][0]) == SIZES[size]
-    images = make_images(ours.space, 1)
-    with torch.no_grad():
-        torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
+    assert (computed["params"][0], computed["macs"][0]) == SIZES[size]
+    assert sum(parameter.numel() for parameter in model.parameters()) == SIZES[size][0]
+    assert sum(tensor.numel() for tensor in state.values()) == SIZES[size][0]
+    assert count_macs(model, torch.zeros(1, 3, 224, 224, device="meta")) == SIZES[size][1]
+
+
+def test_logits_at_full_size() -> None:
+    model = randomised(timm.create_model("twins_svt_small"))
+    assert_same_logits(from_timm(model, read_timm), model)
 
 
 def small(size: tuple[int, int], windows: int | None = 7) -> nn.Module:
@@ -77,19 +66,15 @@ def small(size: tuple[int, int], windows: int | None = 7) -> nn.Module:
 )
 def test_logits_gradients_and_macs(size: tuple[int, int], windows: int | None) -> None:
     model = small(size, windows)
-    ours = from_timm(model)
-    images = make_images(ours.space, 2)
-    torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
-    assert count_macs(ours, images[:1]) == count_macs(model, images[:1])
-    for network in (ours, model):
-        network(images).square().sum().backward()
-    for name, theirs in {
+    ours = from_timm(model, read_timm)
+    image = make_images(ours.space, 1)
+    assert count_macs(ours, image) == count_macs(model, image)
+    pairs = {
         "stages.0.embedding.weight": "patch_embeds.0.proj.weight",
         "stages.1.position.weight": "pos_block.1.proj.0.weight",
         "stages.0.blocks.1.attention.gsa.reduction.weight": "blocks.0.1.attn.sr.weight",
-    }.items():
-        pair = [network.get_parameter(key).grad for network, key in ((ours, name), (model, theirs))]
-        torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
+    }
+    assert_same_gradients(ours, model, pairs)
 
 
 def test_the_drop_path_ramp_is_timms() -> None:
@@ -100,7 +85,7 @@ def test_the_drop_path_ramp_is_timms() -> None:
         for i in range(depth)
     ]
     rates = [getattr(step, "drop_prob", 0.0) for step in steps]
-    ours = from_timm(model).train()
+    ours = from_timm(model, read_timm).train()
     ours.drop_path = 0.4
     torch.manual_seed(0)
     paths = ours.draw_paths(torch.zeros(2000), [])
@@ -113,7 +98,7 @@ def test_the_drop_path_ramp_is_timms() -> None:
 @pytest.mark.parametrize("name", ["resnet18", "deit_tiny_patch16_224", "pvt_v2_b0"])
 def test_other_models_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="twins space can express"):
-        read_timm(timm.create_model(name), name)
+        read_timm(on_meta(name), name)
 
 
 def test_what_a_twins_space_lacks_is_named() -> None:

@@ -241,13 +241,3 @@ def test_a_patch_larger_than_the_grid_before_it() -> None:
             constants={"patch_sizes": [4, 3], "reductions": [1, 1]},
             dimensions={"stages": stages},
         )
-
-
-def test_spaces_are_written_and_read_back() -> None:
-    for name in ("twins", "twins kept anywhere", "twins bilateral"):
-        space = make_space(name)
-        assert Space.from_dict(space.to_dict(), space.name) == space
-        for arch in some_archs(space, 4):
-            fixed = space.fix(arch)
-            assert Space.from_dict(fixed.to_dict(), fixed.name) == fixed
-            assert space.arch(arch.to_dict()) == arch

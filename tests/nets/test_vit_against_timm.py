@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import pytest
 import timm
-import torch
-from nets_spaces import make_images
 from timm.models.vision_transformer import VisionTransformer
-from torch import nn
+from timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
 
 from raynas import load_arch
 from raynas.errors import UserError
-from raynas.nets.supernet import Supernet
 from raynas.nets.vit.checkpoint import read_timm
-from raynas.nets.weights import load_supernet
-
-
-def from_timm(model: nn.Module) -> Supernet:
-    """The one-point supernet with a timm model's weights."""
-    return load_supernet(*read_timm(model, "model")).eval()
-
-
-def randomise(model: nn.Module) -> nn.Module:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    return model.eval()
 
 
 @pytest.mark.parametrize("pool", ["token", "mean"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_logits_and_gradients(pool: str, bias: bool) -> None:
-    model = randomise(
+    model = randomised(
         VisionTransformer(
             img_size=(32, 24),
             patch_size=8,
@@ -47,30 +30,21 @@ def test_logits_and_gradients(pool: str, bias: bool) -> None:
             fc_norm=False,
         )
     )
-    ours = from_timm(model)
+    ours = from_timm(model, read_timm)
     assert ours.space.constants.pool == pool and ours.space.constants.head_dim == 12
-    images = make_images(ours.space, 3)
-    torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
-    for network in (ours, model):
-        network(images).square().sum().backward()
-    norms = [network.get_parameter("blocks.0.norm1.weight").grad for network in (ours, model)]
-    torch.testing.assert_close(*norms, rtol=1e-4, atol=1e-4)
+    assert_same_gradients(ours, model, {"blocks.0.norm1.weight": "blocks.0.norm1.weight"})
 
 
-@pytest.mark.parametrize("size", ["tiny", "small"])
-def test_deit_at_full_size(size: str) -> None:
-    published = load_arch(f"autoformer/published/deit_{size}")
-    model = randomise(timm.create_model(f"deit_{size}_patch16_224", pretrained=False))
-    ours = from_timm(model)
-    assert ours.space == published.space
-    expected = {"tiny": 5_717_416, "small": 22_050_664}[size]
-    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in model.parameters()) == expected
-    images = make_images(ours.space, 1)
-    with torch.no_grad():
-        torch.testing.assert_close(ours(images), model(images), rtol=0, atol=1e-5)
+def test_deit_at_full_size() -> None:
+    for size, params in {"tiny": 5_717_416, "small": 22_050_664}.items():
+        space, state = read_timm(on_meta(f"deit_{size}_patch16_224"), "model")
+        assert space == load_arch(f"autoformer/published/deit_{size}").space
+        assert sum(tensor.numel() for tensor in state.values()) == params
+    model = randomised(timm.create_model("deit_tiny_patch16_224"))
+    assert_same_logits(from_timm(model, read_timm), model)
 
 
 @pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "vit_medium_patch16_gap_256", "resnet18"])
 def test_models_that_no_vit_space_can_express_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="vit space can express"):
-        read_timm(timm.create_model(name), name)
+        read_timm(on_meta(name), name)

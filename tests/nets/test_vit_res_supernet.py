@@ -268,13 +268,3 @@ def test_archs_that_a_supernet_does_not_hold() -> None:
     for other, message in ((three, "has 3 stages, the supernet 2"), (one_more, "has a block 1 in a stage")):
         with pytest.raises(UserError, match=message):
             supernet(images, other.smallest())
-
-
-def test_spaces_are_written_and_read_back() -> None:
-    for name in ("vit_res", "vit_res plain", "vit_res bilateral"):
-        space = make_space(name)
-        assert Space.from_dict(space.to_dict(), space.name) == space
-        for arch in some_archs(space, 4):
-            fixed = space.fix(arch)
-            assert Space.from_dict(fixed.to_dict(), fixed.name) == fixed
-            assert space.arch(arch.to_dict()) == arch
