@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,19 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    torch.set_num_threads(1)
-    run = small_run(tmp_path / "run")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which the smallest arch was retrained with seed 0."""
+    run = small_run(tmp_path_factory.mktemp("finetune") / "run")
     write_arch(run, "best/arch.yaml", ARCH)
     retrain(run, [ARCH], RECIPE, parallel=1, progress=quiet)
-    return run
+    return Path(run.uri)
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> RunDir:
+    """A copy of it, to be written to."""
+    return RunDir(shutil.copytree(made, tmp_path / "run"))
 
 
 def trained(run: RunDir) -> Network:
@@ -99,7 +106,7 @@ def test_inherited_weights_at_another_size(run: RunDir) -> None:
 
 
 def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, start = RECIPE.model_copy(update={"epochs": 4}), trained(run)
+    recipe, start = RECIPE.model_copy(update={"epochs": 3}), trained(run)
     monkeypatch.setattr(training_jobs, "PROGRESS_S", 0.0)
 
     def stop(line: str) -> None:

@@ -20,8 +20,6 @@ from tests.nets.s3_spaces import S3
 from tests.nets.twins_spaces import TWINS
 from tests.nets.vit_res_spaces import VIT_RES
 
-torch.set_num_threads(1)
-
 
 def small(size: Any = 16, patches: tuple[int, ...] = (4,), channels: int = 1, **constants: Any) -> Space:
     """A vit space of 1 to 3 blocks."""

@@ -1,4 +1,4 @@
-"""The hybrid family's costs against extracted networks, and counts of the released NASViT and AlphaNet code."""
+"""The hybrid family's costs against counts of the released NASViT and AlphaNet code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from raynas.space.load import SPACES
 from tests.nets.hybrid_spaces import HYBRID
 from tests.nets.nasvit_golden import DATA, arch_of
 
-torch.set_num_threads(1)
 MEASURED: dict[str, Any] = json.loads((DATA / "nasvit_costs.json").read_text())
 
 

@@ -1,15 +1,12 @@
-"""The s3 family's costs against extracted networks, and the figures of S3's paper and release."""
+"""The s3 family's costs against the figures of S3's paper and release."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from raynas.costs import COSTS, cost, span
 from raynas.space import Space, load_arch, load_space
 from tests.nets.s3_spaces import S3
-
-torch.set_num_threads(1)
 
 
 def test_the_papers_first_space() -> None:

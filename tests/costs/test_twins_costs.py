@@ -1,4 +1,4 @@
-"""The twins family's costs against extracted networks, timm's Twins, and the reference counts of ViTAS's spaces."""
+"""The twins family's costs against the reference counts of ViTAS's spaces."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from raynas.costs import COSTS, cost, span
 from raynas.space import Arch, Space, load_arch, load_space
 from tests.nets.twins_spaces import TWINS
-
-torch.set_num_threads(1)
 
 
 def space_of(name: str, **dimensions: Any) -> Space:

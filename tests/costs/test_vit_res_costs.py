@@ -1,4 +1,4 @@
-"""The vit_res family's costs against extracted networks, and counts of the released ViT-ResNAS code's networks."""
+"""The vit_res family's costs against counts of the released ViT-ResNAS code's networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from raynas.costs import COSTS, cost, span
@@ -16,8 +15,6 @@ from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
 from tests.nets.resnas_golden import DATA, arch_of
 from tests.nets.vit_res_spaces import VIT_RES
-
-torch.set_num_threads(1)
 
 
 def space_of(name: str) -> Space:

@@ -6,15 +6,9 @@ import math
 import re
 from typing import Any
 
+from axes import Axis, Table, lookup, middle
+
 from raynas.space import Arch, Space
-
-Axis = tuple[int, int] | list[int] | None
-"""How many units act and how many channels a unit has; or exactly these entries; None for an axis that is never cut."""
-
-
-def middle(side: int, held: int) -> list[int]:
-    """The entries in the middle."""
-    return list(range((held - side) // 2, (held - side) // 2 + side))
 
 
 def rounded(channels: int, divisor: int) -> int:
@@ -41,7 +35,7 @@ def hybrid_axes(arch: Arch, name: str, space: Space) -> tuple[Axis, ...]:
     wide, mixed, stem = constants.head_expansion * last, arch["head.width"], (arch["stem.width"], 1)
     place = re.match(r"stages\.(\d+)\.layers\.(\d+)\.", name)
     if not place:
-        table: list[tuple[str, tuple[Axis, ...]]] = [
+        table: Table = [
             (r"stem\.conv\.weight", (stem, None, None, None)),
             (r"stem\.norm\..*", (stem,)),
             (r"widen\.conv\.weight", ((wide, 1), (last, 1), None, None)),
@@ -50,7 +44,7 @@ def hybrid_axes(arch: Arch, name: str, space: Space) -> tuple[Axis, ...]:
             (r"head\.weight", (None, (mixed, 1))),
             (r"head\.bias", (None,)),
         ]
-        return next(axes for pattern, axes in table if re.fullmatch(pattern, name))
+        return lookup(table, name)
     stage, layer, rest = int(place[1]), int(place[2]), name[place.end() :]
     genes = {key.rpartition(".")[2]: arch[key] for key in arch if key.startswith(f"stages.{stage}.")}
     choices = {leaf: space[f"stages.{stage}.{leaf}"].choices for leaf in genes}
@@ -74,7 +68,7 @@ def hybrid_axes(arch: Arch, name: str, space: Space) -> tuple[Axis, ...]:
         (r"project\.norm\..*", (width,)),
         (r"shortcut\.weight", (width, (inputs, 1), None, None)),
     ]
-    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+    return lookup(table, rest)
 
 
 def _block_axes(
@@ -98,7 +92,7 @@ def _block_axes(
         rows = [depth for depth in choices["depth"] if depth > layer]
         keys = sorted({math.prod(each) % 8 for each in grids})
         factors = ([rows.index(genes["depth"])], [keys.index(math.prod(here) % 8)], width)
-    table: list[tuple[str, tuple[Axis, ...]]] = [
+    table: Table = [
         (r"attention\.[qk]\.weight", (query, width)),
         (r"attention\.[qk]\.bias", (query,)),
         (r"attention\.v\.weight", (value, width)),
@@ -115,4 +109,4 @@ def _block_axes(
         (r"norm\d\.(weight|bias)|(attention\.proj|mlp\d\.fc2)\.bias", (width,)),
         (r"\w+_scaling\.weight", factors),
     ]
-    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+    return lookup(table, rest)

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
 
-from hybrid_axes import middle
+from axes import Axis, Table, Tiled, in_stage, lookup, middle
 
 from raynas.space import Arch, Space
 
 
-@dataclass(frozen=True)
-class Tiled:
-    """Several axes behind one another, each cut alike."""
-
-    axis: tuple[int, int]
-    copies: int
-
-
-Axis = tuple[int, int] | list[int] | Tiled | None
-"""How many units act and how many channels a unit has; or exactly these entries; None for an axis that is never cut."""
-
-
 def s3_axes(arch: Arch, name: str, space: Space) -> tuple[Axis, ...]:
     """What each axis of a parameter stands for; `space` is the supernet's, of which `arch` is."""
-    last = max(int(key.split(".")[1]) for key in arch)
-    stage = int(name.split(".")[1]) if name.startswith("stages.") else 0 if name.startswith("embedding.") else last
+    stage, place, rest = in_stage(arch, name)
     width, head_dim = (arch[f"stages.{stage}.width"], 1), arch.space.constants.head_dim
     merged = Tiled((arch[f"stages.{stage - 1}.width"], 1), copies=4) if stage else None
-    place = re.match(r"stages\.\d+\.blocks\.\d+\.", name)
-    rest = name[place.end() :] if place else re.sub(r"^stages\.\d+\.", "", name)
-    heads, window, ratio = (arch[f"{place[0]}{leaf}"] if place else 0 for leaf in ("heads", "window", "mlp_ratio"))
-    query = (arch[f"{place[0]}query_width"], 1) if place and head_dim is None else (heads, head_dim or 1)
+    heads, window, ratio = (arch[f"{place}{leaf}"] if place else 0 for leaf in ("heads", "window", "mlp_ratio"))
+    query = (arch[f"{place}query_width"], 1) if place and head_dim is None else (heads, head_dim or 1)
     hidden = (math.floor(width[0] * ratio), 1)
     sides = [-(-side // (arch.space.constants.patch_size * 2**stage)) for side in arch.space.input_size]
-    held = max(space[f"{place[0]}window"].choices) if place else 0
+    held = max(space[f"{place}window"].choices) if place else 0
     offsets = [middle(2 * min(window, side) - 1, 2 * min(held, side) - 1) for side in sides]
-    table: list[tuple[str, tuple[Axis, ...]]] = [
+    table: Table = [
         (r"embedding\.conv\.weight", (width, None, None, None)),
         (r"merging\.norm\.(weight|bias)", (merged,)),
         (r"merging\.linear\.weight", (width, merged)),
@@ -54,4 +37,4 @@ def s3_axes(arch: Arch, name: str, space: Space) -> tuple[Axis, ...]:
         (r"(token_)?head\.bias", (None,)),
         (r"(norm|norm1|norm2|embedding\.norm)\.(weight|bias)|(embedding\.conv|proj|fc2)\.bias", (width,)),
     ]
-    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+    return lookup(table, rest)

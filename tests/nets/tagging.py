@@ -14,20 +14,20 @@ from raynas.space import Arch
 def channels_of(supernet: Supernet, arch: Arch, side: Side | None = None) -> dict[str, tuple[list[int], ...]]:
     """For each tensor of `supernet.extract(arch, side)` and each of its axes, the supernet's channels that it took.
 
-    One axis after the other, every entry of the supernet is tagged with its place along that axis. An entry whose tag
-    does not follow from its place along the axis alone is an error.
+    Every entry of the supernet is tagged with its place in its tensor. An entry of the subnet whose place along an axis
+    does not follow from its own place along that axis alone is an error.
     """
     tagged = copy.deepcopy(supernet)
-    found: dict[str, list[list[int]]] = {}
-    held = tagged.state_dict().values()  # parameters and saved buffers, over the supernet's own memory
-    for axis in range(max(tensor.ndim for tensor in held)):
-        for tensor in held:
-            if axis < tensor.ndim:
-                places = torch.arange(tensor.shape[axis], dtype=tensor.dtype)
-                tensor.copy_(places.view([-1 if i == axis else 1 for i in range(tensor.ndim)]))
-        for name, tensor in tagged.extract(arch, side).state_dict().items():
-            if axis < tensor.ndim:
-                tags = tensor.movedim(axis, 0).flatten(1) if tensor.ndim > 1 else tensor[:, None]
-                assert torch.equal(tags, tags[:, :1].expand_as(tags)), f"{name}: axis {axis} is mixed with another"
-                found.setdefault(name, []).append([int(tag) for tag in tags[:, 0]])
-    return {name: tuple(axes) for name, axes in found.items()}
+    held = tagged.state_dict()  # parameters and saved buffers, over the supernet's own memory
+    for name, tensor in held.items():
+        assert tensor.numel() <= 2**24, f"{name}: float32 does not tell so many entries apart"
+        tensor.copy_(torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape))
+    found = {}
+    for name, tensor in tagged.extract(arch, side).state_dict().items():
+        if tensor.ndim:
+            places = torch.unravel_index(tensor.long(), held[name].shape)
+            lines = [place.movedim(axis, 0).reshape(tensor.shape[axis], -1) for axis, place in enumerate(places)]
+            for axis, line in enumerate(lines):
+                assert torch.equal(line, line[:, :1].expand_as(line)), f"{name}: axis {axis} is mixed with another"
+            found[name] = tuple(line[:, 0].tolist() for line in lines)
+    return found

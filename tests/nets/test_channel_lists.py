@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from axes import Axis, Table, Tiled, in_stage, lookup
 from hybrid_axes import hybrid_axes
 from nets_spaces import DEFINITIONS, make_space, make_supernet, some_archs
-from s3_axes import Axis, Tiled, s3_axes
+from s3_axes import s3_axes
 from tagging import channels_of
 
 from raynas.space import Arch, Space
@@ -41,16 +41,11 @@ def expected(constants: Any, side: str | None, size: int, axis: Axis) -> list[in
 
 def twins_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
     """What each axis of a parameter stands for."""
-    last = max(int(key.split(".")[1]) for key in arch)
-    stage = int(name.split(".")[1]) if name.startswith("stages.") else last
+    stage, place, rest = in_stage(arch, name)
     width = (arch[f"stages.{stage}.width"], 1)
     before = (arch[f"stages.{stage - 1}.width"], 1) if stage else None
-    if name.startswith(("head.", "token_head.")):
-        return (None, width) if name.endswith("weight") else (None,)
-    place = re.match(r"stages\.\d+\.blocks\.\d+\.", name)
-    rest = name[place.end() :] if place else re.sub(r"^stages\.\d+\.", "", name)
-    query, hidden = ((arch[f"{place[0]}{leaf}"], 1) if place else None for leaf in ("query_width", "mlp_width"))
-    table: list[tuple[str, tuple[Axis, ...]]] = [
+    query, hidden = ((arch[f"{place}{leaf}"], 1) if place else None for leaf in ("query_width", "mlp_width"))
+    table: Table = [
         (r"embedding\.weight", (width, before, None, None)),
         (r"position\.weight", (width, None, None, None)),
         (r"attention\.\w+\.qkv\.(shared|private\.\d)\.weight", (None, query, width)),
@@ -61,9 +56,11 @@ def twins_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"fc1\.bias", (hidden,)),
         (r"fc2\.weight", (width, hidden)),
         (r"(norm|norm1|norm2|attention\.gsa\.norm)\.(weight|bias)", (width,)),
+        (r"(token_)?head\.weight", (None, width)),
+        (r"(token_)?head\.bias", (None,)),
         (r"(embedding|position|fc2|attention\.\w+\.proj|attention\.gsa\.reduction)\.bias", (width,)),
     ]
-    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+    return lookup(table, rest)
 
 
 def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
@@ -77,7 +74,7 @@ def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
     units = block.get("query_width", block.get("heads", 0))
     query = (units, head_dim or 1)
     hidden = (block.get("mlp_width", math.floor(arch["width"] * block.get("mlp_ratio", 0))), 1)
-    table: list[tuple[str, tuple[Axis, ...]]] = [
+    table: Table = [
         (r"stem\.\d\.proj\.weight", (width, None, None, None)),
         (r"(stem\.\d\.)?(class_token|position)", (None, None, width)),
         (r"qkv\.weight", ((units, 3 * (head_dim or 1)), width)),
@@ -93,22 +90,18 @@ def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"(token_)?head\.bias", (None,)),
         (r"(norm|norm1|norm2)\.(weight|bias)|(stem\.\d\.proj|proj|fc2)\.bias", (width,)),
     ]
-    return next(axes for pattern, axes in table if re.fullmatch(pattern, name[place.end() :] if place else name))
+    return lookup(table, name[place.end() :] if place else name)
 
 
 def vit_res_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
     """What each axis of a parameter stands for."""
-    last = max(int(key.split(".")[1]) for key in arch)
-    first = name.startswith("embedding.")
-    stage = int(name.split(".")[1]) if name.startswith("stages.") else 0 if first else last
+    stage, place, rest = in_stage(arch, name)
     width, head_dim = (arch[f"stages.{stage}.width"], 1), arch.space.constants.head_dims[stage]
     before = (arch[f"stages.{stage - 1}.width"], 1) if stage else None
-    place = re.match(r"stages\.\d+\.blocks\.\d+\.", name)
-    rest = name[place.end() :] if place else re.sub(r"^stages\.\d+\.", "", name)
-    heads, hidden = (arch[f"{place[0]}{leaf}"] if place else 0 for leaf in ("heads", "mlp_width"))
+    heads, hidden = (arch[f"{place}{leaf}"] if place else 0 for leaf in ("heads", "mlp_width"))
     query, qkv, inner = (heads, head_dim), (heads, 3 * head_dim), (hidden, 1)
     biases = r"embedding\.proj|reduction\.conv|reduction\.linear|proj|fc2|norm|norm1|norm2"
-    table: list[tuple[str, tuple[Axis, ...]]] = [
+    table: Table = [
         (r"stem\.\w+\.conv\.weight", (None, None, None, None)),
         (r"stem\.\w+\.norm\.(weight|bias|running_mean|running_var)", (None,)),
         (r"embedding\.proj\.weight", (width, None, None, None)),
@@ -126,19 +119,14 @@ def vit_res_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"(token_)?head\.bias", (None,)),
         (rf"({biases})\.bias|(norm|norm1|norm2)\.weight", (width,)),
     ]
-    return next(axes for pattern, axes in table if re.fullmatch(pattern, rest))
+    return lookup(table, rest)
 
 
 def axes_of(space: Space, arch: Arch, name: str) -> tuple[Axis, ...]:
     """What each axis of a parameter stands for."""
     if space.family in ("hybrid", "s3"):
         return {"hybrid": hybrid_axes, "s3": s3_axes}[space.family](arch, name, space)
-    axes: dict[str, Callable[[Arch, str], tuple[Axis, ...]]] = {
-        "vit": vit_axes,
-        "twins": twins_axes,
-        "vit_res": vit_res_axes,
-    }
-    return axes[space.family](arch, name)
+    return {"vit": vit_axes, "twins": twins_axes, "vit_res": vit_res_axes}[space.family](arch, name)
 
 
 def check(space: Space, archs: list[Arch]) -> None:

@@ -57,9 +57,9 @@ def test_a_subnet_of_its_own_space_costs_what_it_costs_in_the_large_one(name: st
         }
         assert Space.from_dict(alone.to_dict(), alone.name) == alone and space.arch(arch.to_dict()) == arch
         assert alone.smallest() == arch == alone.sample(np.random.default_rng(0))
-        macs = int(cost(space, [arch])["macs"][0])
-        scaled = space.scaled(arch, macs=2 * macs)
-        assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(2 * macs, rel=0.5)
+    macs = int(cost(space, [arch])["macs"][0])
+    scaled = space.scaled(arch, macs=2 * macs)
+    assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(2 * macs, rel=0.5)
 
 
 @every_execution
@@ -68,10 +68,11 @@ def test_a_mixed_batch_gives_each_row_its_archs_own_logits(name: str, execution:
     supernet = make_supernet(space)
     archs = some_archs(space, 5)
     images = make_images(space, 12)
-    own = torch.stack([supernet(images[i : i + 1], archs[i % 5])[0] for i in range(12)])
+    of_arch, every = torch.stack([supernet(images, arch) for arch in archs]), torch.arange(12)
+    own = of_arch[every % 5, every]
     torch.testing.assert_close(supernet(images, archs, execution=execution), own, rtol=0, atol=1e-5)
     rows = torch.tensor([4, 0, 0, 1, 2, 2, 2, 3, 1, 0, 4, 0])
-    own = torch.stack([supernet(images[i : i + 1], archs[row])[0] for i, row in enumerate(rows)])
+    own = of_arch[rows, every]
     torch.testing.assert_close(supernet(images, archs, rows, execution=execution), own, rtol=0, atol=1e-5)
     torch.testing.assert_close(supernet(images, archs, rows), own, rtol=0, atol=1e-5)
 
@@ -139,7 +140,7 @@ def test_a_token_head_reads_each_archs_patches_however_the_network_runs(name: st
     supernet = make_supernet(space)
     archs, images = some_archs(space, 4), make_images(space, 8)
     rows, columns = supernet.token_grid
-    own = torch.stack([supernet(images[i : i + 1], archs[i % 4], patches=True)[0] for i in range(8)])
+    own = torch.stack([supernet(images, arch, patches=True) for arch in archs])[torch.arange(8) % 4, torch.arange(8)]
     assert own.shape == (8, 1 + rows * columns, space.classes)
     torch.testing.assert_close(own[:, 0], supernet(images, archs), rtol=0, atol=1e-5)
     for execution in ("groups", "masks") if name in MASKABLE else ("groups",):
