@@ -41,14 +41,15 @@ class ElasticStage(nn.Module, Generic[BlockT]):
     """Blocks on one grid of tokens, behind what makes them of the tokens before.
 
     Attributes:
-        joint: name of the module, of all stages but the first, that joins this stage to the one before.
+        joint: name of the module, of all stages but the first, that joins this stage to the one before; None where the
+            first block does.
+        places: name of the list of blocks by place, with nothing in it where a block is never kept.
         width: embedding channels held.
-        blocks: the blocks by place; nothing where a block is never kept.
     """
 
-    joint: ClassVar[str]
+    joint: ClassVar[str | None] = None
+    places: ClassVar[str] = "blocks"
     width: int
-    blocks: nn.ModuleList
 
     def block(self, index: int) -> BlockT:
         """One block.
@@ -56,15 +57,16 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         Raises:
             UserError: the stage is not that deep, or the block is never kept.
         """
-        block = self.blocks[index] if index < len(self.blocks) else nn.Identity()
+        blocks = cast(nn.ModuleList, getattr(self, self.places))
+        block = blocks[index] if index < len(blocks) else nn.Identity()
         if isinstance(block, nn.Identity):
             raise UserError(f"the arch has a block {index} in a stage for which the supernet has none there")
         return cast(BlockT, block)
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
         """The acting part of the parameters."""
-        parts = {f"blocks.{index}": cast(Any, self.block(index)).select(block) for index, block in shape.blocks.items()}
-        if shape.inputs is not None:
+        parts = {f"{self.places}.{i}": cast(Any, self.block(i)).select(block) for i, block in shape.blocks.items()}
+        if self.joint is not None and shape.inputs is not None:
             parts[self.joint] = getattr(self, self.joint).select(shape.inputs, shape.width)
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
 
@@ -72,9 +74,9 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         """Tokens [batch, tokens, inputs] to [batch, tokens, width]; in the first stage both are the same.
 
         Args:
-            paths: [places, 2, batch]; see `Block.forward`.
+            paths: [places, branches, batch]; see `Block.forward`.
         """
-        if shape.inputs is not None:
+        if self.joint is not None and shape.inputs is not None:
             x = getattr(self, self.joint)(x, shape.inputs, shape.width)
         for index, block in shape.blocks.items():
             x = self.block(index)(x, block, None if paths is None else paths[index])
@@ -84,15 +86,18 @@ class ElasticStage(nn.Module, Generic[BlockT]):
 class StagedSupernet(Supernet, Generic[StageT]):
     """A supernet over stages, each with channels of its own, and an elastic number of blocks.
 
-    A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block.
+    A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block;
+    where more than a width acts before and behind the stages (hybrids), `run_one` and `select` themselves.
 
     Attributes:
         stages: the stages.
+        branches: of each block that stochastic depth may drop.
         pattern: how widths share channels, by side.
         ramp: where each stage's steps of the drop-path ramp begin; the last number is their sum.
     """
 
     stages: nn.ModuleList
+    branches: ClassVar[int] = 2
 
     def __init__(self, space: Space):
         super().__init__(space)
@@ -166,7 +171,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return shapes
 
     def _check_stages(self, arch: Arch) -> None:
-        stages = sum(name.endswith(".width") for name in arch)
+        stages = sum(name.startswith("stages.") and name.endswith(".width") for name in arch)
         if stages != len(self.stages):
             raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
 
@@ -174,11 +179,14 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
         """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
-        x = self.embed(x, shapes[0].width)
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            drawn = None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]]
-            x = stage(x, shape, drawn)
+        x = self.run_stages(self.embed(x, shapes[0].width), shapes, paths)
         return self.classify(x, shapes[-1].width, patches)
+
+    def run_stages(self, x: Tensor, shapes: Sequence[StageShape], paths: Tensor | None) -> Tensor:
+        """What the first stage reads to what the last one gives."""
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+        return x
 
     def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
         """The last stage's tokens [batch, tokens, width] to logits, of their mean."""
@@ -194,12 +202,12 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """[places of all stages, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
+        """[places of all stages, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if there is none.
 
         The rate rises linearly over the places that the constant `drop_path_depths` counts, whatever the arch. The draw
         depends on the batch size alone, so that groups, masks and passes of one arch agree under the same random state.
         """
-        return drop_branches(x, self.drop_path, self.ramp[-1]) if self.training else None
+        return drop_branches(x, self.drop_path, self.ramp[-1], branches=self.branches) if self.training else None
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""

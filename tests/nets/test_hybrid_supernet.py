@@ -233,7 +233,8 @@ def test_sorting_leaves_the_largest_network_as_it_was(mlp_conv: bool) -> None:
             "kinds: needs one value for each of the 3",
         ),
         ({"constants": {"expands": [False, False, True]}}, "without an expanding convolution the expansion must be 1"),
-        ({"constants": {"drop_path_depths": [2, 2, 2]}}, "counts 2 layers in stage 2, which has up to 3"),
+        ({"constants": {"drop_path_depths": [2, 2]}}, "drop_path_depths: needs one value for each of the 3"),
+        ({"constants": {"drop_path_depths": [2, 2, 2]}}, "counts 2 blocks in stage 2, which has up to 3"),
         ({"constants": {"kinds": ["conv"] * 3}}, "'stages.2.mlp_ratio' has no use here"),
         ({"constants": {"divisor": 8}}, r"some of \[1, 2, 3\] give 3 channels as many hidden ones, \[8, 8, 16\]"),
         ({"width": [4, 5]}, "width: 5 is no whole number of heads of 2 channels"),
@@ -258,7 +259,7 @@ def test_archs_that_the_supernet_does_not_hold() -> None:
     held = space.largest()
     for change, message in (
         ({"stages.0.kernel": 7}, "has a kernel of 7, the supernet one of 5"),
-        ({"stages.2.depth": 4}, "has 4 layers in stage 2, the supernet 3"),
+        ({"stages.2.depth": 4}, "has a block 3 in a stage for which the supernet has none"),
         ({"resolution": 16}, "windows of 4 tokens, the supernet's offsets reach 2|needs the factors of"),
     ):
         arch = space.off_grid({**held, **change})

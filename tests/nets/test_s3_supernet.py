@@ -215,7 +215,7 @@ def test_archs_that_the_supernet_does_not_hold() -> None:
     ("constants", "message"),
     [
         ({"drop_path_depths": [1]}, "counts 1 blocks in stage 0, which has up to 2"),
-        ({"drop_path_depths": [1, 2]}, "constants.drop_path_depths: needs one number for each of the 1 stages"),
+        ({"drop_path_depths": [1, 2]}, "constants.drop_path_depths: needs one value for each of the 1 stages"),
         ({"patch_size": 9}, "9 is larger than the 8 x 8 image"),
         ({"window": 7}, "unknown key 'window'"),
         ({"head_dim": None}, "'stages.\\*.blocks.\\*.query_width' is missing"),

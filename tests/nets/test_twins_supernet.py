@@ -202,8 +202,8 @@ def test_a_kind_that_is_no_choice() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"patch_sizes": [2, 2]}, "constants.patch_sizes: needs one number for each of the 1 stages"),
-        ({"reductions": [2, 1]}, "constants.reductions: needs one number"),
+        ({"patch_sizes": [2, 2]}, "constants.patch_sizes: needs one value for each of the 1 stages"),
+        ({"reductions": [2, 1]}, "constants.reductions: needs one value"),
         ({"drop_path_depths": [1]}, "counts 1 blocks in stage 0, which has up to 2"),
         ({"patch_sizes": [9]}, "9 is larger than the 8 x 8 image"),
         ({"window": 0}, "constants.window"),

@@ -226,8 +226,8 @@ def test_published_archs_are_of_their_spaces_and_a_token_grid_of_four() -> None:
 @pytest.mark.parametrize(
     ("constants", "message"),
     [
-        ({"head_dims": [4]}, "constants.head_dims: needs one number for each of the 2 stages"),
-        ({"attention_scale": [0.1] * 3}, "constants.attention_scale: needs one number"),
+        ({"head_dims": [4]}, "constants.head_dims: needs one value for each of the 2 stages"),
+        ({"attention_scale": [0.1] * 3}, "constants.attention_scale: needs one value"),
         ({"attention_scale": [0.1, 0]}, "constants.attention_scale"),
         ({"drop_path_depths": [1, 0]}, "counts 0 blocks in stage 1, which has up to 1"),
         ({"patch_size": 3}, "constants.patch_size: 3 is no multiple of stem_stride"),

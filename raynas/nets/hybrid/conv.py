@@ -192,7 +192,7 @@ class InvertedResidual(nn.Module):
         """[batch, inputs, height, width] to [batch, width, rows, columns].
 
         Args:
-            paths: [batch], what each row's branch is multiplied with; None for 1.
+            paths: [3, batch], of which the first is what each row's branch is multiplied with; None for 1.
         """
         axes = self.axes(shape)
         branch = x if self.expand is None else F.silu(self.expand(x, *axes["expand"]))
@@ -200,7 +200,7 @@ class InvertedResidual(nn.Module):
         branch = branch if self.squeeze is None else self.squeeze(branch, *axes["squeeze"])
         branch = self.project(branch, *axes["project"])
         if paths is not None:
-            branch = branch * paths[:, None, None, None].to(branch.dtype)
+            branch = branch * paths[0, :, None, None, None].to(branch.dtype)
         return self.around(x, axes) + branch
 
     def around(self, x: Tensor, axes: Mapping[str, tuple[Any, ...]]) -> Tensor:

@@ -22,11 +22,11 @@ from raynas.space.families.hybrid import (
     grids,
     hidden_width,
     mlp_width,
-    most_layers,
     resolutions,
     squeezed_width,
     window_grid,
 )
+from raynas.space.families.stages import most_blocks
 
 KERNEL = 9
 """Entries of the 3 x 3 kernels of the stem and of the convolutions in blocks."""
@@ -42,7 +42,7 @@ def terms(space: Space) -> list[Term]:
 
     before = "stem.width"
     listed = [Term("stem", (*searched, before), at_resolution(_stem, space))]
-    for stage, layers in enumerate(most_layers(space.dimensions)):
+    for stage, layers in enumerate(most_blocks(space.dimensions)):
         here = f"stages.{stage}"
         width, depth = f"{here}.width", f"{here}.depth"
         conv, block = (f"{here}.kernel", f"{here}.expansion"), (f"{here}.mlp_ratio", f"{here}.windows")

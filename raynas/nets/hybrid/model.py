@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,17 +11,18 @@ from torch import Tensor, nn
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
 from raynas.nets.hybrid.attention import DefaultLinear
-from raynas.nets.hybrid.conv import NormedConv
-from raynas.nets.hybrid.stage import Stage, StageShape
-from raynas.nets.hybrid.transformer import TransformerBlock
+from raynas.nets.hybrid.conv import ConvShape, NormedConv
+from raynas.nets.hybrid.stage import Stage
+from raynas.nets.hybrid.transformer import BlockShape, TransformerBlock
 from raynas.nets.layers import ElasticConv, select_layers
-from raynas.nets.sharing import Side, pattern
-from raynas.nets.supernet import Supernet, drop_branches
+from raynas.nets.sharing import Sharing, Side
+from raynas.nets.stages import StagedSupernet
 from raynas.space import Arch, Space
-from raynas.space.families.hybrid import grids, image_sides, most_layers
+from raynas.space.families.hybrid import grids, image_sides
+from raynas.space.families.stages import most_blocks
 
 
-class HybridSupernet(Supernet):
+class HybridSupernet(StagedSupernet[Stage]):
     """A hybrid of elastic resolution, widths, depths, kernels, expansions, MLP ratios and windows.
 
     One list of channels serves a stage's whole residual stream, and the inputs of the next stage's first layer; hidden
@@ -31,40 +31,34 @@ class HybridSupernet(Supernet):
     groups alone.
     """
 
+    branches = 3
+
     def __init__(self, space: Space):
         super().__init__(space)
         constants = space.constants
-        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
         before = space["stem.width"].choices
         self.stem = NormedConv(space.channels, max(before), side=3, stride=constants.stem_stride)
         stages = []
-        for index, layers in enumerate(most_layers(space.dimensions)):
+        for index, layers in enumerate(most_blocks(space.dimensions)):
             stages.append(Stage(space, index, max(before), before, layers))
             before = space[f"stages.{index}.width"].choices
         self.stages = nn.ModuleList(stages)
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
         self.widen = NormedConv(max(before), wide)
         self.mix = ElasticConv(wide, mixed, side=1, bias=False)
-        self.head = DefaultLinear(mixed, space.classes)
-        self.ramp: list[int] = [0, *accumulate(constants.drop_path_depths)]
+        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # it starts otherwise
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
-    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
-        """What acts in each stage for one arch.
-
-        Raises:
-            UserError: the supernet does not hold the arch.
-        """
-        stages = sum(name.endswith(".depth") for name in arch)
-        if stages != len(self.stages):
-            raise UserError(f"the arch has {stages} stages, the supernet {len(self.stages)}")
-        share, shapes, before = self.pattern[side], list[StageShape](), self._stem_width(arch, side)
-        of = grids(self.space, self._resolution(arch))
-        for stage, (rows, columns) in zip(self._stages, of[1:], strict=True):
-            shapes.append(stage.shape(arch, before, (int(rows), int(columns)), share))
-            before = shapes[-1].width
-        return shapes
+    def block_shape(
+        self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing
+    ) -> ConvShape | BlockShape:
+        """What acts in a layer that an arch runs."""
+        before = f"stages.{stage - 1}.width" if stage else "stem.width"
+        held = self._stages[stage - 1].width if stage else self.stem.conv.weight.shape[0]
+        rows, columns = grids(self.space, self._resolution(arch))[stage + 1]
+        inputs, grid = share(int(arch[before]), held), (int(rows), int(columns))
+        return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
     def _stem_width(self, arch: Arch, side: Side | None) -> Channels:
         return self.pattern[side](int(arch["stem.width"]), self.stem.conv.weight.shape[0])
@@ -80,10 +74,6 @@ class HybridSupernet(Supernet):
     def _resolution(self, arch: Arch) -> int:
         return int(arch.get("resolution", min(self.space.input_size)))
 
-    @property
-    def _stages(self) -> list[Stage]:
-        return cast(list[Stage], list(self.stages))
-
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
@@ -93,9 +83,7 @@ class HybridSupernet(Supernet):
         if sides != self.space.input_size:
             x = F.interpolate(x, size=sides, mode="bicubic", align_corners=False)
         x = F.silu(self.stem(x, image, self._stem_width(arch, side)))
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
-        width = shapes[-1].width
+        x, width = self.run_stages(x, shapes, paths), shapes[-1].width
         wide, mixed = self._head_shape(arch, width, side)
         x = F.silu(self.widen(x, width, wide)).mean((2, 3), keepdim=True)
         x = F.silu(self.mix(x, wide, mixed)).flatten(1)
@@ -135,13 +123,6 @@ class HybridSupernet(Supernet):
         if any(d.name.endswith(".windows") and len(d.choices) > 1 for d in self.space.dimensions):
             raise UserError(f"space {self.space.name}: windows are a choice: resize a subnet, supernet.extract")
         return space
-
-    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """[layers of all stages, 3, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
-
-        The rate rises linearly over the layers that the constant `drop_path_depths` counts, whatever the arch.
-        """
-        return drop_branches(x, self.drop_path, self.ramp[-1], branches=3) if self.training else None
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import cast
 
-from torch import Tensor, nn
+from torch import nn
 
-from raynas.errors import UserError
 from raynas.nets.channels import Channels
 from raynas.nets.hybrid.conv import ConvShape, InvertedResidual
 from raynas.nets.hybrid.transformer import SCALING_KEYS, BlockShape, TransformerBlock
 from raynas.nets.sharing import Sharing
+from raynas.nets.stages import ElasticStage
 from raynas.space import Arch, Space
 from raynas.space.families.hybrid import grids, hidden_width, mlp_width, resolutions, squeezed_width, window_grid
 
 
-@dataclass(frozen=True, eq=False)
-class StageShape:
-    """What acts in one stage: its width, and its layers in their order."""
-
-    width: Channels
-    layers: list[ConvShape | BlockShape]
-
-
-class Stage(nn.Module):
+class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
     """Inverted residuals; or one of them, then transformer blocks.
 
     Args:
@@ -35,6 +25,8 @@ class Stage(nn.Module):
         before: the widths that the stage before may have.
         layers: how many at most.
     """
+
+    places = "layers"
 
     def __init__(self, space: Space, stage: int, inputs: int, before: tuple[int, ...], layers: int):
         super().__init__()
@@ -56,10 +48,10 @@ class Stage(nn.Module):
         if constants.kinds[stage] == "conv":
             rest: list[nn.Module] = [residual(width, 1, changes=False) for _ in range(1, layers)]
         else:
-            rest = [self._block(layer) for layer in range(1, layers)]
+            rest = [self._new_block(layer) for layer in range(1, layers)]
         self.layers = nn.ModuleList([first, *rest])
 
-    def _block(self, layer: int) -> TransformerBlock:
+    def _new_block(self, layer: int) -> TransformerBlock:
         """A block as large as its choices are, with the rows of factors that some arch reads."""
         space, constants = self.space, self.space.constants
         widths, depths, ratios, windows = (
@@ -73,28 +65,20 @@ class Stage(nn.Module):
             keys = [[d for d in depths if d > layer], sorted({math.prod(grid) % SCALING_KEYS for grid in of})]
         return TransformerBlock(constants, self.width, int(mlp_width(self.width, max(ratios))), largest, keys)
 
-    def shape(self, arch: Arch, inputs: Channels, grid: tuple[int, int], share: Sharing) -> StageShape:
-        """What acts for one arch.
+    def block_shape(
+        self, arch: Arch, place: int, inputs: Channels, width: Channels, grid: tuple[int, int], share: Sharing
+    ) -> ConvShape | BlockShape:
+        """What acts in a layer that an arch runs.
 
         Args:
             inputs: the channels of the stage before.
             grid: rows and columns behind the first layer.
             share: the weight-sharing pattern.
-
-        Raises:
-            UserError: the supernet does not hold the arch.
         """
-        depth, count = int(arch[f"{self.here}.depth"]), int(arch[f"{self.here}.width"])
-        if depth > len(self.layers):
-            raise UserError(f"the arch has {depth} layers in stage {self.index}, the supernet {len(self.layers)}")
-        width = share(count, self.width)
-        layers: list[ConvShape | BlockShape] = []
-        for layer in self._layers[:depth]:
-            if isinstance(layer, InvertedResidual):
-                layers.append(self._conv_shape(arch, layer, width if layers else inputs, width, share))
-            else:
-                layers.append(self._block_shape(arch, layer, width, grid, share))
-        return StageShape(width, layers)
+        layer = self.block(place)
+        if isinstance(layer, InvertedResidual):
+            return self._conv_shape(arch, layer, width if place else inputs, width, share)
+        return self._block_shape(arch, layer, width, grid, share)
 
     def _conv_shape(
         self, arch: Arch, layer: InvertedResidual, inputs: Channels, width: Channels, share: Sharing
@@ -121,30 +105,3 @@ class Stage(nn.Module):
         row = (depth, math.prod(grid) % SCALING_KEYS) if by_depth else (width.count,)
         heads = share(width.count // dim, self.width // dim)
         return BlockShape(width, heads, hidden, grid, (int(rows), int(columns)), row)
-
-    @property
-    def _layers(self) -> list[InvertedResidual | TransformerBlock]:
-        return cast(list[InvertedResidual | TransformerBlock], list(self.layers))
-
-    def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """The acting part of the parameters and running averages."""
-        return {
-            f"layers.{index}.{name}": tensor
-            for index, each in enumerate(shape.layers)
-            for name, tensor in self._layers[index].select(each).items()  # type: ignore[arg-type]
-        }
-
-    def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
-        """[batch, inputs, height, width] to [batch, width, rows, columns].
-
-        Args:
-            paths: [layers, 3, batch], what each row's branches are multiplied with (an inverted residual has one).
-        """
-        for index, (layer, each) in enumerate(zip(self._layers, shape.layers, strict=False)):
-            path = None if paths is None else paths[index]
-            if isinstance(layer, InvertedResidual):
-                x = layer(x, each, None if path is None else path[0])
-            else:
-                assert isinstance(each, BlockShape)
-                x = layer(x.flatten(2).transpose(1, 2), each, path).transpose(1, 2).unflatten(2, each.grid)
-        return x

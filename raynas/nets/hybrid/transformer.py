@@ -172,12 +172,12 @@ class TransformerBlock(nn.Module):
         return select_layers(self, self.axes(shape))
 
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
-        """One block on tokens [batch, tokens, width].
+        """One block on [batch, width, rows, columns].
 
         Args:
             paths: [3, batch], what each row's three branches are multiplied with; None for 1.
         """
-        axes = self.axes(shape)
+        axes, x = self.axes(shape), x.flatten(2).transpose(1, 2)
         branches = (
             ("norm1", "attention", "attention_scaling"),
             ("norm2", "mlp1", "mlp_scaling"),
@@ -190,4 +190,4 @@ class TransformerBlock(nn.Module):
                 branch = branch if layer is None else layer(branch, *axes[name])
             branch = branch if paths is None else branch * paths[index, :, None, None].to(branch.dtype)
             x = x + branch
-        return x
+        return x.transpose(1, 2).unflatten(2, shape.grid)

@@ -8,14 +8,15 @@ dimensions say.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.families.rules import CommonConstants, Family, Rule
+from raynas.space.families.rules import Family, Rule
+from raynas.space.families.stages import StagedConstants, check_stages, with_ramp
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
@@ -31,7 +32,7 @@ Grid = tuple[Any, Any]
 """Rows and columns: two numbers, or two arrays [n]."""
 
 
-class HybridConstants(CommonConstants):
+class HybridConstants(StagedConstants):
     """What is fixed in a hybrid space.
 
     Attributes:
@@ -54,8 +55,6 @@ class HybridConstants(CommonConstants):
             stage's depth and of the number of tokens modulo 8, times 8 / width (as released). `width`: that of the
             stage's width (the paper's key, width and layer). `none`: branches are not scaled.
         head_expansion: channels before the pooling, for each channel of the last stage.
-        drop_path_depths: for each stage the number of layers that the drop-path rate, which rises linearly from 0 over
-            all stages, counts; by default the most layers.
     """
 
     kinds: tuple[Kind, ...]
@@ -72,7 +71,6 @@ class HybridConstants(CommonConstants):
     norm_eps: float = Field(1e-5, gt=0)
     scaling: Literal["depth_tokens", "width", "none"] = "depth_tokens"
     head_expansion: int = Field(6, ge=1, le=64)
-    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
 
 
 # -- shapes: the same for numbers and for arrays [n], so that networks and costs cannot differ -------------------------
@@ -134,12 +132,6 @@ def resolutions(space: Space) -> tuple[int, ...]:
     return space["resolution"].choices if space.has("resolution") else (min(space.input_size),)
 
 
-def most_layers(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
-    """How many layers each stage has at most."""
-    most = {d.name.split(".")[1]: max(d.choices) for d in dimensions if d.name.endswith(".depth")}
-    return tuple(most[stage] for stage in sorted(most, key=int))
-
-
 # -- the family --------------------------------------------------------------------------------------------------------
 
 
@@ -151,29 +143,20 @@ def _required(constants: HybridConstants, given: set[str]) -> list[str]:
 
 
 def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> HybridConstants:
-    depths, scale, expands = constants.drop_path_depths, constants.attention_scale, constants.expands
+    scale, expands = constants.attention_scale, constants.expands
     if expands is None:  # settled here, where all choices are known: a subnet keeps the convolution at expansion 1
         expands = tuple(max(d.choices) > 1 for d in dimensions if d.name.endswith(".expansion"))
-    return constants.model_copy(
-        update={
-            "drop_path_depths": most_layers(dimensions) if depths is None else depths,
-            "attention_scale": constants.head_dim**-0.5 if scale is None else scale,
-            "expands": expands,
-        }
-    )
+    scale = constants.head_dim**-0.5 if scale is None else scale
+    return with_ramp(constants.model_copy(update={"attention_scale": scale, "expands": expands}), dimensions)
 
 
 def _check(space: Space) -> Iterator[tuple[Location, str]]:
-    constants, most = space.constants, most_layers(space.dimensions)
-    for name in ("kinds", "strides", "squeeze", "expands", "drop_path_depths"):
-        if len(getattr(constants, name)) != len(most):
-            yield ("constants", name), f"needs one value for each of the {len(most)} stages"
-            return
+    constants, wrong = space.constants, next(check_stages(space, ("kinds", "strides", "squeeze", "expands")), None)
+    if wrong is not None:  # the rest reads a value for each stage
+        yield wrong
+        return
     if constants.token_head:
         yield ("constants", "token_head"), "a hybrid pools its tokens before it classifies: there is none"
-    for stage, (layers, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
-        if layers > ramp:
-            yield ("constants", "drop_path_depths"), f"counts {ramp} layers in stage {stage}, which has up to {layers}"
     for stage, kind in enumerate(constants.kinds):
         place, here = ("dimensions", "stages", stage), f"stages.{stage}"
         if any(kernel % 2 == 0 for kernel in space[f"{here}.kernel"].choices):

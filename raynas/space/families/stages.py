@@ -25,7 +25,7 @@ class StagedConstants(CommonConstants):
     Attributes:
         drop_path_depths: for each stage the number of blocks that the drop-path rate, which rises linearly from 0 over
             all stages, counts; by default the most blocks. A shallower stage leaves out steps of the ramp; what joins
-            stages is never dropped.
+            stages is never dropped (a hybrid's first layers are blocks themselves).
     """
 
     drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
@@ -61,11 +61,11 @@ def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> Const
 
 
 def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:
-    """What is wrong with constants that list a number for each stage: the ramp's, and those named."""
+    """What is wrong with constants that list a value for each stage: the ramp's, and those named."""
     constants, most = space.constants, most_blocks(space.dimensions)
     for name in (*listed, "drop_path_depths"):
         if len(getattr(constants, name)) != len(most):
-            yield ("constants", name), f"needs one number for each of the {len(most)} stages"
+            yield ("constants", name), f"needs one value for each of the {len(most)} stages"
     for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
         if blocks > ramp:
             yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
@@ -86,6 +86,8 @@ def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
     """How many blocks each stage has at most."""
     most: dict[int, int] = {}
     for dimension in dimensions:
+        if not dimension.name.startswith("stages."):
+            continue
         stage, leaf = int(dimension.name.split(".")[1]), dimension.name.rpartition(".")[2]
         most.setdefault(stage, 0)
         if leaf == "depth":
