@@ -14,7 +14,7 @@ from scipy import stats
 from tables import Row, arguments, at, mean, read, table
 from vitas_tables import with_truth
 
-EXPERIMENTS = ("reduction", "divergence", "archs", "norm")
+EXPERIMENTS = ("reduction", "divergence", "archs", "norm", "resolution")
 LEARNT = 2.2
 """A training loss that ten classes guessed at, ln 10 = 2.30, do not reach."""
 
@@ -54,6 +54,9 @@ def main() -> None:
     print("## Layer norms that know of masks, or not (20, Figure 6)")
     measures = {"accuracy inside": partial(mean, "inside"), "extracted": accuracy, "inside less extracted": gap}
     table(read(results, "norm"), "kind", ("masked", "unaware"), measures)
+    print("## Larger images (21)")
+    arms = ("32", "tuned at 32", "resized", "tuned at 48", "positions forgotten")
+    table(read(results, "resolution"), "arm", arms, quality)
 
 
 if __name__ == "__main__":
