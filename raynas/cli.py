@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from raynas.bench.command import add_bench
+from raynas.bench_verbs import add_bench
 from raynas.errors import UserError
 from raynas.options import (
     Parser,

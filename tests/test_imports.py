@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "timing": {"cluster", "costs", "networks", "phases", "results", "search", "space"},
     # Over whole runs: it trains, scores and moves on.
     "outer": {"cluster", "costs", "nets", "phases", "preset", "results", "scoring", "search", "space", "training"},
-    "bench": {"costs", "data", "nets", "networks", "options", "results", "scoring", "search", "space"},
+    "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""
 
