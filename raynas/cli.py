@@ -200,6 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--trials", type=positive, metavar="N", help=text)
     text = "trials side by side (default: as many as there is room for)"
     this.add_argument("--at-a-time", type=positive, metavar="N", help=text)
+    text = "then carry out the preset's search in every space, for the best subnet of each at the same budget"
+    this.add_argument("--search", action="store_true", help=text)
     this.add_argument("--workers", type=positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
     this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: in the trial")
     this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
@@ -256,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
         "--onnx", action=argparse.BooleanOptionalAction, help="ONNX too (default: where raynas[onnx] is installed)"
     )
 
-    this = add_verb(verbs, "report", report, "write one HTML page about a run", "raynas report runs/a")
+    this = add_verb(verbs, "report", report, "write one HTML page about a run, or all trials", "raynas report runs/a")
     add_run(this)
 
     add_bench(verbs)

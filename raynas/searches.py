@@ -214,6 +214,43 @@ def make_scorer(run: RunDir, settings: Settings, replicas: int = 2, gpus: float 
     return ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
 
 
+def search_fully(
+    run: RunDir,
+    config: SearchConfig,
+    scoring: Scoring | None = None,
+    name: str = MAIN,
+    replicas: int = 2,
+    gpus: float = 0,
+    random: bool = False,
+    progress: Callable[[str], None] | None = print,
+) -> None:
+    """Search a run from timing its space to writing the winner, with a scorer of its own, or go on with it.
+
+    Args:
+        run: holds a trained supernet, and is owned by this process.
+        config: the search.
+        scoring: what scores are measured on; left out: all images of the search split.
+        name: of the search.
+        replicas: Ray actors that score; 0 scores in this process, without Ray.
+        gpus: of one replica.
+        random: whether random search at the same budget follows.
+        progress: called with progress lines.
+
+    Raises:
+        UserError: as `time_space`, `make_scorer`, `search` and `choose_winner`.
+    """
+    # Timed before there are replicas, which would disturb it.
+    settings = time_space(run, Settings(search=config, scoring=scoring or Scoring()), name, progress)
+    with make_scorer(run, settings, replicas, gpus) as scorer:
+        done = [(settings, search(run, settings, scorer, name, progress), name)]
+        if random:
+            beside = settings.model_copy(update={"search": baseline(config, done[0][1].evaluations)})
+            its_name = BASELINE if name == MAIN else f"{name}-{BASELINE}"
+            done.append((beside, search(run, beside, scorer, its_name, progress), its_name))
+    for each in done:
+        choose_winner(run, *each, progress)
+
+
 def has_ended(run: RunDir, name: str) -> bool:
     """Whether a search of that name was carried out to its end."""
     return run.exists(f"searches/{name}.yaml") and read_back(run, name)[1]

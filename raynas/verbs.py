@@ -49,24 +49,14 @@ def search(options: argparse.Namespace) -> None:
     from raynas.heartbeat import heartbeat
     from raynas.networks import find_arch
     from raynas.results import RunDir
-    from raynas.searches import BASELINE, MAIN, Scoring, Settings, baseline, choose_winner, make_scorer, time_space
-    from raynas.searches import search as search_run
+    from raynas.searches import MAIN, Scoring, search_fully
 
     run = RunDir(options.run)
     preset = _preset(run, options)
     scoring = Scoring(images=options.images, precision=options.precision)
     gpus = 1 if options.gpu else 0
     with run.lock(), heartbeat("searching"):
-        # Before there are replicas, which would disturb what is timed.
-        settings = time_space(run, Settings(search=preset.search, scoring=scoring), options.name)
-        with make_scorer(run, settings, options.replicas, gpus) as scorer:
-            done = [(settings, search_run(run, settings, scorer, options.name), options.name)]
-            if options.random:
-                random = settings.model_copy(update={"search": baseline(preset.search, done[0][1].evaluations)})
-                name = BASELINE if options.name == MAIN else f"{options.name}-{BASELINE}"
-                done.append((random, search_run(run, random, scorer, name), name))
-        for each in done:
-            choose_winner(run, *each)
+        search_fully(run, preset.search, scoring, options.name, options.replicas, gpus, options.random)
     path = "best/arch.yaml" if options.name == MAIN else f"searches/{options.name}/arch.yaml"
     winner = find_arch(run, "best") if options.name == MAIN else None
     print(f"Winner: {run.name}/{path}" + (f" ({winner.id}: {describe_cost(winner)})" if winner else ""))
@@ -125,6 +115,7 @@ def evolve_space(options: argparse.Namespace) -> None:
             options.replicas,
             gpus=1 if options.gpu else 0,
             at_a_time=options.at_a_time,
+            search=options.search,
         )
     print(f"{'lowest E-T error':>16}  {'space':<40} tried")
     for trial in found:
@@ -132,7 +123,7 @@ def evolve_space(options: argparse.Namespace) -> None:
         tried = ", ".join(f"{key}={value}" for key, value in trial.values.items())
         print(f"{trial.best.quality.error:>16.2%}  {space:<40} {tried or '-'}")
     folder = f"{found[0].run.name}/iterations/{found[0].best.index}"
-    print(f"Next: raynas search {shlex.quote(folder)}")
+    print(f"Next: raynas {'retrain' if options.search else 'search'} {shlex.quote(folder)}")
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -231,12 +222,13 @@ def export(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write the HTML page."""
+    from raynas.findings import searched_spaces, trial_findings
     from raynas.reports import write_report
     from raynas.results import RunDir
     from raynas.traces import traces
 
     run = RunDir(options.run)
-    print(write_report(run, traces(run)))
+    print(write_report(run, traces(run), searched_spaces(run), trial_findings(run)))
 
 
 def cost(options: argparse.Namespace) -> None:

@@ -34,8 +34,9 @@ LAYERS: dict[str, set[str]] = {
     | {"timm_weights"},
     # Over a whole search: it times what the search goes by before it, and its candidates after it.
     "timing": {"cluster", "costs", "networks", "phases", "results", "search", "space"},
-    # Over whole runs: it trains, scores and moves on.
-    "outer": {"cluster", "costs", "nets", "phases", "preset", "results", "scoring", "search", "space", "training"},
+    # Over whole runs: it trains, scores, moves on and searches.
+    "outer": {"cluster", "costs", "nets", "phases", "preset", "results", "scoring", "search", "searches", "space"}
+    | {"training"},
     "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},
 }
 """What each package or module may import, besides `config`, `errors` and itself; those not listed join them up."""

@@ -9,6 +9,7 @@ import pytest
 from raynas.config import parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
+from raynas.outer.axes import axes_of, step_of
 from raynas.preset import check_later, load_preset, override, parse_overrides
 from raynas.space import load_arch, load_space
 
@@ -189,6 +190,15 @@ def test_s3_preset_is_the_papers_procedure() -> None:
     rates = load_space(preset.space).mutation_rates(search.options["mutation"])
     per_stage = [0.2, 0.2, *[0.4] * 12]  # width, depth; four blocks of window, heads and ratio
     assert rates.tolist() == per_stage * 4 and search.generations == 20 and search.options["crossover"] == "block"
+    evolution, tuning = preset.space_evolution, preset.finetune_recipe
+    assert (evolution.iterations, evolution.tau, evolution.warm_start) == (3, 0.4, False)
+    steps = {axis.name: step_of(axis, evolution.steps) for axis in axes_of(load_space(preset.space))}
+    first = {"width": 64, "depth": 1, "blocks.*.window": 7, "blocks.*.heads": 2, "blocks.*.mlp_ratio": 0.5}
+    assert steps == {f"stages.{stage}.{leaf}": step for stage in range(4) for leaf, step in first.items()}
+    assert (preset.retrain.finetune.size, tuning.epochs, tuning.weight_decay) == ((384, 384), 10, 1e-8)  # type: ignore[union-attr]
+    assert (tuning.effective_lr, tuning.scaled_lr(tuning.min_lr), tuning.warmup_epochs) == (1e-5, 1e-5, 0)
+    for name in ("s3", "digits/preset_s3"):
+        check_later(load_preset(name), load_space(load_preset(name).space))
 
 
 def test_the_plan_in_the_documentation_is_one() -> None:

@@ -50,6 +50,11 @@ def space_file(index: int) -> str:
     return f"spaces/{index}.yaml"
 
 
+def iteration_folder(index: int) -> str:
+    """The folder of an iteration's supernet and scores, a run directory of its own."""
+    return f"iterations/{index}"
+
+
 def read_space_file(run: RunDir, index: int) -> Space:
     """A space that is written already."""
     return Space.from_dict(run.read_yaml(space_file(index)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from raynas.config import write_yaml
 from raynas.errors import UserError
-from raynas.outer.record import Iteration, read_space_file, space_file
+from raynas.outer.record import Iteration, iteration_folder, read_space_file, space_file
 from raynas.outer.space_evolution import check_evolution, evolve_space
 from raynas.phases import phase
 from raynas.preset import Preset, check_later
@@ -95,7 +95,7 @@ def by_supernet(
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # the dashboard then lists the trainings
 
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
-        here = RunDir(run.local_or_uri(f"iterations/{index}"), create=True)
+        here = RunDir(run.local_or_uri(iteration_folder(index)), create=True)
         say(f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}")
         with _as_file(run, index, space) as path:
             own = preset.model_copy(update={"space": path})
@@ -130,7 +130,7 @@ def _inherited(
     if not index:
         return None
     if not here.exists(INIT):
-        before = RunDir(run.local_or_uri(f"iterations/{index - 1}"))
+        before = RunDir(run.local_or_uri(iteration_folder(index - 1)))
         old = load_supernet(read_space_file(run, index - 1), parse_weights(before.read_bytes(WEIGHTS), WEIGHTS))
         torch.manual_seed(derive(preset.recipe.seed, "weights"))
         new = build_supernet(space)

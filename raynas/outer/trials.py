@@ -19,6 +19,7 @@ from raynas.cluster import ray_cluster
 from raynas.config import Document, validate
 from raynas.errors import UserError
 from raynas.outer.record import Iteration, read_iterations
+from raynas.outer.searches import search_spaces
 from raynas.outer.supernet import check_counts, evolve_preset, prepare
 from raynas.outer.watch import Teller, named, trial_folder
 from raynas.preset import Preset, override
@@ -71,6 +72,7 @@ def run_trials(
     replicas: int = 2,
     gpus: int = 0,
     at_a_time: int | None = None,
+    search: bool = False,
     say: Callable[[str], None] = print,
 ) -> list[Trial]:
     """Evolve a preset's space as trials of Ray Tune, or go on with them.
@@ -86,6 +88,7 @@ def run_trials(
         replicas: scoring actors of each trial; 0 scores in the trial's process.
         gpus: of one worker and one replica.
         at_a_time: trials that run side by side; None for as many as the cluster has room for. Not with `trials`.
+        search: whether the preset's search is then carried out in every space of every trial.
         say: called with lines of text.
 
     Returns:
@@ -116,7 +119,11 @@ def run_trials(
         # The one trial that is all of the run owns its directory itself.
         with run.lock() if values else nullcontext():
             _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
-    return _finished(run, values, say)
+        found = _finished(run, values)
+        # Here and not in the trials: what Tune has seen end it does not begin again.
+        for trial in found if search else []:
+            search_spaces(trial.run, replicas, gpus, say)
+    return found
 
 
 def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -243,7 +250,14 @@ def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
     }
 
 
-def _finished(run: RunDir, values: Mapping[str, Sequence[Any]], say: Callable[[str], None]) -> list[Trial]:
+def tried_folders(run: RunDir) -> list[tuple[dict[str, Any], str]]:
+    """What differs from the preset, and the folder, of each trial that an experiment may have had; of any run."""
+    file = "trials.yaml"
+    values = run.read_yaml(file, "settings")["settings"]["values"] if run.exists(file) else {}
+    return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []
+
+
+def _finished(run: RunDir, values: Mapping[str, Sequence[Any]]) -> list[Trial]:
     found = []
     for combination in _combinations(values):
         folder = trial_folder(run, combination)

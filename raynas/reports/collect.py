@@ -117,8 +117,30 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """What one trial of several evolutions has measured so far.
+
+    Attributes:
+        values: what differs from the preset, in words.
+        folder: its run directory, within the experiment's.
+        spaces: the rows of its table `spaces`, in order.
+        scores: of `space_scores`.
+        searched: as `Content.searched`.
+    """
+
+    values: str
+    folder: str
+    spaces: Sequence[Row]
+    scores: Sequence[Row]
+    searched: Sequence[Row] = ()
+
+
+@dataclass(frozen=True)
 class Content:
-    """Everything that the page shows."""
+    """Everything that the page shows.
+
+    Of an evolution's spaces `searched` are the best subnets; see `raynas.findings.searched_spaces`.
+    """
 
     run: str
     space: Space | None = None
@@ -136,12 +158,16 @@ class Content:
     spaces: Sequence[Row] = ()
     space_moves: Sequence[Row] = ()
     space_scores: Sequence[Row] = ()
+    searched: Sequence[Row] = ()
+    trials: Sequence[Tried] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     starts: Sequence[Row] = ()
 
 
-def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
-    """Read a run directory; `traces` are what its searches asked for, the main one first."""
+def collect(
+    run: RunDir, traces: Sequence[Trace] = (), searched: Sequence[Row] = (), trials: Sequence[Tried] = ()
+) -> Content:
+    """Read a run directory; see `raynas.reports.page.write_report`."""
     scores = [row for row in _scores(run) if row["status"] == "ok"]
     networks, evaluations = _rows(run, "networks"), _rows(run, "evaluations")
     winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
@@ -168,6 +194,8 @@ def collect(run: RunDir, traces: Sequence[Trace] = ()) -> Content:
         spaces=_rows(run, "spaces"),
         space_moves=_rows(run, "space_moves"),
         space_scores=_rows(run, "space_scores"),
+        searched=searched,
+        trials=trials,
         settings=settings,
         starts=starts,
     )

@@ -18,29 +18,32 @@ Row = dict[str, Any]
 _COLUMNS = 3  # of small plots
 
 
-def evolution_section(spaces: Sequence[Row], moves: Sequence[Row], scores: Sequence[Row]) -> str:
+def evolution_section(
+    spaces: Sequence[Row], moves: Sequence[Row], scores: Sequence[Row], searched: Sequence[Row] = ()
+) -> str:
     """The section on the evolution of a run's space; empty where there was none.
 
     Args:
         spaces: the rows of table `spaces`, in order.
         moves: of `space_moves`.
         scores: of `space_scores`.
+        searched: the best subnet of each space that was searched; see `raynas.findings.searched_spaces`.
     """
     if not spaces:
         return ""
-    header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "best subnet", "its error"]
-    header += ["its MACs", "its parameters", "why it ends"]
+    header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "best scored", "its error"]
+    header += ["its MACs", "its parameters"]
     rows = [
         [
             row["name"], f"{int(row['cardinality']):.3g}", row["archs"], Percent(row["error"]),
             Percent(row["standard_error"]), Percent(row["mean"]), Percent(row["top"]), row["best"],
-            Percent(row["best_error"]), row["best_macs"], row["best_params"], row["ended"],
+            Percent(row["best_error"]), row["best_macs"], row["best_params"],
         ]
         for row in spaces
     ]  # fmt: skip
     best = min(spaces, key=lambda row: row["error"])
     words = "; ".join(f"space {row['iteration']} {row['error']:.2%}" for row in spaces)
-    errors = {row["iteration"]: _errors(scores, row["iteration"]) for row in spaces}
+    errors = {f"space {row['iteration']}": errors_of(scores, row["iteration"]) for row in spaces}
     numbers = [
         [row["iteration"], row["axis"], _listed(row["choices"]), _listed(row["after"]), *_line(row)] for row in moves
     ]
@@ -53,6 +56,7 @@ def evolution_section(spaces: Sequence[Row], moves: Sequence[Row], scores: Seque
             "best of them. All spaces were scored at the same budget, with the weights of a supernet of their own."
         ),
         html.table("spaces", header, rows),
+        _searched(searched),
         html.figure(
             figures.svg(error_distributions(errors), "errors"),
             f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. E-T errors: {words}.",
@@ -77,7 +81,32 @@ def evolution_lead(spaces: Sequence[Row]) -> str:
     )
 
 
-def _errors(scores: Sequence[Row], iteration: int) -> np.ndarray:
+def _end(last: Row) -> str:
+    return "It is not over yet." if last["ended"] is None else f"It ended there: {last['ended']}."
+
+
+def _searched(rows: Sequence[Row]) -> str:
+    """Table 5 of S3: what a search finds in each space."""
+    if not rows:
+        return ""
+    header = ["space", "search", "subnets scored", "best subnet", "its error", "its MACs", "its parameters"]
+    cells = [
+        [row["name"], row["search"], row["evaluations"], row["arch"], Percent(row["error"]), row["macs"], row["params"]]
+        for row in rows
+    ]
+    text = "What a search finds in each space (S3, Table 5), with the weights inherited from its supernet."
+    return "\n".join([html.paragraph(text), html.table("searched", header, cells), budgets_differ(rows)])
+
+
+def budgets_differ(rows: Sequence[Row]) -> str:
+    """A warning where searches differ in what they were given; empty where they do not."""
+    if len({(row["search"], row["evaluations"]) for row in rows}) < 2:
+        return ""
+    return html.paragraph("These searches differ in their budgets or limits: their best subnets do not compare.")
+
+
+def errors_of(scores: Sequence[Row], iteration: int) -> np.ndarray:
+    """The errors of the subnets that a space was measured by, ascending [n]."""
     found = [1 - row["accuracy"] for row in scores if row["iteration"] == iteration and row["accuracy"] is not None]
     return np.sort(np.array(found))
 
@@ -93,22 +122,22 @@ def _listed(choices: str) -> str:
 
 
 @matplotlib.rc_context(figures._STYLE)
-def error_distributions(errors: Mapping[int, np.ndarray]) -> Figure:
+def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
     """Cumulative distributions of subnets' errors, a curve for each space.
 
     Args:
-        errors: by iteration, ascending, each [n] between 0 and 1.
+        errors: by name of the space, each ascending [n] between 0 and 1.
     """
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    for place, (iteration, values) in enumerate(errors.items()):
+    for place, (name, values) in enumerate(errors.items()):
         colour, style = figures.PALETTE[place % len(figures.PALETTE)], ("-", "--", "-.", ":")[place % 4]
         shares = np.arange(1, len(values) + 1) / len(values)
-        axes.step(values, shares, where="post", color=colour, linestyle=style, label=f"space {iteration}")
+        axes.step(values, shares, where="post", color=colour, linestyle=style, label=name)
     axes.set(xlabel="top-1 error on the search split, inherited weights", ylabel="share of the subnets", ylim=(0, 1))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    figure.legend(loc="outside upper left", ncols=4)
+    figure.legend(loc="outside upper left", ncols=4 if len(max(errors, key=len)) < 20 else 2)
     return figure
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from raynas.reports import figures, html
-from raynas.reports.collect import HOW, Content, Trace, collect, pareto
+from raynas.reports.collect import HOW, Content, Row, Trace, Tried, collect, pareto
 from raynas.reports.conflict import conflict_section
 from raynas.reports.evolution import evolution_lead, evolution_section
 from raynas.reports.front import front_section, predictor_section
@@ -17,6 +17,7 @@ from raynas.reports.html import Percent
 from raynas.reports.price import price_section
 from raynas.reports.ranking import ranking_section
 from raynas.reports.sharing import sharing_section
+from raynas.reports.trials import trials_lead, trials_section
 from raynas.results import RunDir
 from raynas.statistics import mean_interval
 
@@ -27,18 +28,26 @@ _TWO_PATHS = (
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
 
-def write_report(run: RunDir, traces: Sequence[Trace] = (), to: str = "report.html") -> str:
+def write_report(
+    run: RunDir,
+    traces: Sequence[Trace] = (),
+    searched: Sequence[Row] = (),
+    trials: Sequence[Tried] = (),
+    to: str = "report.html",
+) -> str:
     """Write the report of a run, whatever of it is there already.
 
     Args:
         run: the run directory.
         traces: what its searches asked for, the main one first.
+        searched: of an evolution, the best subnet of each space that was searched.
+        trials: of several evolutions, what each has measured.
         to: file name inside the run directory.
 
     Returns:
         The path of the page, or its URI without credentials.
     """
-    run.write_bytes(to, render(collect(run, traces)).encode())
+    run.write_bytes(to, render(collect(run, traces, searched, trials)).encode())
     return f"{run.name}/{to}"
 
 
@@ -48,8 +57,9 @@ def render(content: Content) -> str:
         f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
         lead(content),
         [
-            evolution_section(content.spaces, content.space_moves, content.space_scores),
-            *([] if content.spaces else [_summary(content), _scores(content)]),
+            trials_section(content.trials),
+            evolution_section(content.spaces, content.space_moves, content.space_scores, content.searched),
+            *([] if content.spaces or content.trials else [_summary(content), _scores(content)]),
             front_section(content.traces, content.scores, content.evaluations),
             _progress(content),
             predictor_section(content.traces),
@@ -68,6 +78,8 @@ def render(content: Content) -> str:
 
 def lead(content: Content) -> str:
     """The result in one or two sentences."""
+    if content.trials:
+        return trials_lead(content.trials)
     if content.spaces:
         return evolution_lead(content.spaces)
     # At the run's image size, which the budget is for.

@@ -46,7 +46,7 @@ def test_the_figures_show_the_rows(run: RunDir) -> None:
     drawn = {tuple(np.asarray(line.get_ydata())) for line in figure.axes[0].lines}
     assert drawn == {tuple(json.loads(row["choices"])) for row in moves if row["axis"] == "width"}
     scores = run.store.read("space_scores").to_pylist()
-    errors = {i: np.sort([1 - row["accuracy"] for row in scores if row["iteration"] == i]) for i in range(3)}
+    errors = {str(i): np.sort([1 - row["accuracy"] for row in scores if row["iteration"] == i]) for i in range(3)}
     curves = error_distributions(errors).axes[0].lines
     for curve, expected in zip(curves, errors.values(), strict=True):
         assert np.array_equal(np.asarray(curve.get_xdata()), expected)

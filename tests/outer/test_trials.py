@@ -15,10 +15,14 @@ from small_run import PRESET
 from training_of_small_run import trained_run
 
 from raynas.errors import UserError
-from raynas.outer.trials import run_trials
+from raynas.findings import searched_spaces, trial_findings
+from raynas.outer.trials import Trial, run_trials
 from raynas.preset import Preset, override
+from raynas.reports import write_report
+from raynas.reports.evolution import budgets_differ
 from raynas.results import RunDir
 from raynas.space import load_space
+from raynas.traces import traces
 
 LIMIT = 900_000
 
@@ -56,12 +60,34 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     log = (tmp_path / "run/trials/tau=50.0/space_evolution.txt").read_text().splitlines()
     assert [line for line in lines if line.startswith("tau=50.0: ")] == [f"tau=50.0: {line}" for line in log[1:]]
     lines.clear()
-    again = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, say=lines.append)
+    again = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, say=lines.append)
     assert [trial.best.quality for trial in again] == [trial.best.quality for trial in found] and lines[0].startswith(
         "going on with the experiment"
     )
+    check_searches_and_report(RunDir(tmp_path / "run"), again)
     with pytest.raises(UserError, match="trials began with other settings"):
         run_trials(preset(archs=13), tmp_path / "run", values, replicas=0)
+
+
+def check_searches_and_report(run: RunDir, trials: list[Trial]) -> None:
+    """Every space was searched by the preset, and the experiment's page has each trial's numbers."""
+    searched = {trial.values["space_evolution.tau"]: searched_spaces(trial.run) for trial in trials}
+    for (row,) in searched.values():
+        assert row["search"] == f"evolution within macs in [.., {LIMIT}], on 288 images" and row["evaluations"] == 14
+        assert row["macs"] <= LIMIT and (row["iteration"], row["name"]) == (0, "digits/vit")
+    scores = RunDir(trials[0].run.local_or_uri("iterations/0")).store.read("scores").to_pylist()
+    assert min(1 - row["accuracy"] for row in scores) <= searched[0.2][0]["error"]
+    trial = RunDir(trials[0].run.uri)
+    write_report(trial, traces(trial), searched_spaces(trial))
+    assert searched[0.2][0]["arch"] in trial.read_bytes("report.html").decode()
+    write_report(run, traces(run), searched_spaces(run), trial_findings(run))
+    page, error = run.read_bytes("report.html").decode(), trials[0].best.quality.error
+    for tau in (0.2, 50.0):
+        assert f"<td>tau={tau}</td>" in page and f"trials/tau={tau}/spaces/0.yaml" in page
+    assert page.count(f">{error:.2%}</td>") == 4  # the first and the lowest of both
+    assert "The space evolved in 2 trial(s)" in page and "do not compare" not in page
+    other = {**searched[0.2][0], "evaluations": 99}
+    assert "do not compare" in budgets_differ([*searched[0.2], other])
 
 
 @pytest.mark.parametrize(

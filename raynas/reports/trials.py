@@ -1,0 +1,105 @@
+"""What a report shows of several evolutions of a space: a row for each trial, and how their spaces compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from raynas.reports import figures, html
+from raynas.reports.collect import Row, Tried
+from raynas.reports.evolution import budgets_differ, error_distributions, errors_of
+from raynas.reports.html import Percent
+from raynas.results.phases import seconds_text
+
+
+def trials_section(trials: Sequence[Tried]) -> str:
+    """The section on the trials of an experiment, the best first; empty where there are none."""
+    if not trials:
+        return ""
+    trials = sorted(trials, key=lambda trial: _best(trial)["error"])
+    searched = any(trial.searched for trial in trials)
+    header = ["trial", "spaces", "first E-T error", "lowest E-T error", "±", "its top tier", "at iteration"]
+    header += ["each iteration took", "last space", "archs in it", "ended"]
+    header += ["best subnet's error", "its MACs", "subnets searched"] if searched else []
+    rows = [_row(trial, searched) for trial in trials]
+    curves = {trial.values: trial.spaces for trial in trials}
+    words = "; ".join(f"{trial.values} {_best(trial)['error']:.2%}" for trial in trials)
+    best = {trial.values: errors_of(trial.scores, _best(trial)["iteration"]) for trial in trials}
+    return html.section(
+        "The trials",
+        html.paragraph(
+            "The E-T error of a space is the mean of the average error of its scored subnets and of that of the best "
+            "of them. Standard errors are of the sample of subnets; that of a supernet's training shows in trials that "
+            "differ by their seed alone. Each trial is a run directory with a report of its own."
+        ),
+        html.table("trials", header, rows),
+        budgets_differ([row for trial in trials for row in trial.searched]),
+        html.figure(
+            figures.svg(errors_by_iteration(curves), "trials-errors"),
+            f"E-T errors of {len(trials)} trials over their iterations. The lowest: {words}.",
+            "The E-T error of each trial's spaces. Bars are standard errors.",
+        ),
+        html.figure(
+            figures.svg(error_distributions(best), "trials-distributions"),
+            f"Cumulative distributions of the errors of the subnets of {len(trials)} spaces, each trial's best.",
+            "Errors of the scored subnets of each trial's best space: what share of them has at most this error.",
+        ),
+    )
+
+
+def trials_lead(trials: Sequence[Tried]) -> str:
+    """The result in a sentence."""
+    best = min(trials, key=lambda trial: _best(trial)["error"])
+    row = _best(best)
+    return (
+        f"The space evolved in {len(trials)} trial(s). The lowest E-T error, {row['error']:.2%} ± "
+        f"{row['standard_error']:.2%}, is that of {best.values} at iteration {row['iteration']}."
+    )
+
+
+def _best(trial: Tried) -> Row:
+    """The row of a trial's space of the lowest E-T error."""
+    return min(trial.spaces, key=lambda row: row["error"])
+
+
+def _row(trial: Tried, searched: bool) -> list[Any]:
+    first, best, last = trial.spaces[0], _best(trial), trial.spaces[-1]
+    cells = [
+        trial.values, len(trial.spaces), Percent(first["error"]), Percent(best["error"]),
+        Percent(best["standard_error"]), Percent(best["top"]), best["iteration"],
+        ", ".join(seconds_text(row["seconds"]) for row in trial.spaces),
+        f"{trial.folder}/spaces/{last['iteration']}.yaml", f"{int(last['cardinality']):.3g}",
+        "no" if last["ended"] is None else "yes",
+    ]  # fmt: skip
+    if searched:
+        found = min(trial.searched, key=lambda row: row["error"], default=None)
+        cells += [None] * 3 if found is None else [Percent(found["error"]), found["macs"], found["evaluations"]]
+    return cells
+
+
+@matplotlib.rc_context(figures._STYLE)
+def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
+    """E-T errors with their standard errors, a line for each trial.
+
+    Args:
+        trials: the rows of table `spaces` by trial.
+    """
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for place, (name, spaces) in enumerate(trials.items()):
+        colour, style = figures.PALETTE[place % len(figures.PALETTE)], ("-", "--", "-.", ":")[place % 4]
+        where = [row["iteration"] + 0.03 * (place - (len(trials) - 1) / 2) for row in spaces]
+        errors = np.array([[row["error"], row["standard_error"]] for row in spaces])
+        axes.errorbar(
+            where, errors[:, 0], errors[:, 1], color=colour, ls=style, marker="o", ms=4, capsize=2, label=name
+        )
+    axes.set(xlabel="iteration", ylabel="E-T error on the search split")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
