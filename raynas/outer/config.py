@@ -37,7 +37,8 @@ class SpaceEvolutionConfig(Config):
         most_steps: no axis moves by more steps at a time; None for no limit (the paper has none).
         confidence: an axis moves only if at least this share of the bootstrap resamples of the subnets moves it the
             same way; 0 always moves it, as the paper does.
-        fewest: choices that fewer scored subnets have are left out of the line.
+        fewest: choices that fewer scored subnets have are left out of the line. Where a next space would have fewer
+            than twice as many subnets within the constraints, no axis of it could have one: such moves are not made.
         largest: no space may hold more archs: of the moves the surest are made that fit; None for no
             limit.
         warm_start: each supernet begins with the weights of the one before that both hold.

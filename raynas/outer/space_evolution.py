@@ -133,7 +133,9 @@ def _iterate(
     rng = np.random.default_rng([config.seed, index])
     whole, moves = measure_space(space, space.encode(good), errors, config, rng)
     root = (before[0] if before else space).name
-    moved, made = next_space(space, moves, f"{root}.{index + 1}", Limits(config.largest, bounds))
+    # With fewer archs than that no axis of the next space would have a line; what this one has not got is not asked.
+    fewest = min(2 * config.fewest, len(good))
+    moved, made = next_space(space, moves, f"{root}.{index + 1}", Limits(config.largest, bounds, fewest))
     ended = None
     if not moved_axes(made):
         ended = "no axis moves"

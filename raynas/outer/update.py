@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from raynas.costs import Bounds, span
+import numpy as np
+
+from raynas.costs import Bounds, sample_within, span
 from raynas.costs.constraints import interval
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, InfeasibleError
 from raynas.outer.moves import Move, moved_axes
 from raynas.space import Choice, Dimension, Space
 from raynas.space.counting import shown_count
@@ -18,6 +20,8 @@ from raynas.space.definition import write_dimensions
 
 Choices = Mapping[str, tuple[Choice, ...]]
 """By dimension name."""
+
+_DRAWS = 8  # for each arch that a space must have within the constraints
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,12 @@ class Limits:
     Attributes:
         largest: the most archs that it may hold; None for any number.
         constraints: bounds by cost that some of its archs must meet.
+        fewest: how many.
     """
 
     largest: float | None = None
     constraints: Mapping[str, Bounds] = field(default_factory=dict)
+    fewest: int = 1
 
     def broken(self, space: Space) -> str | None:
         """Which limit a space does not keep; None where it keeps all."""
@@ -41,7 +47,17 @@ class Limits:
             if (high is not None and least > high) or (low is not None and greatest < low):
                 bounds = interval(-math.inf if low is None else low, math.inf if high is None else high)
                 return f"no arch would have {cost} in {bounds}, but in {interval(least, greatest)}"
+        if self.constraints and (found := self._within(space)) < self.fewest:
+            return f"only {found} arch(s) would meet the constraints, fewer than {self.fewest}"
         return None
+
+    def _within(self, space: Space) -> int:
+        """How many archs of a space are found within the constraints, where more than the fewest make no difference."""
+        try:
+            codes = sample_within(space, self.constraints, np.random.default_rng(0), _DRAWS * self.fewest)
+        except InfeasibleError:
+            return 0
+        return len(set(space.decode(codes)))
 
 
 def next_space(

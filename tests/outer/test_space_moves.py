@@ -299,3 +299,8 @@ def test_moves_out_of_the_budget_are_not_made_but_what_saves_makes_room() -> Non
     saving = to(space, width=(64, 72), mlp_ratio=(0.5, 4.0))
     after, made = next_space(space, saving, "after", Limits(constraints={"macs": (None, least(64, 0.5))}))
     assert after["width"].choices == (64, 72) and after["blocks.0.mlp_ratio"].choices == (0.5, 4.0)
+    # Within the constraints of the first the space after both has one arch of eight: two blocks' smallest ratios.
+    after, made = next_space(space, saving, "after", Limits(constraints={"macs": (None, least(64, 0.5))}, fewest=2))
+    assert after["width"].choices == (16, 24) and after["blocks.0.mlp_ratio"].choices == (0.5, 4.0)
+    (note,) = (note for move in made for note in move.notes)
+    assert note.endswith("only 1 arch(s) would meet the constraints, fewer than 2")
