@@ -192,7 +192,7 @@ def tasks(experiment: str) -> Iterator[Task]:
 
     cells: dict[str, list[tuple[Callable[..., list[Row]], list[dict[str, Any]], range]]] = {
         "supernets": [(supernets, named(ARMS), SEEDS), (supernets, named(CNN_ARMS), range(3))],
-        "scratch": [(scratch, [{"arm": arm} for arm in SCRATCH], SEEDS)],
+        "scratch": [(scratch, [{"arm": arm} for arm in SCRATCH], range(3))],
         "search": [(search, [{}], range(3))],
     }
     for run, options, seeds in cells[experiment]:
