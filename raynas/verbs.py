@@ -35,9 +35,10 @@ def pipeline(options: argparse.Namespace) -> None:
 def train(options: argparse.Namespace) -> None:
     """Train a supernet."""
     from raynas.heartbeat import heartbeat
-    from raynas.training import train as train_supernet
 
     preset, run_dir = _preset(options.preset, options), _run_to_make(options.run)
+    from raynas.training import train as train_supernet  # torch takes its time: a mistake above is told before
+
     with heartbeat("training the supernet"):
         run = train_supernet(preset, run_dir=run_dir, workers=options.workers, use_gpu=options.gpu)
     print(f"Next: raynas search {shlex.quote(run.name)}")

@@ -31,11 +31,12 @@ SCRIPTS = sorted(path.name for path in (ROOT / "jobs").glob("*.py"))
 
 @dataclass(frozen=True)
 class Head:
-    """A running head: its dashboard's address, and the environment of a client that may use it."""
+    """A running head: its dashboard's address, its files, and the environment of a client that may use it."""
 
     address: str
     env: dict[str, str]
     home: Path
+    temp: Path
 
 
 def free_ports(count: int) -> list[int]:
@@ -72,7 +73,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     try:
         started = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         assert started.returncode == 0, started.stdout + started.stderr
-        yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", env, home)
+        yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", env, home, Path(temp))
     finally:
         # By process, never by `ray stop`, which would end every other Ray of this machine too. What the head started,
         # jobs included, has the token's path in its environment, and nothing else has.
@@ -115,11 +116,17 @@ def test_an_evolution_of_spaces_runs_as_a_job(head: Head, tmp_path: Path) -> Non
 
 
 def test_a_failed_job_is_an_error_with_its_own_message(head: Head) -> None:
-    # A mistake that would cost a run: Ray deletes a job's working directory with the job.
-    done = submitted(head, "train.py", "digits", "--run", "runs/lost")
+    done = submitted(head, "train.py", "digitz", "--run", "runs/lost")
     assert done.returncode == 2
-    assert "runs/lost lies in the working directory of a Ray job" in done.stdout
+    assert "no preset 'digitz'" in done.stdout
     assert "failed" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_that_would_be_deleted_with_its_job_is_refused(head: Head) -> None:
+    """Below where Ray has unpacked the jobs before this one."""
+    unpacked = next(head.temp.rglob("working_dir_files"))
+    with pytest.raises(UserError, match="runs/lost lies in the working directory of a Ray job"):
+        RunDir(unpacked / "_ray_pkg_0/runs/lost", create=True)
 
 
 def test_a_cluster_with_a_token_refuses_who_has_none(head: Head) -> None:

@@ -63,7 +63,7 @@ def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
     marker = tmp_path / "died"
     run = RunDir(tmp_path / "run", create=True)
     naughty = Naughty(space, deeds, marker)
-    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=2, time_limit_s=6.0) as pool:
+    with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=3, time_limit_s=6.0) as pool:
         rows = pool.score(archs)
     assert marker.exists()
     why = {index: row["reason"] for index, row in enumerate(rows) if row["status"] == "failed"}

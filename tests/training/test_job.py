@@ -19,7 +19,7 @@ from raynas.space import load_space
 from raynas.training import train
 from raynas.training.loop import train_loop
 
-EPOCHS = 20
+EPOCHS = 15
 
 
 def preset(folder: Path, **changes: Any) -> Preset:
