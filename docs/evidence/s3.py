@@ -16,24 +16,11 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from tasks import SEEDS, Row, Task, load, run_tasks, sampled, score, train
+from tasks import RECIPE, SEEDS, Row, Task, load, run_tasks, sampled, score, train
 from torch import Tensor
 
 SANDWICH = {"sampler": {"name": "sandwich", "random": 2}}
-SUPERNET = {
-    "epochs": 12,
-    "batch_size": 64,
-    "opt": "adamw",
-    "opt_args": {"fused": True},
-    "lr": 3e-3,
-    "lr_base_batch": 64,
-    "weight_decay": 0.05,
-    "sched": "cosine",
-    "warmup_epochs": 2,
-    "min_lr": 1e-5,
-    "smoothing": 0.1,
-    "health": {"probe_every": 1000},
-}
+SUPERNET = {**RECIPE, "epochs": 12, "lr": 3e-3, "warmup_epochs": 2, "health": {"probe_every": 1000}}
 """The recipe of spaces/digits/preset_evolution.yaml, shorter."""
 
 SHORT = {**SUPERNET, "epochs": 8}

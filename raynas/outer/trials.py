@@ -107,9 +107,8 @@ def run_trials(
         prepare(override(preset, combination), workers, lambda line: None)
     need = max(workers, replicas, 1)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
-    os.environ.setdefault(
-        "TUNE_DISABLE_SIGINT_HANDLER", "1"
-    )  # Ctrl-C ends this command as any other, and later ones, too
+    # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = RunDir(run_dir, create=True)
     with ray_cluster(cpus=room):
