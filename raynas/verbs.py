@@ -37,7 +37,7 @@ def train(options: argparse.Namespace) -> None:
     from raynas.heartbeat import heartbeat
 
     preset, run_dir = _preset(options.preset, options), _run_to_make(options.run)
-    from raynas.training import train as train_supernet  # torch takes its time: a mistake above is told before
+    from raynas.training import train as train_supernet  # timm takes its time: a mistake above is told before
 
     with heartbeat("training the supernet"):
         run = train_supernet(preset, run_dir=run_dir, workers=options.workers, use_gpu=options.gpu)
