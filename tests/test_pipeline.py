@@ -59,8 +59,8 @@ def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
     with ten_watts(folder):
         for _ in range(3):
             with pytest.raises(Stopped):
-                pipeline(TUNED, folder / "run", say=say)
-        outcome = pipeline(TUNED, folder / "run", say=say)
+                pipeline(TUNED, folder / "run", replicas=1, say=say)
+        outcome = pipeline(TUNED, folder / "run", replicas=1, say=say)
     return Story(outcome, lines, time.monotonic() - began)
 
 

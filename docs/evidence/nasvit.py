@@ -1,6 +1,6 @@
 """NASViT's claims at the size of small images: trains, scores and times everything that docs/nasvit.md reports.
 
-    python docs/evidence/nasvit.py --out results --processes 8 [supernets scratch]
+    python docs/evidence/nasvit.py --out results --processes 8 [supernets recipes scratch]
     python docs/evidence/nasvit.py --out results --processes 1 search       # times subnets: on a quiet machine
 
 Stop it at any time, run it again. docs/evidence/nasvit_tables.py reads the rows.
@@ -9,7 +9,9 @@ Stop it at any time, run it again. docs/evidence/nasvit_tables.py reads the rows
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tasks import RECIPE, SEEDS, Row, Task, curve, run_tasks, sampled, score, train
@@ -71,25 +73,27 @@ def supernet_space(kind: str) -> Any:
     return hybrid(8, [2, 1], [first, last], dims, stem_stride=1, **constants)
 
 
-def train_supernet(kind: str, objective: str, gradients: str, seed: int) -> tuple[Any, list[Row]]:
-    """A sandwich of three subnets a step; and its history."""
+def train_supernet(
+    kind: str, objective: str, gradients: str, seed: int, changes: dict[str, Any] | None = None
+) -> tuple[Any, list[Row]]:
+    """A sandwich of three subnets a step, by the recipe with these changes; and its history."""
     plan = {
         "sampler": {"name": "sandwich", "random": 1},
         "objective": OBJECTIVES[objective],
         "gradients": GRADIENTS[gradients],
     }
-    return train(supernet_space(kind), "digits", TRAINING, seed, plan)
+    return train(supernet_space(kind), "digits", {**TRAINING, **(changes or {})}, seed, plan)
 
 
 # -- experiments ---------------------------------------------------------------------------------------------------
 
 
-def supernets(kind: str, objective: str, gradients: str, seed: int) -> list[Row]:
+def supernets(kind: str, objective: str, gradients: str, seed: int, changes: dict[str, Any] | None = None) -> list[Row]:
     """Experiments 16, 22, 23 and 24: the smallest, the largest and 50 random subnets; conflicts in every epoch."""
     from raynas.errors import TrainingCollapsed
 
     try:
-        supernet, history = train_supernet(kind, objective, gradients, seed)
+        supernet, history = train_supernet(kind, objective, gradients, seed, changes)
     except TrainingCollapsed:
         return [{"role": "collapsed"}]
     space = supernet.space
@@ -99,6 +103,42 @@ def supernets(kind: str, objective: str, gradients: str, seed: int) -> list[Row]
     about = {"curve": curve(history), "conflicts": conflicts}
     roles = ["smallest", "largest", *["random"] * SUBNETS]
     return [{**row, "role": role, **about} for row, role in zip(rows, roles, strict=True)]
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "shifted": {"augment": {"shift": 1}},
+    "augmented and regularised": {
+        "augment": {"shift": 1, "reprob": 0.25, "remode": "pixel"},
+        "mixup": 0.8,
+        "cutmix": 1.0,
+        "drop_path": 0.1,
+    },
+    "taught": {},
+}
+"""Augmentation from a little to a transformer's usual recipe (DeiT's, less what digits do not bear), and a teacher."""
+
+
+def recipes(recipe: str, seed: int) -> list[Row]:
+    """Experiment 23, the rest of Table 7: NASViT's supernet with other recipes."""
+    with tempfile.TemporaryDirectory() as folder:
+        taught = {"teachers": {"models": [{"run": teacher(Path(folder), seed)}]}} if recipe == "taught" else {}
+        return supernets("hybrid", "alpha", "subnets", seed, {**RECIPES[recipe], **taught})
+
+
+def teacher(folder: Path, seed: int) -> str:
+    """The CNN's largest network, trained alone for twice as long, as a run directory."""
+    from safetensors.torch import save_file
+
+    from raynas.results import RunDir
+
+    space = supernet_space("cnn")
+    space = space.fix(space.largest())
+    network, _ = train(space, "digits", {**TRAINING, "epochs": 48}, seed)
+    run = RunDir(folder, create=True)
+    run.write_yaml("space.yaml", space.to_dict())
+    run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
+    save_file(network.state_dict(), folder / "supernet.safetensors")
+    return str(folder)
 
 
 SCRATCH: dict[str, tuple[int, list[int], int, float]] = {
@@ -192,14 +232,15 @@ def tasks(experiment: str) -> Iterator[Task]:
 
     cells: dict[str, list[tuple[Callable[..., list[Row]], list[dict[str, Any]], range]]] = {
         "supernets": [(supernets, named(ARMS), SEEDS), (supernets, named(CNN_ARMS), range(3))],
-        "scratch": [(scratch, [{"arm": arm} for arm in SCRATCH], range(3))],
+        "recipes": [(recipes, [{"recipe": recipe} for recipe in RECIPES], SEEDS)],
+        "scratch": [(scratch, [{"arm": arm} for arm in SCRATCH], SEEDS)],
         "search": [(search, [{}], range(3))],
     }
     for run, options, seeds in cells[experiment]:
         yield from (Task(experiment, run, each, seed) for seed in seeds for each in options)
 
 
-EXPERIMENTS = ("supernets", "scratch", "search")
+EXPERIMENTS = ("supernets", "recipes", "scratch", "search")
 
 if __name__ == "__main__":
     run_tasks(__doc__ or "", EXPERIMENTS, tasks)

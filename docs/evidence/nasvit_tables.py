@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 from tables import Row, arguments, mean, read, table, tau
 
-EXPERIMENTS = ("supernets", "scratch", "search")
+EXPERIMENTS = ("supernets", "recipes", "scratch", "search")
 TOP = 50
 BUDGETS = 20
 
@@ -111,6 +111,9 @@ def main() -> None:
     print("## Factors and projection (23, Table 7)")
     of_all = {**quality, "conflict": partial(conflict, 0, 1)}
     table(of_arms(rows, POLICIES), "arm", tuple(POLICIES), of_all)
+    best = of_arms(rows, {"plain": POLICIES["factors, projection"]})
+    other = [{**row, "arm": row["recipe"]} for row in read(results, "recipes")]
+    table([*best, *other], "arm", ("plain", "shifted", "augmented and regularised", "taught"), of_all)
     print("## Divergence and projection, CNN (24, Table 8)")
     table(of_arms(rows, DIVERGENCES), "arm", tuple(DIVERGENCES), of_all)
     print("## Heads, and where attention begins (25, Tables 10 and 11)")

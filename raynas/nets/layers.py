@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from raynas.nets.channels import Channels
 from raynas.nets.masked_norm import masked_norm
 
 INIT_STD = 0.02
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def new_parameter(*shape: int) -> nn.Parameter:

@@ -53,7 +53,8 @@ def evolution_section(
         html.paragraph(
             f"The best space is that of iteration {best['iteration']}, with an E-T error of {best['error']:.2%} "
             f"± {best['standard_error']:.2%}: the mean of the average error of its scored subnets and of that of the "
-            "best of them. All spaces were scored at the same budget, with the weights of a supernet of their own."
+            "best of them. All spaces were scored at the same budget, with the weights of a supernet of their own. "
+            f"{_end(spaces[-1])}"
         ),
         html.table("spaces", header, rows),
         _searched(searched),
@@ -121,7 +122,7 @@ def _listed(choices: str) -> str:
     return ", ".join(f"{choice:g}" for choice in json.loads(choices))
 
 
-@matplotlib.rc_context(figures._STYLE)
+@matplotlib.rc_context(figures.STYLE)
 def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
     """Cumulative distributions of subnets' errors, a curve for each space.
 
@@ -141,7 +142,7 @@ def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(figures._STYLE)
+@matplotlib.rc_context(figures.STYLE)
 def choices_by_iteration(moves: Sequence[Row]) -> Figure:
     """The choices of each kind of dimension by iteration, a line of dots for each stage (S3, Figure 2).
 

@@ -26,7 +26,7 @@ Estimates = Mapping[str, tuple[float, float, float]]
 
 INK = "#010203"
 PALETTE = ("#3b82d6", "#e08a1e", "#2c9f70", "#b05cc6", "#d1495b", "#7a8793")
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
     "font.size": 10,
     "text.color": INK,
@@ -52,7 +52,7 @@ class Mark:
     interval: float | None = None
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     """How far searches are from the best that there is.
 
@@ -75,7 +75,7 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def accuracy_against_macs(
     groups: Mapping[str, tuple[np.ndarray, np.ndarray]],
     front: tuple[np.ndarray, np.ndarray],
@@ -125,7 +125,7 @@ def accuracy_against_macs(
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def finished_networks(marks: Sequence[Mark]) -> Figure:
     """Test accuracy of the networks that were evaluated, one line each, with their 95 % intervals."""
     figure, axes = _new(7.2, 0.9 + 0.42 * len(marks))
@@ -143,7 +143,7 @@ def finished_networks(marks: Sequence[Mark]) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: str) -> Figure:
     """Measured against predicted values of an objective: by kind of arch, (predicted, measured) of each."""
     figure, axes = _new(7.2, 4.2)
@@ -156,7 +156,7 @@ def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: 
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     """The best score so far after each evaluation, one step curve for each search."""
     figure, axes = _new(7.2, 3.6)
@@ -169,7 +169,7 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Figure:
     """Shares, such as accuracies, after some or all epochs of supernet training: (epochs, shares) by name."""
     figure, axes = _new(7.2, 3.6)
@@ -184,7 +184,7 @@ def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: 
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def blocks(arch: Arch, space: Space) -> Figure:
     """An arch block by block: one row of bars for each dimension, outlined up to the largest choice of the space."""
     columns, present = block_names(space), present_blocks(arch, space)
@@ -223,7 +223,7 @@ def blocks(arch: Arch, space: Space) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     """Weight-sharing patterns side by side: above, the groups that each width uses; below, how much each is trained.
 
@@ -251,7 +251,7 @@ def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, float, Estimates]] = ()) -> Figure:
     """Correlations with their intervals: above, within ranges of MACs; below, over all networks, a line for each pair.
 
@@ -308,7 +308,7 @@ def svg(figure: Figure, name: str) -> str:
         name: a word that no other figure of the page has; it keeps their ids apart.
     """
     stream = io.StringIO()
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]  # without the XML declaration and the doctype

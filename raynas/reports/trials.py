@@ -82,7 +82,7 @@ def _row(trial: Tried, searched: bool) -> list[Any]:
     return cells
 
 
-@matplotlib.rc_context(figures._STYLE)
+@matplotlib.rc_context(figures.STYLE)
 def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
     """E-T errors with their standard errors, a line for each trial.
 

@@ -113,11 +113,6 @@ def make_space(name: str) -> Space:
     return Space.from_dict({"family": "vit", "classes": 7, "dimensions": DIMENSIONS, **DEFINITIONS[name]}, name)
 
 
-def block_count(arch: Arch) -> int:
-    """How many block places an arch reaches into."""
-    return 1 + max((int(name.split(".")[1]) for name in arch if name.startswith("blocks.")), default=-1)
-
-
 def make_supernet(space: Space, seed: int = 0) -> Supernet:
     """A supernet in eval mode, all of its parameters and batch statistics far from how they start."""
     torch.manual_seed(seed)

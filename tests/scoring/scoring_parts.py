@@ -22,17 +22,16 @@ class Naughty(nn.Module):
 
     Args:
         space: of the supernet.
-        deeds: what by arch id: `raise`, `memory`, `nan`, `sleep`, `die`, `write`; `die once` dies only while `marker`
-            does not exist.
-        marker: a file.
+        deeds: what by arch id: `raise`, `memory`, `nan`, `write`, `slow`; `die once`, and `die, then sleep`.
+        died: a folder, which remembers what died.
     """
 
-    def __init__(self, space: Space, deeds: dict[str, str] | None = None, marker: Path | None = None):
+    def __init__(self, space: Space, deeds: dict[str, str] | None = None, died: Path | None = None):
         super().__init__()
         torch.manual_seed(0)
         self.net = build_supernet(space)
         self.deeds = deeds or {}
-        self.marker = marker
+        self.died = died
         self.passes = 0
 
     def forward(self, x: Tensor, arch: Arch) -> Any:
@@ -42,14 +41,14 @@ class Naughty(nn.Module):
             raise ValueError("this arch is odd\nsecond line")
         if deed == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        if deed == "sleep":
-            time.sleep(600)
         if deed == "slow":
             time.sleep(0.3)
-        if deed == "die" or (deed == "die once" and self.marker is not None and not self.marker.exists()):
-            if self.marker is not None:
-                self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if deed.startswith("die") and self.died is not None:
+            if not (self.died / arch.id).exists():
+                (self.died / arch.id).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if deed == "die, then sleep":
+                time.sleep(600)
         if deed == "write":
             next(self.net.parameters()).add_(1.0)
         logits = self.net(x, arch)
