@@ -62,9 +62,8 @@ def find_arch(run: RunDir, name: str) -> Arch:
     """
     if name in ("best", "reference"):
         path = f"{name}/{ARCH_FILE}"
-        if not run.exists(path):
-            what = "the search has not finished" if name == "best" else "no reference was made"
-            raise RunDirError(f"{run.name} has no {path}: {what} (raynas {'search' if name == 'best' else 'retrain'})")
+        how = "finish the search" if name == "best" else "train one"
+        run.require(path, f"{how} first (raynas {'search' if name == 'best' else 'retrain --arch reference'})")
         return read_arch(run, path)
     if _ID.fullmatch(name) and not Path(name).exists():
         import pyarrow.compute as pc
@@ -115,8 +114,7 @@ def read_space(run: RunDir) -> Space:
     Raises:
         RunDirError: the run has none yet.
     """
-    if not run.exists("space.yaml"):
-        raise RunDirError(f"{run.name} has no space.yaml: train a supernet first (raynas train, or raynas import)")
+    run.require("space.yaml")
     return Space.from_dict(run.read_yaml("space.yaml"))
 
 

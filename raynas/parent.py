@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from raynas.data import DataConfig, load_data
-from raynas.errors import RunDirError, UserError
+from raynas.errors import UserError
 from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet, parse_weights
@@ -39,10 +39,7 @@ class Parent:
             UserError: the supernet cannot hold the arch.
         """
         run, space = self.run, read_space(self.run)
-        if not run.exists("supernet.safetensors"):
-            raise RunDirError(
-                f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)"
-            )
+        run.require("supernet.safetensors")
         if not belongs(arch, space):
             why = "has other constants than" if arch in space else "is not in"
             raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")

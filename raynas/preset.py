@@ -116,6 +116,10 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     """
     path = find_beside(SPACES, f"{name}/preset") or find_shipped(name, "preset")
     document = read_yaml(path)
+    if isinstance(document.data, dict) and "family" in document.data:
+        raise document.error(
+            ("family",), "this file is a space or an arch; a preset names one (space: ...) and trains it"
+        )
     preset = validate(Preset, document)
     beside = find_beside(path.parent, preset.space) if "/" not in preset.space else None
     if beside is not None:
@@ -147,13 +151,15 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """`["recipe.epochs=3", ...]` as a command line gives them; values are read as YAML.
 
     Raises:
-        UserError: an assignment has no `=`, or its value is not YAML (a ConfigError).
+        UserError: an assignment has no `=`, its key is there twice, or its value is not YAML (a ConfigError).
     """
     found: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
             raise UserError(f"{assignment!r} is not KEY=VALUE, such as recipe.epochs=3")
+        if key.strip() in found:
+            raise UserError(f"{key.strip()} is given twice: give it once")
         found[key.strip()] = parse_yaml(value, shown(assignment)).data
     return found
 

@@ -260,6 +260,5 @@ def _preset(source: Any, options: argparse.Namespace) -> Preset:
         changes = {"data": {"name": options.data}, **changes}
     if not isinstance(source, RunDir):
         return load_preset(source, changes)
-    if not source.exists("preset.yaml"):
-        raise UserError(f"{source.name} has no preset.yaml: train a supernet first (raynas train, or raynas import)")
+    source.require("preset.yaml")
     return override(validate(Preset, Document(source.read_yaml("preset.yaml"), f"{source.name}/preset.yaml")), changes)

@@ -34,9 +34,6 @@ TOP = 0.05
 LIMITS = {"vit": 400_000, "s3": 80_000}
 """MACs that nine tenths of the poor space of a family keep."""
 
-TRAININGS = [("vit", 12), ("s3", 12), ("vit", 36)]
-"""Families, and epochs of a supernet."""
-
 LONGER = "A, all of the compute"
 NETWORKS = 8
 """Of each hand-made space, trained alone."""
@@ -109,7 +106,7 @@ def on_test(network: Any) -> float:
 # -- experiment 14 -------------------------------------------------------------------------------------------------
 
 
-def evolved(family: str, training: int, seed: int) -> list[Row]:
+def evolved(family: str, seed: int) -> list[Row]:
     """Figure 6 and Table 5: spaces A, B and C, and A with all that the three have cost.
 
     That A's supernet is trained by as many multiply-accumulates as the three together, and its search scores as many
@@ -122,10 +119,9 @@ def evolved(family: str, training: int, seed: int) -> list[Row]:
 
     space = hand_made("narrow") if family == "vit" else load_space("digits/s3_to_evolve")
     limit, measured = LIMITS[family], []
-    recipe = {**SUPERNET, "epochs": training}
 
     def measure(index: int, here: Any, archs: Sequence[Any]) -> list[float | None]:
-        supernet, _ = train(here, "digits", recipe, seed, SANDWICH)
+        supernet, _ = train(here, "digits", SUPERNET, seed, SANDWICH)
         measured.append((supernet, archs))
         return accuracies(supernet, archs)
 
@@ -134,12 +130,12 @@ def evolved(family: str, training: int, seed: int) -> list[Row]:
         run = RunDir(folder, create=True)
         evolve_space(run, space, config, measure, {"macs": (None, limit)}, say=lambda line: None)
     rows = [
-        {"space": letter, "epochs": training, **found(*each, limit, ARCHS, seed)}
+        {"space": letter, "epochs": SUPERNET["epochs"], **found(*each, limit, ARCHS, seed)}
         for letter, each in zip("ABC", measured, strict=False)  # it may end earlier
     ]
     steps = [step_macs(supernet.space) for supernet, _ in measured]
-    epochs = round(training * sum(steps) / steps[0])
-    longer, _ = train(space, "digits", {**recipe, "epochs": epochs}, seed, SANDWICH)
+    epochs = round(SUPERNET["epochs"] * sum(steps) / steps[0])
+    longer, _ = train(space, "digits", {**SUPERNET, "epochs": epochs}, seed, SANDWICH)
     budget = ARCHS * (len(measured) + 1)
     return [*rows, {"space": LONGER, "epochs": epochs, **found(longer, measured[0][1], limit, budget, seed)}]
 
@@ -268,7 +264,7 @@ def tasks(experiment: str) -> Iterator[Task]:
     families = [{"family": family} for family in LIMITS]
     spaces = [{"space": name} for name in HAND_MADE]
     cells: dict[str, tuple[Callable[..., list[Row]], list[dict[str, Any]], range]] = {
-        "evolved": (evolved, [{"family": family, "training": epochs} for family, epochs in TRAININGS], SEEDS),
+        "evolved": (evolved, families, SEEDS),
         "quality": (quality, spaces, range(3)),
         "alone": (alone, spaces, range(1)),
         "distance": (distance, families, SEEDS),

@@ -77,6 +77,12 @@ def measure_space(
     return whole, [propose(space, axis, codes, errors, times, config) for axis in axes_of(space, config.blocks)]
 
 
+def has_lines(space: Space, codes: Codes, config: SpaceEvolutionConfig) -> bool:
+    """Whether a line can be drawn for some axis once these archs are scored: see `measure_space`."""
+    counts = [axis.belongs(space, codes, config.blocks).sum(1) for axis in axes_of(space, config.blocks)]
+    return any((count >= config.fewest).sum() > 1 for count in counts)
+
+
 def propose(
     space: Space, axis: Axis, codes: Codes, errors: np.ndarray, times: np.ndarray, config: SpaceEvolutionConfig
 ) -> Move:
@@ -96,7 +102,7 @@ def propose(
     if len(axis.choices) == 1:
         return move.stays("it has one choice: no line")
     if len(usable) < 2:
-        return move.stays(f"fewer than two choices have {config.fewest} scored subnets: no line")
+        return move.stays(f"fewer than two choices have {config.fewest} scored subnets (fewest): no line")
     # Each set stands where its archs are on average. That is its choice where an arch has one value; where blocks
     # differ the sets lie closer together than their choices, and so do their errors.
     where = axis.places(space, codes, config.per)

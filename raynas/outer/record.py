@@ -60,13 +60,22 @@ def read_space_file(run: RunDir, index: int) -> Space:
     return Space.from_dict(run.read_yaml(space_file(index)))
 
 
-def score_rows(index: int, space: Space, archs: Sequence[Arch], accuracies: Sequence[float | None]) -> list[Row]:
-    """The rows of table `space_scores`."""
-    costs = cost(space, archs)
-    return [
+def supernet_of(run: RunDir, index: int) -> str | None:
+    """Fingerprint of the supernet that an iteration was measured by; None where it was measured otherwise."""
+    name = f"{iteration_folder(index)}/supernet.json"
+    return run.read_json(name)["fingerprint"] if run.exists(name) else None
+
+
+def write_scores(
+    run: RunDir, index: int, space: Space, archs: Sequence[Arch], accuracies: Sequence[float | None]
+) -> None:
+    """Write the rows of table `space_scores`."""
+    costs, supernet = cost(space, archs), supernet_of(run, index)
+    rows = [
         {
             "iteration": index,
             "space": space.fingerprint,
+            "supernet": supernet,
             "arch": arch.id,
             "network": arch.network_id,
             "values": json.dumps(arch.to_dict()),
@@ -76,6 +85,7 @@ def score_rows(index: int, space: Space, archs: Sequence[Arch], accuracies: Sequ
         }
         for i, (arch, accuracy) in enumerate(zip(archs, accuracies, strict=True))
     ]
+    run.store.append("space_scores", rows)
 
 
 def write_iteration(run: RunDir, iteration: Iteration, seed: int) -> None:
@@ -83,7 +93,8 @@ def write_iteration(run: RunDir, iteration: Iteration, seed: int) -> None:
 
     A driver that was killed in between has written some of it: what is there is not written again.
     """
-    common = {"iteration": iteration.index, "space": iteration.space.fingerprint, "seed": seed}
+    index, space = iteration.index, iteration.space.fingerprint
+    common = {"iteration": index, "space": space, "supernet": supernet_of(run, index), "seed": seed}
     if not _rows(run, "space_moves", iteration.index):
         run.store.append("space_moves", [{**common, **_move_row(move)} for move in iteration.moves])
     if iteration.next is not None:

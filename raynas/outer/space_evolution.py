@@ -17,8 +17,8 @@ from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.outer.axes import check_steps
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.explain import explain, heading
-from raynas.outer.moves import measure_space, moved_axes
-from raynas.outer.record import Iteration, read_iterations, read_scores, score_rows, space_file, write_iteration
+from raynas.outer.moves import has_lines, measure_space, moved_axes
+from raynas.outer.record import Iteration, read_iterations, read_scores, space_file, write_iteration, write_scores
 from raynas.outer.update import Limits, next_space
 from raynas.results import RunDir
 from raynas.search import RandomSearch
@@ -107,6 +107,11 @@ def check_evolution(space: Space, config: SpaceEvolutionConfig, constraints: Map
     _sampler(space, constraints, config, 0)
 
 
+def can_move(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str, Bounds]) -> bool:
+    """Whether the archs that an evolution begins with are enough for some axis; see `evolve_space`."""
+    return has_lines(space, space.encode(_archs(space, constraints, config, 0)), config)
+
+
 def _iterate(
     run: RunDir,
     index: int,
@@ -122,7 +127,7 @@ def _iterate(
     known = {row["arch"]: row["accuracy"] for row in read_scores(run, index)}
     if not known:
         accuracies = measure(index, space, archs)
-        run.store.append("space_scores", score_rows(index, space, archs, accuracies))
+        write_scores(run, index, space, archs, accuracies)
         known = {arch.id: accuracy for arch, accuracy in zip(archs, accuracies, strict=True)}
     good = [arch for arch in archs if known[arch.id] is not None]
     if len(good) < _LEAST:

@@ -12,7 +12,7 @@ from typing import Any
 from raynas.config import write_yaml
 from raynas.errors import UserError
 from raynas.outer.record import Iteration, iteration_folder, read_space_file, space_file
-from raynas.outer.space_evolution import check_evolution, evolve_space
+from raynas.outer.space_evolution import can_move, check_evolution, evolve_space
 from raynas.phases import phase
 from raynas.preset import Preset, check_later
 from raynas.results import RunDir
@@ -67,8 +67,14 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
     space, data = load_inputs(preset)
     rehearse(space, data, preset.plan, preset.recipe, workers)
     check_later(preset, space, say)
-    check_evolution(space, preset.space_evolution, constraints_of(preset))
-    if preset.space_evolution.warm_start:
+    config, bounds = preset.space_evolution, constraints_of(preset)
+    check_evolution(space, config, bounds)
+    if not can_move(space, config, bounds):
+        say(
+            f"nothing will move in {space.name}: of the {config.archs} archs to be scored no axis has two choices with "
+            f"{config.fewest} each: raise space_evolution.archs, or lower space_evolution.fewest"
+        )
+    if config.warm_start:
         check_inheritable(space)
     if timed := [name for name in TIMED if name in preset.search.constraints]:
         say(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")

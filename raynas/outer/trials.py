@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -103,18 +104,24 @@ def run_trials(
         raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
     if trials is not None and at_a_time is not None:
         raise UserError("what is suggested depends on what was tried before: give trials, or at_a_time")
+    folders = [named(combination) for combination in _combinations(values)]
+    if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
+        raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
+    notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
     for combination in _combinations(values):
-        prepare(override(preset, combination), workers, lambda line: None)
+        prepare(override(preset, combination), workers, lambda line: notes.setdefault(line))
+    for note in notes:
+        say(note)
     need = max(workers, replicas, 1)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
     # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = RunDir(run_dir, create=True)
+    with run.lock():
+        run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
     with ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
-        with run.lock():
-            run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
         # The one trial that is all of the run owns its directory itself.
         with run.lock() if values else nullcontext():
             _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)

@@ -27,6 +27,9 @@ from raynas.results.versions import versions
 
 MARKER = "raynas.yaml"
 FORMAT = 1
+EVOLUTION = ("space_evolution", "trials")
+KINDS = (("train",), ("import",), EVOLUTION)
+"""Pieces of work of which a run directory holds one: what comes after them goes by what they left."""
 
 
 class RunDir:
@@ -177,6 +180,27 @@ class RunDir:
         """Write plain values (or a pydantic model) as JSON."""
         self.write_bytes(name, (json.dumps(plain(value), indent=1) + "\n").encode())
 
+    def require(self, name: str, otherwise: str = "train a supernet first (raynas train, or raynas import)") -> None:
+        """Refuse a run that does not have a file.
+
+        Args:
+            name: of the file.
+            otherwise: what is to be done then.
+
+        Raises:
+            RunDirError: it does not; of an evolution of spaces, the message says where its runs are.
+        """
+        if self.exists(name):
+            return
+        if any(self.exists(f"{work}.yaml") for work in EVOLUTION):
+            trials = self.list("trials")
+            inside = self.local_or_uri(f"trials/{trials[0]}/iterations/0" if trials else "iterations/0")
+            raise RunDirError(
+                f"{self.name} is an evolution of spaces, each of which has a run directory of its own, such as "
+                f"{without_secrets(inside)}: give one of them"
+            )
+        raise RunDirError(f"{self.name} has no {name}: {otherwise}")
+
     # -- tables and ownership --------------------------------------------------------------------------------------
 
     @cached_property
@@ -218,8 +242,13 @@ class RunDir:
             Whether it began before, with equal settings: then what it has done is to be resumed.
 
         Raises:
-            RunDirError: it began with other settings; the message names the first that differs.
+            RunDirError: it began with other settings (the message names the first that differs), or the directory is
+                of another kind of work.
         """
+        if any(what in kind for kind in KINDS):
+            others = [work for kind in KINDS if what not in kind for work in kind]
+            if found := [work for work in others if self.exists(f"{work}.yaml")]:
+                raise RunDirError(f"{self.name} holds other work (its {found[0]}.yaml): give another run directory")
         name, now = f"{what}.yaml", plain(settings)
         start = {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),

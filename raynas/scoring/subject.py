@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raynas.data import AugmentConfig, CalibrationConfig, Data, DataConfig, calibration_batches, decode, load_data
-from raynas.errors import RunDirError, UserError
+from raynas.errors import UserError
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.results import RunDir
@@ -67,8 +67,7 @@ def load_subject(run: RunDir, images: int | None = None) -> Subject:
         RunDirError: a file is missing: the supernet is not trained yet.
         UserError: the data cannot be loaded, or there are not as many images.
     """
-    if not run.exists("supernet.safetensors"):
-        raise RunDirError(f"{run.name} has no supernet.safetensors: train one first (raynas train, or raynas import)")
+    run.require("supernet.safetensors")
     space = Space.from_dict(run.read_yaml("space.yaml"))
     weights = run.read_bytes("supernet.safetensors")
     supernet = load_supernet(space, parse_weights(weights, f"{run.name}/supernet.safetensors"))
