@@ -118,6 +118,13 @@ def test_overrides_of_a_command_line() -> None:
     }
     with pytest.raises(UserError, match="KEY=VALUE"):
         parse_overrides(["recipe.epochs"])
+    with pytest.raises(UserError, match=r"recipe\.epochs is given twice"):
+        parse_overrides(["recipe.epochs=3", "recipe.epochs=4"])
+
+
+def test_a_space_is_no_preset() -> None:
+    with pytest.raises(ConfigError, match="this file is a space or an arch; a preset names one"):
+        load_preset("digits/vit")
 
 
 def test_retraining_changes_the_recipe() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from outer_parts import Bowl, vit
 
+from raynas.errors import RunDirError
+from raynas.networks import find_arch, read_space
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.space_evolution import evolve_space
 from raynas.reports import write_report
@@ -34,6 +36,12 @@ def test_the_page_says_what_was_measured(run: RunDir) -> None:
         assert row["axis"] in page and ", ".join(f"{choice:g}" for choice in json.loads(row["after"])) in page
     assert "The space evolved over 3 iteration(s)" in page and "The result" not in page
     assert "It ended there: it was the last iteration" in page
+
+
+def test_it_is_no_run_to_search_and_says_which_are(run: RunDir) -> None:
+    for wanted in (lambda: find_arch(run, "best"), lambda: read_space(run), lambda: run.require("preset.yaml")):
+        with pytest.raises(RunDirError, match=r"is an evolution of spaces.* such as .*/iterations/0: give one"):
+            wanted()
 
 
 def test_the_figures_show_the_rows(run: RunDir) -> None:

@@ -13,7 +13,7 @@ from raynas.costs import cost
 from raynas.errors import ConfigError, InfeasibleError, RunDirError, UserError
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.record import Iteration, read_iterations
-from raynas.outer.space_evolution import evolve_space
+from raynas.outer.space_evolution import can_move, evolve_space
 from raynas.results import RunDir
 from raynas.space import Arch, Space, load_space
 
@@ -143,6 +143,12 @@ def test_killed_it_goes_on_in_the_iteration_that_it_was_in(tmp_path: Path) -> No
     assert log[0] == log[1]
     with pytest.raises(RunDirError, match=r"settings\.tau was 0\.4, is 0\.5"):
         evolve_space(run, SPACE, settings.model_copy(update={"tau": 0.5}), bowl)
+
+
+def test_too_few_archs_to_move_anything_are_known_beforehand() -> None:
+    space = vit(width=[16, 32], depth=[2, 3], heads=[2], mlp_ratio=[1.0])
+    assert can_move(space, SpaceEvolutionConfig(archs=4, fewest=2), {})  # all that there are, two of each choice
+    assert not can_move(space, SpaceEvolutionConfig(archs=4, fewest=3), {})
 
 
 def test_what_failed_is_left_out(tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
         scored = RunDir(trial.run.path / "iterations/0").store.read("scores").to_pylist()
         assert {row["arch"]: row["accuracy"] for row in rows} == {row["arch"]: row["accuracy"] for row in scored}
         assert len(rows) == 12 and max(row["macs"] for row in rows) <= LIMIT
+        weights = RunDir(trial.run.path / "iterations/0").read_json("supernet.json")["fingerprint"]
+        for table in ("spaces", "space_moves", "space_scores"):
+            assert set(trial.run.store.read(table)["supernet"].to_pylist()) == {weights}
     assert len({trial.best.quality.error for trial in found}) == 1  # the same supernet and the same subnets
     assert len(list((tmp_path / "run/tune").rglob("events.out.tfevents.*"))) == 2
     log = (tmp_path / "run/trials/tau=50.0/space_evolution.txt").read_text().splitlines()
@@ -95,6 +98,7 @@ def check_searches_and_report(run: RunDir, trials: list[Trial]) -> None:
     [
         ({}, {"trials": 3}, "nothing to suggest values for"),
         ({}, {"replicas": -1}, "replicas must be at least 0, not -1"),
+        ({}, {"values": {"space_evolution.tau": [0.2, 0.2]}}, "tau=0.2 is there twice"),
         ({}, {"values": {"space_evolution.tua": [1]}}, "unknown key 'tua' .did you mean 'tau'"),
         ({}, {"values": {"space_evolution.steps": [{"heads": 1}, {"head": 1}]}}, "no dimension 'head' to move"),
         ({}, {"values": {"space": ["digits/vit", "digits/vti"]}}, "did you mean 'digits/vit'"),

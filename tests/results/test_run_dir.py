@@ -88,6 +88,18 @@ def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
     assert len(recorded["starts"]) == 2 and {"time", "host", "torch", "ray", "python"} <= set(recorded["starts"][0])
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("train", "trials"), ("trials", "train"), ("space_evolution", "import"), ("import", "train")],
+)
+def test_a_run_is_of_one_kind(tmp_path: Path, first: str, second: str) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    run.begin(first, {})
+    with pytest.raises(RunDirError, match=rf"holds other work \(its {first}\.yaml\)"):
+        run.begin(second, {})
+    assert not run.exists(f"{second}.yaml")
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "raynas.yaml").write_text("format: 99\n")
     with pytest.raises(RunDirError, match="newer raynas"):
