@@ -152,7 +152,7 @@ def test_a_run_directory_is_scored_and_locked(tmp_path: Path, space: Space, arch
     with pytest.raises(RunDirError, match="not a run directory"):
         LocalScorer(tmp_path / "nothing")
     empty = RunDir(tmp_path / "empty", create=True)
-    with pytest.raises(RunDirError, match=r"no supernet\.safetensors: train one first"), LocalScorer(empty):
+    with pytest.raises(RunDirError, match=r"no supernet\.safetensors: train a supernet first"), LocalScorer(empty):
         pass
 
 
