@@ -1,10 +1,11 @@
-"""One Ray for each test process (`make test` starts two), kept small and quiet."""
+"""One Ray for all tests, kept small and quiet: of the two processes that `make test` starts, one has those with Ray."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,19 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deals whole files to the test processes, and all files that need Ray to one of them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneRay(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "ray" if "ray_session" in (config.rootpath / file).read_text() else file
+
+    return OneRay(config, log)
 
 
 @pytest.fixture(scope="session")

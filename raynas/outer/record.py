@@ -13,6 +13,7 @@ from raynas.costs import cost
 from raynas.outer.moves import Move
 from raynas.outer.quality import Quality
 from raynas.results import RunDir
+from raynas.results.phases import read_phases
 from raynas.space import Arch, Space
 
 Row = dict[str, Any]
@@ -29,7 +30,7 @@ class Iteration:
         moves: of each of its axes, as they were made.
         best: the best scored subnet's row: `best`, `best_error`, `best_macs`, `best_params`.
         mean_macs: of the scored subnets.
-        seconds: wall time of its training and scoring.
+        seconds: wall time of its training and scoring, all attempts.
         next: the space after it; None where the evolution ends.
         ended: why it ends; None where it goes on.
     """
@@ -58,6 +59,13 @@ def iteration_folder(index: int) -> str:
 def read_space_file(run: RunDir, index: int) -> Space:
     """A space that is written already."""
     return Space.from_dict(run.read_yaml(space_file(index)))
+
+
+def seconds_of(run: RunDir, index: int) -> float | None:
+    """What an iteration's supernet and its scoring have taken, all attempts; None where it was measured otherwise."""
+    if not run.exists(iteration_folder(index)):
+        return None
+    return sum(row["seconds"] for row in read_phases(RunDir(run.local_or_uri(iteration_folder(index)))))
 
 
 def supernet_of(run: RunDir, index: int) -> str | None:

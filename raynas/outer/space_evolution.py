@@ -18,7 +18,15 @@ from raynas.outer.axes import check_steps
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.explain import explain, heading
 from raynas.outer.moves import has_lines, measure_space, moved_axes
-from raynas.outer.record import Iteration, read_iterations, read_scores, space_file, write_iteration, write_scores
+from raynas.outer.record import (
+    Iteration,
+    read_iterations,
+    read_scores,
+    seconds_of,
+    space_file,
+    write_iteration,
+    write_scores,
+)
 from raynas.outer.update import Limits, next_space
 from raynas.results import RunDir
 from raynas.search import RandomSearch
@@ -129,6 +137,7 @@ def _iterate(
         accuracies = measure(index, space, archs)
         write_scores(run, index, space, archs, accuracies)
         known = {arch.id: accuracy for arch, accuracy in zip(archs, accuracies, strict=True)}
+    seconds = seconds_of(run, index) or time.monotonic() - began
     good = [arch for arch in archs if known[arch.id] is not None]
     if len(good) < _LEAST:
         raise UserError(
@@ -159,7 +168,7 @@ def _iterate(
     about_best = {"best": good[best].id, "best_error": float(errors[best])}
     about_best |= {f"best_{name}": int(costs[name][best]) for name in ("macs", "params")}
     return Iteration(
-        index, space, whole, tuple(made), about_best, float(costs["macs"].mean()), time.monotonic() - began,
+        index, space, whole, tuple(made), about_best, float(costs["macs"].mean()), seconds,
         next=moved if ended is None else None, ended=ended,
     )  # fmt: skip
 

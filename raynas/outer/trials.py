@@ -12,7 +12,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,11 +119,10 @@ def run_trials(
     run = RunDir(run_dir, create=True)
     with run.lock():
         run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
-    with ray_cluster(cpus=room):
+    # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
+    with RunDir(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
-        # The one trial that is all of the run owns its directory itself.
-        with run.lock() if values else nullcontext():
-            _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
+        _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
         found = _finished(run, values)
         # Here and not in the trials: what Tune has seen end it does not begin again.
         for trial in found if search else []:

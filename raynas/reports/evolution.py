@@ -170,7 +170,7 @@ def choices_by_iteration(moves: Sequence[Row]) -> Figure:
                 at = np.full(len(choices), iteration + aside)
                 axes.plot(at, choices, color=colour, marker="o", ms=4, lw=1, label=stage if not iteration else None)
         axes.set_title(leaf.replace("_", " "))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.2, color=figures.PALETTE[5])
         if place >= len(moving) - _COLUMNS:
             axes.set_xlabel("space")

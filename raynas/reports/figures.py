@@ -163,7 +163,7 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     for (name, best), colour, style in zip(curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False):
         axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=name)
     axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(axes)
     _legend(figure, axes)
     return figure

@@ -53,13 +53,14 @@ def write_report(
 
 def render(content: Content) -> str:
     """The page."""
+    evolved = bool(content.spaces or content.trials)  # what is scored and tested are the runs of its iterations
     return html.page(
         f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
         lead(content),
         [
             trials_section(content.trials),
             evolution_section(content.spaces, content.space_moves, content.space_scores, content.searched),
-            *([] if content.spaces or content.trials else [_summary(content), _scores(content)]),
+            *([] if evolved else [_summary(content), _scores(content)]),
             front_section(content.traces, content.scores, content.evaluations),
             _progress(content),
             predictor_section(content.traces),
@@ -69,7 +70,7 @@ def render(content: Content) -> str:
             _sharing(content),
             _probes(content),
             conflict_section(content.training),
-            _test_split(content),
+            "" if evolved else _test_split(content),
             price_section(content.phases),
             _what_was_run(content),
         ],
@@ -106,11 +107,13 @@ def _summary(content: Content) -> str:
         return html.section("The result", html.paragraph("No network has been finished and evaluated yet.", quiet=True))
     rows, marks = [], []
     in_fronts = {row["arch"] for trace in content.traces for row in trace.front}
+    scored = {} if _two_paths(content) else {row["arch"]: row["accuracy"] for row in content.scores}
     for found in content.finished:
         if found.how == "inherited" and found.label == found.arch and found.arch in in_fronts:
             continue  # dozens of them, and all of them in the table of fronts
         mean, interval = found.test_accuracy() or (None, None)
-        searched = [row["accuracy"] for row in found.rows if row["accuracy"] is not None]
+        measured = [scored.get(found.arch)] if found.how == "inherited" else [row["accuracy"] for row in found.rows]
+        searched = [accuracy for accuracy in measured if accuracy is not None]
         rows.append([
             found.name, found.arch, max(len(found.rows), len(found.tested)), found.macs, found.params,
             Percent(np.mean(searched)) if searched else None, None if mean is None else Percent(mean),

@@ -99,7 +99,7 @@ def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
             where, errors[:, 0], errors[:, 1], color=colour, ls=style, marker="o", ms=4, capsize=2, label=name
         )
     axes.set(xlabel="iteration", ylabel="E-T error on the search split")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     figure.legend(loc="outside upper left", ncols=2)
     return figure

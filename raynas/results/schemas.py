@@ -193,7 +193,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("best_macs", _INT, "its multiply-accumulates"),
         _field("best_params", _INT, "its parameters"),
         _field("mean_macs", _REAL, "of the scored subnets"),
-        _field("seconds", _REAL, "wall time of training and scoring"),
+        _field("seconds", _REAL, "wall time of training and scoring, all attempts"),
         _field("ended", _TEXT, "why no other space follows; null where one does"),
     ),
     "space_moves": _table(

@@ -56,6 +56,9 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
         assert {row["arch"]: row["accuracy"] for row in rows} == {row["arch"]: row["accuracy"] for row in scored}
         assert len(rows) == 12 and max(row["macs"] for row in rows) <= LIMIT
         weights = RunDir(trial.run.path / "iterations/0").read_json("supernet.json")["fingerprint"]
+        phases = RunDir(trial.run.path / "iterations/0").store.read("phases").to_pylist()
+        took = sum(row["seconds"] for row in phases if row["name"] == "space evolution")
+        assert iteration.seconds == pytest.approx(took)
         for table in ("spaces", "space_moves", "space_scores"):
             assert set(trial.run.store.read(table)["supernet"].to_pylist()) == {weights}
     assert len({trial.best.quality.error for trial in found}) == 1  # the same supernet and the same subnets
