@@ -78,6 +78,13 @@ def test_logits_gradients_and_macs(size: tuple[int, int], windows: Any) -> None:
     torch.testing.assert_close(table.flatten(1).T, theirs_table, rtol=1e-4, atol=1e-4)
 
 
+def test_resized_it_is_timms_of_that_size() -> None:
+    """Where windows divide every grid: the last one, which was a single window, is cut and shifted now."""
+    model, larger = small((16, 16), 2), small((32, 32), 2)
+    larger.load_state_dict({name: value for name, value in model.state_dict().items() if "mask" not in name}, False)
+    assert_same_logits(from_timm(model, read_timm).resized(32), larger)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
