@@ -1,6 +1,6 @@
 """S3's claims at the size of small images: trains and scores everything that docs/space_evolution.md reports.
 
-    python docs/evidence/s3.py --out results --processes 8 [evolved quality alone distance]
+    python docs/evidence/s3.py --out results --processes 8 [evolved evolved36 quality quality36 alone distance]
 
 Stop it at any time, run it again. docs/evidence/s3_tables.py reads the rows.
 """
@@ -11,6 +11,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,9 @@ SUPERNET = {**RECIPE, "epochs": 12, "lr": 3e-3, "warmup_epochs": 2, "health": {"
 """The recipe of spaces/digits/preset_evolution.yaml, shorter."""
 
 SHORT = {**SUPERNET, "epochs": 8}
+LONG = 36
+"""Epochs of the supernets of evolved36 and quality36: two of the experiments, with supernets that have learnt more."""
+
 ALONE = {**SUPERNET, "epochs": 40, "warmup_epochs": 4}
 ARCHS = 200
 """Subnets that a space is measured by, and that a search in it scores."""
@@ -106,7 +110,7 @@ def on_test(network: Any) -> float:
 # -- experiment 14 -------------------------------------------------------------------------------------------------
 
 
-def evolved(family: str, seed: int) -> list[Row]:
+def evolved(family: str, seed: int, supernet: dict[str, Any] = SUPERNET) -> list[Row]:
     """Figure 6 and Table 5: spaces A, B and C, and A with all that the three have cost.
 
     That A's supernet is trained by as many multiply-accumulates as the three together, and its search scores as many
@@ -121,21 +125,21 @@ def evolved(family: str, seed: int) -> list[Row]:
     limit, measured = LIMITS[family], []
 
     def measure(index: int, here: Any, archs: Sequence[Any]) -> list[float | None]:
-        supernet, _ = train(here, "digits", SUPERNET, seed, SANDWICH)
-        measured.append((supernet, archs))
-        return accuracies(supernet, archs)
+        trained, _ = train(here, "digits", supernet, seed, SANDWICH)
+        measured.append((trained, archs))
+        return accuracies(trained, archs)
 
     config = SpaceEvolutionConfig(iterations=3, archs=ARCHS, top=TOP, most_steps=2, fewest=20, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(folder, create=True)
         evolve_space(run, space, config, measure, {"macs": (None, limit)}, say=lambda line: None)
     rows = [
-        {"space": letter, "epochs": SUPERNET["epochs"], **found(*each, limit, ARCHS, seed)}
+        {"space": letter, "epochs": supernet["epochs"], **found(*each, limit, ARCHS, seed)}
         for letter, each in zip("ABC", measured, strict=False)  # it may end earlier
     ]
-    steps = [step_macs(supernet.space) for supernet, _ in measured]
-    epochs = round(SUPERNET["epochs"] * sum(steps) / steps[0])
-    longer, _ = train(space, "digits", {**SUPERNET, "epochs": epochs}, seed, SANDWICH)
+    steps = [step_macs(each.space) for each, _ in measured]
+    epochs = round(supernet["epochs"] * sum(steps) / steps[0])
+    longer, _ = train(space, "digits", {**supernet, "epochs": epochs}, seed, SANDWICH)
     budget = ARCHS * (len(measured) + 1)
     return [*rows, {"space": LONGER, "epochs": epochs, **found(longer, measured[0][1], limit, budget, seed)}]
 
@@ -186,11 +190,11 @@ def networks_of(space: Any) -> list[Any]:
     return list(dict.fromkeys(sampled(space, ARCHS)))
 
 
-def quality(space: str, seed: int) -> list[Row]:
+def quality(space: str, seed: int, supernet: dict[str, Any] = SHORT) -> list[Row]:
     """A space's E-T error by a supernet of a few epochs."""
     made = hand_made(space)
-    supernet, _ = train(made, "digits", SHORT, seed, SANDWICH)
-    return [e_t_error(accuracies(supernet, networks_of(made)))]
+    trained, _ = train(made, "digits", supernet, seed, SANDWICH)
+    return [e_t_error(accuracies(trained, networks_of(made)))]
 
 
 def alone(space: str, seed: int) -> list[Row]:
@@ -265,7 +269,9 @@ def tasks(experiment: str) -> Iterator[Task]:
     spaces = [{"space": name} for name in HAND_MADE]
     cells: dict[str, tuple[Callable[..., list[Row]], list[dict[str, Any]], range]] = {
         "evolved": (evolved, families, SEEDS),
+        "evolved36": (partial(evolved, supernet={**SUPERNET, "epochs": LONG}), families, SEEDS),
         "quality": (quality, spaces, range(3)),
+        "quality36": (partial(quality, supernet={**SUPERNET, "epochs": LONG}), spaces, range(3)),
         "alone": (alone, spaces, range(1)),
         "distance": (distance, families, SEEDS),
     }
@@ -273,7 +279,7 @@ def tasks(experiment: str) -> Iterator[Task]:
     yield from (Task(experiment, run, each, seed) for seed in seeds for each in options)
 
 
-EXPERIMENTS = ("evolved", "alone", "quality", "distance")
+EXPERIMENTS = ("evolved", "alone", "quality", "distance", "evolved36", "quality36")
 
 if __name__ == "__main__":
     run_tasks(__doc__ or "", EXPERIMENTS, tasks)
