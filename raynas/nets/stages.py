@@ -14,7 +14,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import ElasticLinear, ElasticNorm
 from raynas.nets.sharing import Sharing, Side, pattern
-from raynas.nets.supernet import Supernet, drop_branches
+from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 from raynas.space.families.stages import running
 
@@ -91,13 +91,11 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     Attributes:
         stages: the stages.
-        branches: of each block that stochastic depth may drop.
         pattern: how widths share channels, by side.
         ramp: where each stage's steps of the drop-path ramp begin; the last number is their sum.
     """
 
     stages: nn.ModuleList
-    branches: ClassVar[int] = 2
 
     def __init__(self, space: Space):
         super().__init__(space)
@@ -201,13 +199,13 @@ class StagedSupernet(Supernet, Generic[StageT]):
         """Logits of a mixed batch in one pass, as `forward` returns them."""
         return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
-    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """[places of all stages, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if there is none.
+    def places(self, arch: Arch) -> list[int]:
+        """Where the blocks that an arch runs are, counted as the drop-path ramp counts."""
+        return [self.ramp[stage] + place for stage in range(len(self.stages)) for place in running(arch, stage)]
 
-        The rate rises linearly over the places that the constant `drop_path_depths` counts, whatever the arch. The draw
-        depends on the batch size alone, so that groups, masks and passes of one arch agree under the same random state.
-        """
-        return drop_branches(x, self.drop_path, self.ramp[-1], branches=self.branches) if self.training else None
+    def ramp_length(self) -> int:
+        """The sum of the constant `drop_path_depths`."""
+        return self.ramp[-1]
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from raynas.space import Arch, Space
 
 Execution = Literal["auto", "groups", "masks"]
 EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
+Ramp = Literal["supernet", "network"]
 SupernetT = TypeVar("SupernetT", bound="Supernet")
 
 MASKS_BELOW = 256
@@ -46,32 +47,6 @@ def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
     supernet.load_state_dict(state, assign=True)
     like = next(supernet.parameters())
     return supernet.to(device=like.device, dtype=like.dtype)  # the constants, which are never on the meta device
-
-
-def drop_branches(x: Tensor, rate: float, blocks: int, ramp: int | None = None, branches: int = 2) -> Tensor | None:
-    """What stochastic depth multiplies the branches of each block with, for every row of a batch.
-
-    Args:
-        x: the batch; only its number of rows and its device matter.
-        rate: the largest rate, which is that of the last block of the ramp and of all beyond it.
-        blocks: how many blocks to draw for.
-        ramp: number of blocks over which the rate rises linearly from 0; all of them where left out.
-        branches: of each block.
-
-    Returns:
-        [blocks, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
-
-    Raises:
-        UserError: the rate is not in [0, 1).
-    """
-    if rate == 0:
-        return None
-    if not 0 < rate < 1:
-        raise UserError(f"drop_path must be in [0, 1), found {rate}")
-    last = (blocks if ramp is None else ramp) - 1
-    steps = torch.arange(blocks, device=x.device).clamp(max=last) / max(last, 1)
-    keep = (1 - rate * steps)[:, None, None]
-    return (torch.rand(blocks, branches, len(x), device=x.device) < keep) / keep
 
 
 def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
@@ -104,13 +79,18 @@ class Supernet(nn.Module):
         space: the search space.
         sides: the paths that the weight-sharing pattern trains: (None,) where there is one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
+        drop_path_over: what the rate rises over; likewise, see `draw_paths`.
         dropout: the rate at which features are dropped before the classifier; likewise.
+        branches: of each block that stochastic depth may drop.
     """
+
+    branches: ClassVar[int] = 2
 
     def __init__(self, space: Space):
         super().__init__()
         self.space = space
         self.drop_path = self.dropout = 0.0
+        self.drop_path_over: Ramp = "supernet"
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
         self.sides = sides_of(space)
 
@@ -169,7 +149,7 @@ class Supernet(nn.Module):
             return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)
         given = [archs] if isinstance(archs, Mapping | str) else archs
         archs, rows = self._assign([self._arch(arch) for arch in given], rows, x)
-        paths = self.draw_paths(x, archs)
+        paths = self.draw_paths(x, archs, rows)
         x = self.stem_of_all(x)
         if len(archs) == 1:
             return self.run_one(x, archs[0], paths, side, patches)
@@ -295,8 +275,44 @@ class Supernet(nn.Module):
         adopt(other, copied)
         for name, parameter in other.named_parameters():
             parameter.requires_grad_(self.get_parameter(name).requires_grad)
-        other.drop_path, other.dropout = self.drop_path, self.dropout
+        other.drop_path, other.dropout, other.drop_path_over = self.drop_path, self.dropout, self.drop_path_over
         return other.train(self.training)
+
+    def draw_paths(self, x: Tensor, archs: Sequence[Arch], rows: Tensor | None = None) -> Tensor | None:
+        """What stochastic depth multiplies the branches of each block with, for every row of a batch.
+
+        The rate rises linearly from 0: over the places of the supernet, whatever the arch and the same beyond them, or
+        (`drop_path_over` = network) over the blocks that the row's arch runs. What is drawn depends on the batch size
+        alone (unless an arch is deeper than the ramp), so that groups, masks and passes of one arch agree under the
+        same random state.
+
+        Args:
+            x: the batch; only its number of rows and its device matter.
+            archs: those of the batch.
+            rows: [batch] int64, each row's arch, where there are several.
+
+        Returns:
+            [places, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
+
+        Raises:
+            UserError: the rate is not in [0, 1).
+        """
+        if not self.training or self.drop_path == 0:
+            return None
+        if not 0 < self.drop_path < 1:
+            raise UserError(f"drop_path must be in [0, 1), found {self.drop_path}")
+        run, ramp = [self.places(arch) for arch in archs], self.ramp_length()
+        count = max([ramp, *(1 + max(each, default=0) for each in run)])
+        if self.drop_path_over == "supernet":
+            steps = (torch.arange(count).clamp(max=ramp - 1) / max(ramp - 1, 1))[None]
+        else:
+            steps = torch.zeros(len(archs), count)
+            for row, each in zip(steps, run, strict=True):
+                row[each] = torch.linspace(0, 1, len(each))
+        keep = (1 - self.drop_path * steps.to(x.device)).T[:, None]  # [places, 1, 1 or archs]
+        if rows is not None and keep.shape[-1] > 1:
+            keep = keep[..., rows]
+        return (torch.rand(count, self.branches, len(x), device=x.device) < keep) / keep
 
     def drop_features(self, pooled: Tensor) -> Tensor:
         """What the classifier gets of images' features [batch, width]; every family calls it."""
@@ -347,8 +363,12 @@ class Supernet(nn.Module):
         """One of the tables of `position_grids` for another grid; see `resize_positions`."""
         return resize_positions(table, before, after)
 
-    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """What stochastic depth multiplies each row's branches with, drawn for the whole batch before any grouping."""
+    def places(self, arch: Arch) -> list[int]:
+        """Where the blocks that an arch runs are, counted as the drop-path ramp counts."""
+        raise NotImplementedError
+
+    def ramp_length(self) -> int:
+        """The number of places over which a supernet's drop-path rate rises, as the space's constants have it."""
         raise NotImplementedError
 
     def no_weight_decay(self) -> set[str]:

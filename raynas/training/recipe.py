@@ -79,6 +79,8 @@ class Recipe(Config):
         teachers: external ones, whose answers take the place of labels; None for none.
         augment: what happens to single images.
         drop_path: the rate of the deepest block.
+        drop_path_over: what the rate rises over, from 0: all places of the `supernet`, which a network trained alone
+            fills in part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
         dropout: the rate of features before the classifier.
         drop_for: the passes in which both act: `all`, or the `largest` subnet's alone (BigNAS; AlphaNet).
         clip_grad: bound on the gradient; None does not clip.
@@ -117,6 +119,7 @@ class Recipe(Config):
     teachers: TeachersConfig | None = None
     augment: AugmentConfig = AugmentConfig()
     drop_path: float = Field(default=0.0, ge=0, lt=1)
+    drop_path_over: Literal["supernet", "network"] = "supernet"
     dropout: float = Field(default=0.0, ge=0, lt=1)
     drop_for: Literal["all", "largest"] = "all"
     clip_grad: float | None = Field(default=None, gt=0)

@@ -184,6 +184,7 @@ def drop(model: nn.Module, recipe: Recipe, largest: bool) -> None:
     on = largest or recipe.drop_for == "all"
     model.drop_path = recipe.drop_path if on else 0.0  # type: ignore[assignment]
     model.dropout = recipe.dropout if on else 0.0  # type: ignore[assignment]
+    model.drop_path_over = recipe.drop_path_over  # type: ignore[assignment]
 
 
 def _candidate_losses(

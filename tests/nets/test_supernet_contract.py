@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.nets.supernet import Supernet
+from raynas.nets.supernet import Ramp, Supernet
 from raynas.space import Arch, Space
 
 every_space = pytest.mark.parametrize("name", DEFINITIONS)
@@ -104,16 +104,17 @@ def gradients(supernet: Supernet) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in supernet.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("over", ["supernet", "network"])
 @pytest.mark.parametrize(
     # Hybrids normalise each arch by its own rows of a batch in training: test_hybrid_supernet.py.
     ("name", "execution"),
     [(name, "groups") for name in DEFINITIONS if not name.startswith("hybrid")]
     + [(name, "masks") for name in MASKABLE],
 )
-def test_drop_path_is_drawn_for_the_batch_before_it_is_split(name: str, execution: str) -> None:
+def test_drop_path_is_drawn_for_the_batch_before_it_is_split(name: str, execution: str, over: Ramp) -> None:
     space = make_space(name)
     supernet = make_supernet(space).train()
-    supernet.drop_path = 0.6
+    supernet.drop_path, supernet.drop_path_over = 0.6, over
     archs = some_archs(space, 4)
     images = make_images(space, 12)
     side = supernet.sides[0]

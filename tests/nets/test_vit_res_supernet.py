@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -154,6 +155,24 @@ def test_drop_path_rises_over_the_blocks_of_all_stages() -> None:
     torch.manual_seed(0)
     supernet(make_images(space, 4000), space.largest())
     assert [int((drawn == 0).float().mean() * 10 + 0.5) for drawn in seen] == [6, 8]
+
+
+def test_drop_path_rises_over_a_networks_own_blocks() -> None:
+    """As a network that the release's search found is trained; in a mixed batch each row by its own arch."""
+    space = make_space("vit_res plain")
+    supernet = make_supernet(space).train()
+    supernet.drop_path, supernet.drop_path_over = 0.8, "network"
+    archs = {
+        tuple(supernet.places(arch)): arch for arch in space.decode(space.sample_codes(np.random.default_rng(0), 100))
+    }
+    few, all_of_them = archs[0, 3], archs[0, 1, 3, 4]
+    torch.manual_seed(0)
+    rows = torch.arange(8000) % 2
+    paths = supernet.draw_paths(torch.zeros(8000, 1), [few, all_of_them], rows)
+    assert paths is not None
+    dropped = (paths == 0).float()
+    assert dropped[..., 0::2].mean((1, 2)).tolist() == pytest.approx([0, 0, 0, 0.8, 0], abs=0.02)
+    assert dropped[..., 1::2].mean((1, 2)).tolist() == pytest.approx([0, 0.8 / 3, 0, 1.6 / 3, 0.8], abs=0.02)
 
 
 def test_initialisation_is_the_releases() -> None:

@@ -22,23 +22,27 @@ from raynas.training.rehearsal import rehearse
 def test_who_is_dropped(drop_for: str, others: float) -> None:
     """The candidates of an attentive sampler are no pass of the largest either."""
     seen: list[tuple[bool, float, float]] = []
+    ramps: set[str] = set()
 
     def spy(space: Space) -> nn.Module:
         model = build_supernet(space)
 
         def note(module: Supernet, args: Any) -> None:
             if module.training:
+                ramps.add(module.drop_path_over)
                 seen.append((args[1] == space.largest() and torch.is_grad_enabled(), module.drop_path, module.dropout))
 
         model.register_forward_pre_hook(note)
         return model
 
     sampler = {"name": "sandwich", "random": 1, "attentive": {"candidates": 2, "choose": "worst"}}
-    settings = recipe(epochs=1, warmup_epochs=0, batch_size=96, drop_path=0.2, dropout=0.5, drop_for=drop_for)
+    rates = {"drop_path": 0.2, "drop_path_over": "network", "dropout": 0.5, "drop_for": drop_for}
+    settings = recipe(epochs=1, warmup_epochs=0, batch_size=96, **rates)
     train_loop(SPACE, few(), plan(sampler), settings, build=spy)
     path = 0.2 if others else 0.0
     assert seen[:3] == [(False, path, others)] * 2 + [(True, 0.2, 0.5)] and len(seen) == 5
     assert all(entry == (False, path, others) for entry in seen[3:] if not entry[0])
+    assert ramps == {"network"}
 
 
 @pytest.mark.parametrize("name", ["digits/vit", "digits/twins", "digits/vit_resnas", "digits/nasvit"])

@@ -14,7 +14,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.heads import classify, select_heads
 from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
 from raynas.nets.sharing import NESTED, Side, pattern
-from raynas.nets.supernet import Supernet, drop_branches
+from raynas.nets.supernet import Supernet
 from raynas.nets.vit.attention import RelativeIndex, RelativePosition
 from raynas.nets.vit.cost import block_genes, hidden_channels, slots, stacked_depth
 from raynas.space import Arch, Space
@@ -84,8 +84,8 @@ class VitSupernet(Supernet):
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
-    def running(self, arch: Arch) -> list[int]:
-        """The places of the blocks that an arch runs."""
+    def places(self, arch: Arch) -> list[int]:
+        """Where the blocks that an arch runs are."""
         space = arch.space
         if "depth" in arch:
             return list(range(int(arch["depth"])))
@@ -108,7 +108,7 @@ class VitSupernet(Supernet):
         share = self.pattern[side]
         width = share(int(arch["width"]), self.head.weight.shape[1])
         blocks = {}
-        for index in self.running(arch):
+        for index in self.places(arch):
             block = self.block(index)
             heads, query, hidden = self._block_values(arch, index)
             blocks[index] = BlockShape(
@@ -124,7 +124,7 @@ class VitSupernet(Supernet):
             rows: [batch] int64, each row's arch.
         """
         width = Channels.first_of_each([int(arch["width"]) for arch in archs], rows)
-        running = [set(self.running(arch)) for arch in archs]
+        running = [set(self.places(arch)) for arch in archs]
         blocks = {}
         for index in sorted(set.union(*running)):
             values = [
@@ -208,16 +208,9 @@ class VitSupernet(Supernet):
         room = {"depth_macs": ROOM_FOR_ALL, "max_depth": len(self.blocks)}
         return self.space.replace(constants=constants.model_copy(update=room)).with_input(size=size)
 
-    def draw_paths(self, x: Tensor, archs: Sequence[Arch]) -> Tensor | None:
-        """[blocks, 2, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
-
-        The rate rises linearly from 0 over the constant `drop_path_depth`, whatever the arch's depth. The draw depends
-        on the batch size alone (unless an arch is deeper than the ramp), so that groups, masks and passes of one arch
-        agree under the same random state.
-        """
-        ramp = self.space.constants.drop_path_depth
-        blocks = max([ramp, *(1 + max(self.running(arch), default=0) for arch in archs)])
-        return drop_branches(x, self.drop_path, blocks, ramp) if self.training else None
+    def ramp_length(self) -> int:
+        """The constant `drop_path_depth`."""
+        return int(self.space.constants.drop_path_depth)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
