@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from raynas.config import Config, Seed
 
@@ -67,6 +67,12 @@ class SpaceEvolutionConfig(Config):
         if top >= 1 and top != int(top):
             raise ValueError("a share below 1, or a whole number of subnets")
         return top
+
+    @model_validator(mode="after")
+    def _top_of_archs(self) -> SpaceEvolutionConfig:
+        if self.top > self.archs:
+            raise ValueError(f"top: {self.top:g} of {self.archs} archs; give fewer, or a share below 1")
+        return self
 
     @field_validator("steps")
     @classmethod

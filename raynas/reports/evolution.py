@@ -13,6 +13,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from raynas.reports import figures, html
 from raynas.reports.html import Percent
+from raynas.results.phases import seconds_text
+from raynas.space.counting import shown_count
 
 Row = dict[str, Any]
 _COLUMNS = 3  # of small plots
@@ -32,12 +34,13 @@ def evolution_section(
     if not spaces:
         return ""
     header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "best scored", "its error"]
-    header += ["its MACs", "its parameters"]
+    header += ["its MACs", "its parameters", "took"]
     rows = [
         [
-            row["name"], f"{int(row['cardinality']):.3g}", row["archs"], Percent(row["error"]),
+            row["name"], shown_count(int(row['cardinality'])), row["archs"], Percent(row["error"]),
             Percent(row["standard_error"]), Percent(row["mean"]), Percent(row["top"]), row["best"],
             Percent(row["best_error"]), row["best_macs"], row["best_params"],
+            seconds_text(row["seconds"]),
         ]
         for row in spaces
     ]  # fmt: skip

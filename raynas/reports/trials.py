@@ -15,6 +15,7 @@ from raynas.reports.collect import Row, Tried
 from raynas.reports.evolution import budgets_differ, error_distributions, errors_of
 from raynas.reports.html import Percent
 from raynas.results.phases import seconds_text
+from raynas.space.counting import shown_count
 
 
 def trials_section(trials: Sequence[Tried]) -> str:
@@ -73,7 +74,7 @@ def _row(trial: Tried, searched: bool) -> list[Any]:
         trial.values, len(trial.spaces), Percent(first["error"]), Percent(best["error"]),
         Percent(best["standard_error"]), Percent(best["top"]), best["iteration"],
         ", ".join(seconds_text(row["seconds"]) for row in trial.spaces),
-        f"{trial.folder}/spaces/{last['iteration']}.yaml", f"{int(last['cardinality']):.3g}",
+        f"{trial.folder}/spaces/{last['iteration']}.yaml", shown_count(int(last['cardinality'])),
         "no" if last["ended"] is None else "yes",
     ]  # fmt: skip
     if searched:

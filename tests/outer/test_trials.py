@@ -108,6 +108,7 @@ def check_searches_and_report(run: RunDir, trials: list[Trial]) -> None:
         ({}, {"values": {"seed": [1]}, "trials": 2, "at_a_time": 2}, "give trials, or at_a_time"),
         ({"space_evolution.warm_start": True, "space": "digits/twins", "reference": None}, {}, "only ordinal sharing"),
         ({"space_evolution.largest": 10}, {}, "itself holds"),
+        ({}, {"values": {"space_evolution.top": [13]}}, "top: 13 of 12 archs"),
         ({"search.constraints.macs": [None, 10]}, {}, "no arch has macs"),
     ],
 )
