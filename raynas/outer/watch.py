@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,10 +12,11 @@ from raynas.config import Document, validate
 from raynas.errors import RunDirError
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.explain import explain
-from raynas.outer.record import Iteration, read_iterations
+from raynas.outer.record import Iteration, iteration_folder, read_iterations
 from raynas.results import RunDir
 
 _POLL_S = 5.0  # between two looks at what the trials have written
+_WHERE_S = 15.0  # between two lines that say where they are
 
 
 def trial_folder(run: RunDir, values: Mapping[str, Any]) -> str:
@@ -30,13 +32,31 @@ def named(values: Mapping[str, Any]) -> str:
     return ",".join("".join(char if char.isalnum() or char in "._-=" else "_" for char in word) for word in words)
 
 
+def whereabouts(run: RunDir, index: int) -> str | None:
+    """What a trial does in an iteration that is not over, in a few words; None where nothing of it is there."""
+    try:
+        here = RunDir(run.local_or_uri(iteration_folder(index)))
+        epochs = here.read_yaml("preset.yaml", "recipe")["recipe"]["epochs"]
+        archs = run.read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]["archs"]
+        scored = here.store.read("scores", ["arch"]).num_rows
+        epoch = max(here.store.read("training", ["epoch"])["epoch"].to_pylist(), default=0)
+    except RunDirError:
+        return None
+    at = f"{scored:,} of {archs:,} subnets scored" if scored else f"epoch {epoch} of {epochs}"
+    return f"  iteration {index}: {at}"
+
+
 class Teller:
-    """A thread of the driver that tells each iteration of each trial once it is over, as the trial's log does."""
+    """A thread of the driver that tells each iteration of each trial once it is over, as the trial's log does.
+
+    Meanwhile it says how far they are.
+    """
 
     def __init__(self, run: RunDir, combinations: Sequence[Mapping[str, Any]], say: Callable[[str], None]):
         self._folders = {trial_folder(run, values): named(values) for values in combinations}
         self._say = say
         self._told: Counter[str] = Counter()
+        self._where: dict[str, str | None] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="raynas-trials", daemon=True)
 
@@ -50,9 +70,23 @@ class Teller:
         self._thread.join()
 
     def _watch(self) -> None:
+        said = time.monotonic()
         while not self._stop.wait(_POLL_S):
             self._tell()
+            if time.monotonic() - said >= _WHERE_S:
+                self._tell_where()
+                said = time.monotonic()
         self._tell()
+
+    def _tell_where(self) -> None:
+        for folder, name in self._folders.items():
+            try:
+                where = whereabouts(RunDir(folder), self._told[folder])
+            except RunDirError:  # it has not begun
+                continue
+            if where is not None and where != self._where.get(folder):
+                self._say(f"{name}: {where.strip()}" if name else where)
+            self._where[folder] = where
 
     def _tell(self) -> None:
         for folder, name in self._folders.items():

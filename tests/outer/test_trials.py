@@ -17,6 +17,7 @@ from training_of_small_run import trained_run
 from raynas.errors import UserError
 from raynas.findings import searched_spaces, trial_findings
 from raynas.outer.trials import Trial, run_trials
+from raynas.outer.watch import whereabouts
 from raynas.preset import Preset, override
 from raynas.reports import write_report
 from raynas.reports.evolution import budgets_differ
@@ -64,7 +65,10 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     assert len({trial.best.quality.error for trial in found}) == 1  # the same supernet and the same subnets
     assert len(list((tmp_path / "run/tune").rglob("events.out.tfevents.*"))) == 2
     log = (tmp_path / "run/trials/tau=50.0/space_evolution.txt").read_text().splitlines()
-    assert [line for line in lines if line.startswith("tau=50.0: ")] == [f"tau=50.0: {line}" for line in log[1:]]
+    told = [line for line in lines if line.startswith("tau=50.0: ") and not line.startswith("tau=50.0: iteration ")]
+    assert told == [f"tau=50.0: {line}" for line in log[1:]]
+    assert whereabouts(found[0].run, 0) == "  iteration 0: 12 of 12 subnets scored"
+    assert whereabouts(found[0].run, 1) is None
     lines.clear()
     again = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, say=lines.append)
     assert [trial.best.quality for trial in again] == [trial.best.quality for trial in found] and lines[0].startswith(
