@@ -11,43 +11,48 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from s3 import HAND_MADE, LIMITS, LONGER
+from s3 import EXPERIMENTS, HAND_MADE, LIMITS, LONG, LONGER, SHORT, SUPERNET
 from scipy import stats
 from tables import Row, arguments, cells, mean, read, shown, table
 
-EXPERIMENTS = ("evolved", "quality", "alone", "distance")
 ROUNDS = 2000
 
 
 def main() -> None:
     results = arguments(__doc__, EXPERIMENTS)
-    rows = read(results, "evolved")
-    for family in LIMITS:
-        of_family = [row for row in rows if row["family"] == family]
-        spaces = ("A", "B", "C", LONGER)
-        print(f"## From a poor space, {family} (14, Figure 6 and Table 5)")
-        quality = {"E-T error": "error", "mean error": "mean", "top tier": "top"}
-        table(of_family, "space", spaces, {name: partial(mean, column) for name, column in quality.items()})
-        print("The best subnet within the limit")
-        best = {"inherited": "inherited_error", "alone": "alone_error", "alone, test": "test_error"}
-        table(of_family, "space", spaces, {name: partial(mean, column) for name, column in best.items()})
-        print("What they are")
-        measures: dict[str, Callable[[list[Row]], float]] = {
-            "epochs": partial(mean, "epochs"),
-            "MACs of scored subnets, thousands": thousands("mean_macs"),
-            "of the best": thousands("best_macs"),
-        }
-        table(of_family, "space", spaces, measures, digits=0)
-        for row in of_family:
-            if row["seed"] == 0 and row["space"] != LONGER:
-                print(f"- {row['space']} (seed 0): `{json.dumps(json.loads(row['definition'])['dimensions'])}`")
-        print()
-    print("## Whether E-T errors rank spaces (15)")
-    ranking(read(results, "quality"), read(results, "alone"))
+    for experiment, epochs in {"evolved": SUPERNET["epochs"], "evolved36": LONG}.items():
+        rows = read(results, experiment)
+        for family in LIMITS:
+            print(f"## From a poor space, {family}, supernets of {epochs} epochs (14, Figure 6 and Table 5)")
+            spaces_that_evolved([row for row in rows if row["family"] == family])
+    for experiment, epochs in {"quality": SHORT["epochs"], "quality36": LONG}.items():
+        print(f"## Whether E-T errors rank spaces, supernets of {epochs} epochs (15)")
+        ranking(read(results, experiment), read(results, "alone"))
     print("## How far queries look, pixels (12)")
     rows = read(results, "distance")
     for family in LIMITS:
         distances([row for row in rows if row["family"] == family], family)
+
+
+def spaces_that_evolved(rows: list[Row]) -> None:
+    """Spaces A, B and C of one family, and A with all of the compute."""
+    spaces = ("A", "B", "C", LONGER)
+    quality = {"E-T error": "error", "mean error": "mean", "top tier": "top"}
+    table(rows, "space", spaces, {name: partial(mean, column) for name, column in quality.items()})
+    print("The best subnet within the limit")
+    best = {"inherited": "inherited_error", "alone": "alone_error", "alone, test": "test_error"}
+    table(rows, "space", spaces, {name: partial(mean, column) for name, column in best.items()})
+    print("What they are")
+    measures: dict[str, Callable[[list[Row]], float]] = {
+        "epochs": partial(mean, "epochs"),
+        "MACs of scored subnets, thousands": thousands("mean_macs"),
+        "of the best": thousands("best_macs"),
+    }
+    table(rows, "space", spaces, measures, digits=0)
+    for row in rows:
+        if row["seed"] == 0 and row["space"] != LONGER:
+            print(f"- {row['space']} (seed 0): `{json.dumps(json.loads(row['definition'])['dimensions'])}`")
+    print()
 
 
 def thousands(column: str) -> Callable[[list[Row]], float]:
