@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from raynas.costs import Bounds, Constraints
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.outer.moves import Move
+from raynas.outer.quality import Quality
 from raynas.outer.record import Iteration
 from raynas.space import Choice, Space
 from raynas.space.counting import shown_count
@@ -43,11 +44,15 @@ def _axis(move: Move, config: SpaceEvolutionConfig) -> Iterator[str]:
     if not math.isnan(move.slope):
         yield f"    {_rule(move, config)}"
         sets = zip(move.before, move.qualities, strict=True)
-        yield "    E-T errors: " + ", ".join(
-            f"{choice:g}: {each.error:.2%} ± {each.standard_error:.2%} ({each.archs:,})" for choice, each in sets
-        )
+        yield "    E-T errors: " + ", ".join(f"{choice:g}: {_measured(each)}" for choice, each in sets)
     for note in move.notes:
         yield f"    {note}"
+
+
+def _measured(quality: Quality) -> str:
+    if not quality.archs:
+        return "none scored"
+    return f"{quality.error:.2%} ± {quality.standard_error:.2%} ({quality.archs:,})"
 
 
 def _rule(move: Move, config: SpaceEvolutionConfig) -> str:

@@ -33,17 +33,18 @@ def evolution_section(
     """
     if not spaces:
         return ""
-    header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "best scored", "its error"]
-    header += ["its MACs", "its parameters", "took"]
+    header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "took"]
     rows = [
         [
-            row["name"], shown_count(int(row['cardinality'])), row["archs"], Percent(row["error"]),
-            Percent(row["standard_error"]), Percent(row["mean"]), Percent(row["top"]), row["best"],
-            Percent(row["best_error"]), row["best_macs"], row["best_params"],
-            seconds_text(row["seconds"]),
+            row["name"], shown_count(int(row["cardinality"])), row["archs"], Percent(row["error"]),
+            Percent(row["standard_error"]), Percent(row["mean"]), Percent(row["top"]), seconds_text(row["seconds"]),
         ]
         for row in spaces
     ]  # fmt: skip
+    header_of_best = ["space", "best scored subnet", "its error", "its MACs", "its parameters"]
+    best_scored = [
+        [row["name"], row["best"], Percent(row["best_error"]), row["best_macs"], row["best_params"]] for row in spaces
+    ]
     best = min(spaces, key=lambda row: row["error"])
     words = "; ".join(f"space {row['iteration']} {row['error']:.2%}" for row in spaces)
     errors = {f"space {row['iteration']}": errors_of(scores, row["iteration"]) for row in spaces}
@@ -60,6 +61,7 @@ def evolution_section(
             f"{_end(spaces[-1])}"
         ),
         html.table("spaces", header, rows),
+        html.table("best-scored", header_of_best, best_scored),
         _searched(searched),
         html.figure(
             figures.svg(error_distributions(errors), "errors"),

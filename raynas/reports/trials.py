@@ -74,7 +74,7 @@ def _row(trial: Tried, searched: bool) -> list[Any]:
         trial.values, len(trial.spaces), Percent(first["error"]), Percent(best["error"]),
         Percent(best["standard_error"]), Percent(best["top"]), best["iteration"],
         ", ".join(seconds_text(row["seconds"]) for row in trial.spaces),
-        f"{trial.folder}/spaces/{last['iteration']}.yaml", shown_count(int(last['cardinality'])),
+        f"{trial.folder}/spaces/{last['iteration']}.yaml", shown_count(int(last["cardinality"])),
         "no" if last["ended"] is None else "yes",
     ]  # fmt: skip
     if searched:
