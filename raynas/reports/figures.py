@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
@@ -128,14 +129,15 @@ def accuracy_against_macs(
 @matplotlib.rc_context(STYLE)
 def finished_networks(marks: Sequence[Mark]) -> Figure:
     """Test accuracy of the networks that were evaluated, one line each, with their 95 % intervals."""
-    figure, axes = _new(7.2, 0.9 + 0.42 * len(marks))
+    units = EngFormatter(places=2, sep="")
+    labels = [wrap(f"{mark.label} ({units(mark.macs)} MACs)", 36) for mark in marks]
+    figure, axes = _new(7.2, 0.9 + 0.42 * len(marks) * max(1, max(map(len, labels)) / 2))
     for row, mark in enumerate(marks):
         colour = PALETTE[row % len(PALETTE)]
         axes.errorbar(mark.accuracy, row, xerr=mark.interval, color=colour, marker="o", ms=8, capsize=4, ls="none")
         above: dict[str, Any] = {"xy": (mark.accuracy, row), "xytext": (0, 7), "textcoords": "offset points"}
         axes.annotate(f"{mark.accuracy:.2%}", ha="center", fontsize=8, **above)
-    units = EngFormatter(places=2, sep="")
-    axes.set_yticks(range(len(marks)), [f"{mark.label} ({units(mark.macs)} MACs)" for mark in marks])
+    axes.set_yticks(range(len(marks)), ["\n".join(lines) for lines in labels])
     axes.set(xlabel="top-1 accuracy on the test split", ylim=(len(marks) - 0.5, -0.7))
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))

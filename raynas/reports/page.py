@@ -25,6 +25,7 @@ _TWO_PATHS = (
     "This space shares weights bilaterally: a score is that of the mean of a left and a right path's logits. A network "
     "with inherited weights is the left path alone, another network than what was scored."
 )
+OUTSIDE = "outside of searches"  # such as what space evolution scores
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
 
@@ -156,7 +157,7 @@ def _scores(content: Content) -> str:
     asked = {arch: trace.name for trace in reversed(content.traces) for arch in trace.archs}
     points: dict[str, list[Any]] = {trace.name: [] for trace in content.traces}
     for row in rows:
-        points.setdefault(asked.get(row["arch"], "other"), []).append(row)
+        points.setdefault(asked.get(row["arch"], OUTSIDE), []).append(row)
     groups = {name: (_column(found, "macs"), _column(found, "accuracy")) for name, found in points.items() if found}
     front = pareto(_column(rows, "macs"), _column(rows, "accuracy"))
     on_front = set(zip(*front, strict=True))
@@ -166,7 +167,7 @@ def _scores(content: Content) -> str:
         ["arch", "asked by", "MACs", "parameters", "accuracy", "loss", "on the front"],
         [
             [
-                row["arch"], asked.get(row["arch"], "other"), row["macs"], row["params"], Percent(row["accuracy"]),
+                row["arch"], asked.get(row["arch"], OUTSIDE), row["macs"], row["params"], Percent(row["accuracy"]),
                 row["loss"], (row["macs"], row["accuracy"]) in on_front,
             ]
             for row in sorted(rows, key=lambda row: -row["accuracy"])
