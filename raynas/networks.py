@@ -16,6 +16,7 @@ import yaml
 
 from raynas.errors import RunDirError, UserError
 from raynas.results import RunDir
+from raynas.results.networks import network_rows
 from raynas.space import Arch, Space, load_arch
 from raynas.space.load import find_shipped
 from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
@@ -179,14 +180,12 @@ def load_weights(run: RunDir, network: Network, parent: Parent | None = None) ->
 
 
 def trained_networks(run: RunDir) -> list[Network]:
-    """The networks that were retrained in a run, the newest of each name."""
-    rows = run.store.read("networks").to_pylist()
-    found = {}
-    for row in rows:
-        if row["path"]:
-            network = Network(read_arch(run, f"{row['path']}/{ARCH_FILE}"), row["how"], row["seed"], row["path"])
-            found[network.path] = network
-    return list(found.values())
+    """The networks that were retrained in a run and are still there."""
+    return [
+        Network(read_arch(run, f"{row['path']}/{ARCH_FILE}"), row["how"], row["seed"], row["path"])
+        for row in network_rows(run)
+        if row["path"] and run.exists(f"{row['path']}/{ARCH_FILE}")
+    ]
 
 
 WAYS = ("resized", "scratch", "finetuned")
@@ -205,7 +204,7 @@ def find_trained(run: RunDir, arch: Arch, seed: int, train_on: str) -> Network:
     Raises:
         UserError: there is none.
     """
-    rows = run.store.read("networks").to_pylist()
+    rows = network_rows(run)
     paths = {row["path"] for row in rows if row["seed"] == seed and row["trained_on"] == train_on}
     found = [network for network in of_size(trained_networks(run), arch) if network.path in paths]
     if not found:

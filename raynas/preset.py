@@ -131,7 +131,7 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
     """A preset with some values changed, validated again.
 
     Args:
-        overrides: by dotted key; a mapping as value is merged.
+        overrides: by dotted key; a mapping as value is merged, an empty one takes the place of what was there.
 
     Raises:
         ConfigError: a key is unknown (the message names the nearest) or a value is wrong.
@@ -234,7 +234,7 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
         inner = result.get(key)
         # A part's options go with its name: another name starts with none of the old ones.
         renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and "name" in inner
-        if isinstance(value, Mapping) and isinstance(inner, dict) and not renamed:
+        if isinstance(value, Mapping) and value and isinstance(inner, dict) and not renamed:
             result[key] = _merged(inner, value)
         else:
             result[key] = copy.deepcopy(value)

@@ -22,10 +22,19 @@ from raynas.data import DataConfig, load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
+from raynas.networks import (
+    ARCH_FILE,
+    WEIGHTS_FILE,
+    Network,
+    describe,
+    input_size,
+    load_weights,
+    write_arch,
+)
 from raynas.parent import Parent
 from raynas.phases import phase
 from raynas.results import RunDir
+from raynas.results.networks import network_rows
 from raynas.space import Arch
 from raynas.training.recipe import Recipe
 from raynas.training.rehearsal import check_recipe
@@ -116,7 +125,7 @@ def finetune_resized(
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
-        data, rows = _data(run), {row["path"]: row for row in run.store.read("networks").to_pylist()}
+        data, rows = _data(run), {row["path"]: row for row in network_rows(run)}
         jobs = []
         for network in networks:
             row = rows.get(network.path)
@@ -180,7 +189,7 @@ def _train_and_keep(
         for job, trained in finished:
             _keep(run, job, trained)
             progress(f"{job.label}: trained, {run.name}/{job.network.path}")
-    rows = {row["path"]: row for row in run.store.read("networks").to_pylist()}
+    rows = {row["path"]: row for row in network_rows(run)}
     return [rows[job.network.path] for job in jobs]
 
 
@@ -204,7 +213,9 @@ def _begin(run: RunDir, job: Job) -> None:
         settings["size"] = job.size
     if job.recipe.teachers is not None:
         settings |= teacher_settings(job.recipe, load_data(job.data))
-    run.begin(f"{network.path}/training", settings)
+    again = f"give the same, or delete {run.name}/{network.path} to train it anew"
+    if not run.begin(f"{network.path}/training", settings, again) and job.checkpoints is not None:
+        shutil.rmtree(job.checkpoints, ignore_errors=True)  # those of a network whose folder was deleted
 
 
 def _is_finished(run: RunDir, job: Job) -> bool:

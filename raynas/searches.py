@@ -87,10 +87,7 @@ def search(
         UserError: every arch failed.
     """
     made = build(run, settings)
-    try:
-        begun = run.begin(f"searches/{name}", settings)
-    except RunDirError as error:
-        raise RunDirError(str(error).replace("another run directory", "the search another name (--name)")) from None
+    begun = run.begin(f"searches/{name}", settings, "give the same, or the search another name (--name)")
     replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
     attempt = phase(run, "search", name, cluster=replicas > 0, say=progress)
     with nullcontext() if begun and has_ended(run, name) else attempt:

@@ -99,6 +99,7 @@ def evolve_space(options: argparse.Namespace) -> None:
     """Search the search space."""
     from raynas.heartbeat import heartbeat
     from raynas.outer.trials import run_trials
+    from raynas.outer.watch import named
     from raynas.preset import parse_overrides
 
     preset, run_dir = _preset(options.preset, options), _run_to_make(options.run)
@@ -119,11 +120,14 @@ def evolve_space(options: argparse.Namespace) -> None:
             search=options.search,
         )
     print(f"{'lowest E-T error':>16}  {'space':<40} tried")
-    for trial in found:
+    ended = [trial for trial in found if trial.error is None]
+    for trial in ended:
         space = f"{trial.run.name}/spaces/{trial.best.index}.yaml"
         tried = ", ".join(f"{key}={value}" for key, value in trial.values.items())
         print(f"{trial.best.quality.error:>16.2%}  {space:<40} {tried or '-'}")
     folder = f"{found[0].run.name}/iterations/{found[0].best.index}"
+    if failed := [named(trial.values) for trial in found if trial.error is not None]:
+        raise UserError(f"{len(failed)} trial(s) failed, as said above: {'; '.join(failed)}. The same command goes on")
     print(f"Next: raynas {'retrain' if options.search else 'search'} {shlex.quote(folder)}")
 
 
@@ -182,8 +186,9 @@ def retrain(options: argparse.Namespace) -> None:
     for line in retrained_lines(rows):
         print(line)
     name = shlex.quote(options.run)
-    if finetune is not None and start != "trained":
-        print(f"The preset then fine-tunes at another image size: raynas retrain {name} --from trained")
+    if finetune is not None and start != "trained" and not options.size:
+        same = "".join(f" --arch {shlex.quote(arch)}" for arch in options.arch or [])
+        print(f"The preset then fine-tunes at another image size: raynas retrain {name} --from trained{same}")
     print(f"Next: raynas evaluate {name}")
 
 

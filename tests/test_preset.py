@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,12 @@ def test_overrides_by_dotted_key() -> None:
         override(preset, {"recipe.epoch": 3})
     with pytest.raises(ConfigError, match=r"recipe\.epochs"):
         override(preset, {"recipe.epochs": "many"})
+
+
+@pytest.mark.parametrize("change", [{"search.constraints": {}}, {"search.constraints.macs": None}])
+def test_a_limit_can_be_taken_away(change: dict[str, Any]) -> None:
+    limited = load_preset("digits")
+    assert limited.search.constraints and not override(limited, change).search.constraints
 
 
 def test_overrides_of_a_command_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from raynas.nets.supernet import Supernet
 from raynas.networks import Network, load_network, trained_networks
 from raynas.parent import Parent
 from raynas.results import RunDir
+from raynas.results.networks import network_rows
 from raynas.retrain import retrain
 
 ARCH = SPACE.smallest()
@@ -74,8 +76,18 @@ def test_what_is_trained_is_not_trained_again(trained: tuple[RunDir, Row]) -> No
 
 
 def test_other_settings_are_refused(trained: tuple[RunDir, Row]) -> None:
-    with pytest.raises(RunDirError, match=r"lr was 0\.002, is 0\.5"):
+    with pytest.raises(RunDirError, match=rf"lr was 0\.002, is 0\.5; .*delete .*{trained[1]['path']} to train it anew"):
         retrain(trained[0], [ARCH], RECIPE.model_copy(update={"lr": 0.5}), parallel=1, progress=LINES.append)
+
+
+def test_a_network_whose_folder_was_deleted_is_trained_anew(run: RunDir) -> None:
+    (first,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=LINES.append)
+    shutil.rmtree(run.local_or_uri(first["path"]))
+    assert trained_networks(run) == []
+    other = RECIPE.model_copy(update={"lr": 0.01})
+    (second,) = retrain(run, [ARCH], other, parallel=1, progress=LINES.append)
+    assert second["path"] == first["path"] and second["weights"] != first["weights"]
+    assert network_rows(run) == [second] and run.store.read("networks").num_rows == 2
 
 
 @pytest.mark.parametrize(

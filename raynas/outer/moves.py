@@ -164,7 +164,7 @@ def shifted(space: Space, axis: Axis, move: Move) -> Move:
     kept, gone = [], []
     for choice in axis.choices:
         value = rule.type(round(choice + shift, 6))
-        if value <= 0:
+        if value <= 0 and not (value == 0 and 0 in axis.choices):  # a stage or a network may be of depth 0
             gone.append(f"{value:g} removed: not above 0")
         elif not rule.minimum <= value <= rule.maximum:
             gone.append(f"{value:g} removed: outside {rule.minimum:g} to {rule.maximum:g}")

@@ -8,6 +8,7 @@ Its state is in its run directory: killed, it goes on in the iteration that it w
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 from collections import Counter
@@ -45,17 +46,19 @@ _TABLE_S = 30  # between two progress tables
 
 @dataclass(frozen=True)
 class Trial:
-    """One finished trial.
+    """A trial that has ended, or failed.
 
     Attributes:
         values: what differs from the preset, by dotted key.
         run: its run directory.
-        iterations: its spaces.
+        iterations: its spaces; of one that failed, those that it has finished.
+        error: why it failed; None where it did not.
     """
 
     values: Mapping[str, Any]
     run: RunDir
     iterations: Sequence[Iteration]
+    error: str | None = None
 
     @property
     def best(self) -> Iteration:
@@ -92,9 +95,10 @@ def run_trials(
         say: called with lines of text.
 
     Returns:
-        The trials that were tried, the best first.
+        The trials that were tried, the best first, and those that failed last.
 
     Raises:
+        RunDirError: the experiment began with other settings.
         UserError: a combination cannot be carried out, there is no room, or every trial failed.
     """
     check_counts(workers, replicas)
@@ -103,12 +107,17 @@ def run_trials(
         raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
     if trials is not None and at_a_time is not None:
         raise UserError("what is suggested depends on what was tried before: give trials, or at_a_time")
-    folders = [named(combination) for combination in _combinations(values)]
+    combinations = _combinations(values)
+    if trials is not None and trials > len(combinations):
+        raise UserError(f"there are only {len(combinations)} combinations: leave out trials to try all of them")
+    folders = [named(combination) for combination in combinations]
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
         raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
     notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
-    for combination in _combinations(values):
-        prepare(override(preset, combination), workers, lambda line: notes.setdefault(line))
+    spaces = {}
+    for combination in combinations:
+        space, _ = prepare(override(preset, combination), workers, lambda line: notes.setdefault(line))
+        spaces[named(combination)] = space.to_dict()
     for note in notes:
         say(note)
     need = max(workers, replicas, 1)
@@ -118,15 +127,18 @@ def run_trials(
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = RunDir(run_dir, create=True)
     with run.lock():
-        run.begin("trials", {"preset": preset, "values": values, "suggested": trials})
+        # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
+        common = preset.model_dump(mode="json", exclude={"space", "reference"})
+        run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": spaces})
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
     with RunDir(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
-        _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
-        found = _finished(run, values)
+        errors = _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
+        found = _tried(run, values, errors)
         # Here and not in the trials: what Tune has seen end it does not begin again.
         for trial in found if search else []:
-            search_spaces(trial.run, replicas, gpus, say)
+            if trial.error is None:
+                search_spaces(trial.run, replicas, gpus, say)
     return found
 
 
@@ -160,7 +172,8 @@ def _tune(
     resources: tuple[int, int, int],
     side_by_side: int,
     say: Callable[[str], None],
-) -> None:
+) -> dict[str, str]:
+    """Run the experiment to its end; why trials failed, by their names (see `named`)."""
     from ray import tune
     from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
@@ -200,12 +213,18 @@ def _tune(
                 callbacks=[TBXLoggerCallback(), JsonLoggerCallback()], progress_reporter=reporter,
             ),
         )  # fmt: skip
+    for module in ("execution.tune_controller", "tune"):  # tracebacks: a line is told below
+        logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
     with Teller(run, _combinations(values), say):
         results = tuner.fit()
+    errors = {}
     for i in range(len(results)):
         if (result := results[i]).error is not None:
             cause = getattr(result.error, "cause", None) or result.error
-            say(f"trial {result.config or ''} failed: {str(cause).strip().splitlines()[-1]}")
+            errors[named(result.config or {})] = str(cause).strip().splitlines()[-1]
+    for name, why in errors.items():
+        say(f"{name or 'the evolution'} failed: {why}")
+    return errors
 
 
 def _name(trial: Any) -> str:
@@ -261,14 +280,15 @@ def tried_folders(run: RunDir) -> list[tuple[dict[str, Any], str]]:
     return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []
 
 
-def _finished(run: RunDir, values: Mapping[str, Sequence[Any]]) -> list[Trial]:
-    found = []
+def _tried(run: RunDir, values: Mapping[str, Sequence[Any]], errors: Mapping[str, str]) -> list[Trial]:
+    ended, failed = [], []
     for combination in _combinations(values):
-        folder = trial_folder(run, combination)
-        there = RunDir(folder, create=True)
+        there = RunDir(trial_folder(run, combination), create=True)
         iterations = read_iterations(there)
         if iterations and iterations[-1].ended is not None:
-            found.append(Trial(combination, there, iterations))
-    if not found:
+            ended.append(Trial(combination, there, iterations))
+        elif (error := errors.get(named(combination))) is not None:
+            failed.append(Trial(combination, there, iterations, error))
+    if not ended:
         raise UserError(f"{run.name}: no trial has ended; its errors are above. The same command goes on")
-    return sorted(found, key=lambda each: each.best.quality.error)
+    return sorted(ended, key=lambda each: each.best.quality.error) + failed

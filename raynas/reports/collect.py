@@ -10,6 +10,7 @@ import numpy as np
 
 from raynas.results import RunDir
 from raynas.results.filesystem import without_secrets
+from raynas.results.networks import network_rows
 from raynas.results.phases import read_phases
 from raynas.results.scores import comparable_scores
 from raynas.space import Arch, Space
@@ -169,7 +170,9 @@ def collect(
 ) -> Content:
     """Read a run directory; see `raynas.reports.page.write_report`."""
     scores = [row for row in _scores(run) if row["status"] == "ok"]
-    networks, evaluations = _rows(run, "networks"), _rows(run, "evaluations")
+    networks = network_rows(run)
+    there = {row["weights"] for row in networks}
+    evaluations = [row for row in _rows(run, "evaluations") if not row["path"] or row["weights"] in there]
     winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
     labels: dict[str, str] = {}
     for arch, label in ((reference, "reference"), (winner, "winner")):
@@ -185,7 +188,7 @@ def collect(
         scores=scores,
         probes=_rows(run, "probes"),
         training=_rows(run, "training"),
-        evaluations=evaluations,
+        evaluations=_rows(run, "evaluations"),
         timings=_rows(run, "timings"),
         finished=_finished(networks, evaluations, labels, None if space is None else space.input_size),
         traces=traces,

@@ -19,6 +19,7 @@ from raynas.reports.ranking import ranking_section
 from raynas.reports.sharing import sharing_section
 from raynas.reports.trials import trials_lead, trials_section
 from raynas.results import RunDir
+from raynas.results.run_dir import EVOLUTION
 from raynas.statistics import mean_interval
 
 _TWO_PATHS = (
@@ -54,7 +55,7 @@ def write_report(
 
 def render(content: Content) -> str:
     """The page."""
-    evolved = bool(content.spaces or content.trials)  # what is scored and tested are the runs of its iterations
+    evolved = _is_evolution(content)  # what is scored and tested are the runs of its iterations
     return html.page(
         f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
         lead(content),
@@ -78,12 +79,18 @@ def render(content: Content) -> str:
     )
 
 
+def _is_evolution(content: Content) -> bool:
+    return any(work in content.settings for work in EVOLUTION)
+
+
 def lead(content: Content) -> str:
     """The result in one or two sentences."""
     if content.trials:
         return trials_lead(content.trials)
     if content.spaces:
         return evolution_lead(content.spaces)
+    if _is_evolution(content):
+        return "The evolution of the space has not finished an iteration yet. The command that began it goes on."
     # At the run's image size, which the budget is for.
     tested = {(found.label, found.how): found for found in content.finished if found.tested and found.size is None}
     ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]

@@ -229,7 +229,12 @@ class RunDir:
         with lock.lock(self.filesystem, self.root, self.name):
             yield self
 
-    def begin(self, what: str, settings: Mapping[str, Any] | pydantic.BaseModel) -> bool:
+    def begin(
+        self,
+        what: str,
+        settings: Mapping[str, Any] | pydantic.BaseModel,
+        otherwise: str = "give the same, or another run directory",
+    ) -> bool:
         """Record the resolved settings of a piece of work in `<what>.yaml`, or check them where it began before.
 
         Software versions, host and time are added to the file's list of starts each time.
@@ -237,6 +242,7 @@ class RunDir:
         Args:
             what: the work: `train`, `search`, ...; a slash makes folders.
             settings: everything that its result depends on, as plain values or a pydantic model.
+            otherwise: what is to be done where it began with others.
 
         Returns:
             Whether it began before, with equal settings: then what it has done is to be resumed.
@@ -262,9 +268,7 @@ class RunDir:
         before = self.read_yaml(name, "settings", "starts")
         difference = _first_difference(before["settings"], now, "")
         if difference is not None:
-            raise RunDirError(
-                f"{self.name}: {what} began with other settings: {difference}. Give the same, or another run directory"
-            )
+            raise RunDirError(f"{self.name}: {what} began with other settings: {difference}; {otherwise}")
         self.write_yaml(name, {"settings": now, "starts": [*before["starts"], start]})
         return True
 

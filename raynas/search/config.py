@@ -70,7 +70,7 @@ class SearchConfig(Config):
         objectives: what to make large or small, by name: a field of the score (`accuracy`, `top5`, `loss`), or `macs`,
             `params`, `paper_macs`, `latency`, `throughput`, which the search computes itself.
         constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`, `latency` (milliseconds of a batch)
-            and `throughput` (images in a second); null leaves a side open.
+            and `throughput` (images in a second); null leaves a side open, or takes the whole limit away.
         latency: on what latency and throughput are measured; given where the search goes by one of them.
         evaluations: the budget, in archs scored; None for the search's own default.
         generations: the budget, in generations after the first population (not for `random`). With both budgets the
@@ -89,6 +89,13 @@ class SearchConfig(Config):
     options: dict[str, Any] = Field(default_factory=dict)
     seed: int = Field(0, ge=0)
     batch: int = Field(50, ge=1)
+
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _no_limits(cls, constraints: Any) -> Any:
+        if not isinstance(constraints, Mapping):
+            return constraints
+        return {name: bounds for name, bounds in constraints.items() if bounds is not None}
 
     @field_validator("constraints")
     @classmethod

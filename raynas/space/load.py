@@ -52,19 +52,20 @@ def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
         with contextlib.suppress(OSError):  # a name that no file can have
             if path.is_file():
                 return path
-    if inside := _in_run_dir(Path(name), kind):
-        raise ConfigError(f"{shown(str(name))} is a run directory: give a {kind} of it, such as {inside}")
+    if name and (inside := _in_folder(Path(name), kind)):
+        raise ConfigError(f"{shown(str(name))} is a folder: give the file of a {kind} in it, such as {inside}")
     shipped = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
     shipped = [file for file in shipped if ("preset" in file) == (kind == "preset")]
     said = nearest(str(name), shipped, hint)
     raise ConfigError(f"no {kind} {shown(str(name))}: not a file, and not shipped{said}")
 
 
-def _in_run_dir(folder: Path, kind: str) -> Path | None:
-    """What a user who names a run directory may mean; None where there is no such file."""
-    patterns = ("preset.yaml",) if kind == "preset" else ("space.yaml", "spaces/best.yaml", "spaces/0.yaml")
+def _in_folder(folder: Path, kind: str) -> Path | None:
+    """What a user who names a folder, such as a run directory, may mean; None where there is no such file."""
+    spaces = ("space.yaml", "spaces/best.yaml", "spaces/0.yaml", "arch.yaml", "trials/*/spaces/0.yaml", "*.yaml")
+    patterns = ("preset.yaml", "*.yaml") if kind == "preset" else spaces
     with contextlib.suppress(OSError, ValueError):  # a name that no folder can have
-        return next((folder / pattern for pattern in patterns if (folder / pattern).is_file()), None)
+        return next((file for pattern in patterns for file in sorted(folder.glob(pattern))), None)
     return None
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from raynas.data import Data
-from raynas.errors import RunDirError
 from raynas.space import Space
 from raynas.training.context import Event, LocalContext
 from raynas.training.loop import train_loop
@@ -102,7 +101,4 @@ def _check_settings(folder: Path, space: Space, data: Data, recipe: Recipe, plan
         "recipe": recipe.model_dump(exclude={"checkpoints"}),
         **teacher_settings(recipe, data),
     }
-    try:
-        RunDir(folder, create=True).begin("training", settings)
-    except RunDirError as error:
-        raise RunDirError(str(error).replace("another run directory", "another folder")) from None
+    RunDir(folder, create=True).begin("training", settings, "give the same, or another folder")

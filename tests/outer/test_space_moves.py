@@ -125,6 +125,9 @@ def test_choices_that_fall_to_zero_are_removed_with_a_message() -> None:
     move = moves_of(vit(depth=[1, 2, 3]), {1: [0.3], 2: [0.304], 3: [0.308]}, "depth", steps={"depth": 1})
     assert move["depth"].after == (1, 2)
     assert move["depth"].notes == ("0 removed: not above 0",)
+    move = moves_of(vit(depth=[0, 1, 2]), {0: [0.3], 1: [0.304], 2: [0.308]}, "depth", steps={"depth": 1})
+    assert move["depth"].after == (0, 1)  # a depth of 0 that was there already may stay
+    assert move["depth"].notes == ("-1 removed: not above 0",)
 
 
 def test_how_sure_a_move_is() -> None:

@@ -280,6 +280,12 @@ def test_page_is_self_contained_and_readable_without_seeing_it(after: tuple[Page
     assert "s3://bucket/images" in found.text and "secret" not in found.text
 
 
+def test_an_evolution_without_a_space_is_said_to_be_one(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    run.begin("trials", {"values": {}})
+    assert "The evolution of the space has not finished an iteration yet." in page(run, []).text
+
+
 @pytest.mark.parametrize("fill", [lambda run: None, lambda run: run.write_yaml("space.yaml", SPACE.to_dict())])
 def test_empty_run_has_a_report(tmp_path: Path, fill: Callable[[RunDir], None]) -> None:
     run = RunDir(tmp_path / "run", create=True)

@@ -76,7 +76,9 @@ def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
     run = RunDir(tmp_path, create=True)
     assert run.begin("train", _Settings()) is False
     assert run.begin("train", {"epochs": 3, "sizes": (8, 8), "nested": {"rate": 0.1}}) is True
-    with pytest.raises(RunDirError, match=r"train began with other settings: nested\.rate was 0\.1, is 0\.2\."):
+    with pytest.raises(
+        RunDirError, match=r"train began with other settings: nested\.rate was 0\.1, is 0\.2; give the same"
+    ):
         run.begin("train", _Settings(nested=_Rate(rate=0.2)))
     with pytest.raises(RunDirError, match=r"extra is 1, was not given"):
         run.begin("train", {**_Settings().model_dump(), "extra": 1})

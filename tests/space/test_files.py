@@ -105,11 +105,13 @@ def test_a_name_that_is_not_shipped() -> None:
         load_space("autoformer/published/small")
 
 
-def test_who_names_a_run_directory_is_told_what_to_name(tmp_path: Path) -> None:
+def test_who_names_a_folder_is_told_what_to_name(tmp_path: Path) -> None:
     (tmp_path / "spaces").mkdir()
     for inside in ("spaces/0.yaml", "space.yaml"):
         write(tmp_path / inside, SPACE)
-        with pytest.raises(ConfigError, match=f"is a run directory: give a space of it, such as {tmp_path / inside}$"):
+        with pytest.raises(
+            ConfigError, match=f"is a folder: give the file of a space in it, such as {tmp_path / inside}$"
+        ):
             load_space(tmp_path)
 
 
