@@ -22,15 +22,7 @@ from raynas.data import DataConfig, load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import (
-    ARCH_FILE,
-    WEIGHTS_FILE,
-    Network,
-    describe,
-    input_size,
-    load_weights,
-    write_arch,
-)
+from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
 from raynas.parent import Parent
 from raynas.phases import phase
 from raynas.results import RunDir
