@@ -51,7 +51,7 @@ def searched_spaces(run: RunDir) -> list[Row]:
 
 
 def trial_findings(run: RunDir) -> Sequence[Tried]:
-    """What each trial of an experiment has measured so far; nothing where the run is no experiment of several."""
+    """What each trial that has begun has measured so far; nothing where the run is no experiment of several."""
     found = []
     for values, folder in tried_folders(run):
         try:
@@ -59,7 +59,6 @@ def trial_findings(run: RunDir) -> Sequence[Tried]:
         except RunDirError:  # not suggested, or not begun
             continue
         spaces, scores = (trial.store.read(table).to_pylist() for table in ("spaces", "space_scores"))
-        if spaces:
-            words = ", ".join(f"{key.removeprefix('space_evolution.')}={value}" for key, value in values.items())
-            found.append(Tried(words, f"trials/{named(values)}", spaces, scores, searched_spaces(trial)))
+        words = ", ".join(f"{key.removeprefix('space_evolution.')}={value}" for key, value in values.items())
+        found.append(Tried(words, f"trials/{named(values)}", spaces, scores, searched_spaces(trial)))
     return found

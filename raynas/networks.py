@@ -184,7 +184,7 @@ def trained_networks(run: RunDir) -> list[Network]:
     return [
         Network(read_arch(run, f"{row['path']}/{ARCH_FILE}"), row["how"], row["seed"], row["path"])
         for row in network_rows(run)
-        if row["path"] and run.exists(f"{row['path']}/{ARCH_FILE}")
+        if row["path"]
     ]
 
 

@@ -127,7 +127,9 @@ def evolve_space(options: argparse.Namespace) -> None:
         print(f"{trial.best.quality.error:>16.2%}  {space:<40} {tried or '-'}")
     folder = f"{found[0].run.name}/iterations/{found[0].best.index}"
     if failed := [named(trial.values) for trial in found if trial.error is not None]:
-        raise UserError(f"{len(failed)} trial(s) failed, as said above: {'; '.join(failed)}. The same command goes on")
+        raise UserError(
+            f"{len(failed)} trial(s) failed, {'; '.join(failed)}: mend what is said above, and the same command goes on"
+        )
     print(f"Next: raynas {'retrain' if options.search else 'search'} {shlex.quote(folder)}")
 
 

@@ -52,7 +52,8 @@ def _axis(move: Move, config: SpaceEvolutionConfig) -> Iterator[str]:
 def _measured(quality: Quality) -> str:
     if not quality.archs:
         return "none scored"
-    return f"{quality.error:.2%} ± {quality.standard_error:.2%} ({quality.archs:,})"
+    sure = "" if math.isnan(quality.standard_error) else f" ± {quality.standard_error:.2%}"
+    return f"{quality.error:.2%}{sure} ({quality.archs:,})"
 
 
 def _rule(move: Move, config: SpaceEvolutionConfig) -> str:

@@ -181,4 +181,7 @@ def _bounded(space: Space, moves: list[Move], name: str, limits: Limits) -> list
         return limits.broken(with_choices(space, _choices(made), name))
 
     settled, waiting = _settle(moves, problem)
-    return [*settled, *(move.stays(f"not made: with the surer moves, {problem([*settled, move])}") for move in waiting)]
+    return [
+        *settled,
+        *(move.stays(f"not made: with the moves that are, {problem([*settled, move])}") for move in waiting),
+    ]

@@ -172,7 +172,11 @@ def collect(
     scores = [row for row in _scores(run) if row["status"] == "ok"]
     networks = network_rows(run)
     there = {row["weights"] for row in networks}
-    evaluations = [row for row in _rows(run, "evaluations") if not row["path"] or row["weights"] in there]
+    readings = _rows(run, "evaluations")
+    evaluations = [row for row in readings if not row["path"] or row["weights"] in there]
+    for row in readings:
+        if row not in evaluations:
+            row["path"] += " (that network was deleted)"
     winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
     labels: dict[str, str] = {}
     for arch, label in ((reference, "reference"), (winner, "winner")):
@@ -188,7 +192,7 @@ def collect(
         scores=scores,
         probes=_rows(run, "probes"),
         training=_rows(run, "training"),
-        evaluations=_rows(run, "evaluations"),
+        evaluations=readings,
         timings=_rows(run, "timings"),
         finished=_finished(networks, evaluations, labels, None if space is None else space.input_size),
         traces=traces,

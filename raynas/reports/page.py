@@ -85,7 +85,7 @@ def _is_evolution(content: Content) -> bool:
 
 def lead(content: Content) -> str:
     """The result in one or two sentences."""
-    if content.trials:
+    if any(trial.spaces for trial in content.trials):
         return trials_lead(content.trials)
     if content.spaces:
         return evolution_lead(content.spaces)

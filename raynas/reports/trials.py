@@ -19,10 +19,11 @@ from raynas.space.counting import shown_count
 
 
 def trials_section(trials: Sequence[Tried]) -> str:
-    """The section on the trials of an experiment, the best first; empty where there are none."""
+    """The section on the trials of an experiment, the best first; empty where none has finished an iteration."""
+    without = [trial.values for trial in trials if not trial.spaces]
+    trials = sorted((trial for trial in trials if trial.spaces), key=lambda trial: _best(trial)["error"])
     if not trials:
         return ""
-    trials = sorted(trials, key=lambda trial: _best(trial)["error"])
     searched = any(trial.searched for trial in trials)
     header = ["trial", "spaces", "first E-T error", "lowest E-T error", "±", "its top tier", "at iteration"]
     header += ["each iteration took", "last space", "archs in it", "ended"]
@@ -39,6 +40,7 @@ def trials_section(trials: Sequence[Tried]) -> str:
             "differ by their seed alone. Each trial is a run directory with a report of its own."
         ),
         html.table("trials", header, rows),
+        html.paragraph(f"Without a finished iteration: {'; '.join(without)}.") if without else "",
         budgets_differ([row for trial in trials for row in trial.searched]),
         html.figure(
             figures.svg(errors_by_iteration(curves), "trials-errors"),
@@ -55,6 +57,7 @@ def trials_section(trials: Sequence[Tried]) -> str:
 
 def trials_lead(trials: Sequence[Tried]) -> str:
     """The result in a sentence."""
+    trials = [trial for trial in trials if trial.spaces]
     best = min(trials, key=lambda trial: _best(trial)["error"])
     row = _best(best)
     return (

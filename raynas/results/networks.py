@@ -8,6 +8,6 @@ from raynas.results.run_dir import RunDir
 
 
 def network_rows(run: RunDir) -> list[dict[str, Any]]:
-    """The rows of table `networks`: of a network whose folder was deleted, and that was trained again, the newest."""
-    rows = run.store.read("networks").to_pylist()
-    return list({row["path"] or row["weights"]: row for row in rows}.values())
+    """The rows of table `networks`, without those of networks that were deleted, and perhaps trained again."""
+    newest = {row["path"] or row["weights"]: row for row in run.store.read("networks").to_pylist()}
+    return [row for row in newest.values() if not row["path"] or run.exists(f"{row['path']}/arch.yaml")]

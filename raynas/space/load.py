@@ -53,7 +53,7 @@ def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
             if path.is_file():
                 return path
     if name and (inside := _in_folder(Path(name), kind)):
-        raise ConfigError(f"{shown(str(name))} is a folder: give the file of a {kind} in it, such as {inside}")
+        raise ConfigError(f"{shown(str(name))} is a folder: give a file in it, such as {inside}")
     shipped = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
     shipped = [file for file in shipped if ("preset" in file) == (kind == "preset")]
     said = nearest(str(name), shipped, hint)

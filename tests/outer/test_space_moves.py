@@ -281,7 +281,7 @@ def test_the_least_sure_move_is_taken_back_where_the_space_grows_too_large() -> 
     after, made = next_space(space, unsure, "after", Limits(50))
     assert after["depth"].choices == (1, 2) and after["blocks.0.heads"].choices == (2, 3)
     (depth,) = (move for move in made if move.axis == "depth")
-    assert depth.notes == ("not made: with the surer moves, the space would hold 80 archs, more than 50",)
+    assert depth.notes == ("not made: with the moves that are, the space would hold 80 archs, more than 50",)
 
 
 def test_moves_out_of_the_budget_are_not_made_but_what_saves_makes_room() -> None:
@@ -298,7 +298,7 @@ def test_moves_out_of_the_budget_are_not_made_but_what_saves_makes_room() -> Non
     after, made = next_space(space, dear, "after", Limits(constraints={"macs": (None, least(64, 1.0))}))
     assert after["width"].choices == (64, 72) and after["blocks.0.mlp_ratio"].choices == (1.0, 2.0)
     (note,) = (note for move in made for note in move.notes)
-    assert note.startswith("not made: with the surer moves, no arch would have macs in [.., ")
+    assert note.startswith("not made: with the moves that are, no arch would have macs in [.., ")
     saving = to(space, width=(64, 72), mlp_ratio=(0.5, 4.0))
     after, made = next_space(space, saving, "after", Limits(constraints={"macs": (None, least(64, 0.5))}))
     assert after["width"].choices == (64, 72) and after["blocks.0.mlp_ratio"].choices == (0.5, 4.0)

@@ -21,6 +21,7 @@ from raynas.outer.trials import Trial, run_trials
 from raynas.outer.watch import whereabouts
 from raynas.preset import Preset, override
 from raynas.reports import write_report
+from raynas.reports.collect import Tried
 from raynas.reports.evolution import budgets_differ
 from raynas.results import RunDir
 from raynas.space import load_space
@@ -103,14 +104,16 @@ def check_searches_and_report(run: RunDir, trials: list[Trial]) -> None:
     trial = RunDir(trials[0].run.uri)
     write_report(trial, traces(trial), searched_spaces(trial))
     assert searched[0.2][0]["arch"] in trial.read_bytes("report.html").decode()
-    write_report(run, traces(run), searched_spaces(run), trial_findings(run))
+    other = Tried("tau=9.0", "trials/tau=9.0", [], [])
+    write_report(run, traces(run), searched_spaces(run), [*trial_findings(run), other])
     page, error = run.read_bytes("report.html").decode(), trials[0].best.quality.error
     for tau in (0.2, 50.0):
         assert f"<td>tau={tau}</td>" in page and f"trials/tau={tau}/spaces/0.yaml" in page
     assert page.count(f">{error:.2%}</td>") == 4  # the first and the lowest of both
     assert "The space evolved in 2 trial(s)" in page and "do not compare" not in page
-    other = {**searched[0.2][0], "evaluations": 99}
-    assert "do not compare" in budgets_differ([*searched[0.2], other])
+    assert "Without a finished iteration: tau=9.0." in page
+    longer = {**searched[0.2][0], "evaluations": 99}
+    assert "do not compare" in budgets_differ([*searched[0.2], longer])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raynas.networks import write_arch
 from raynas.reports import figures, write_report
 from raynas.reports.collect import Trace, collect, pareto
 from raynas.results import RunDir
+from raynas.results.networks import network_rows
 from raynas.space import load_space, save_arch
 
 SPACE = load_space("digits/vit")
@@ -128,6 +131,7 @@ def finish(run: RunDir, scored: Scored) -> Any:
     for arch, cost, how, seed, accuracy in networks:
         about = {**described(arch, cost, 7), "how": how, "weights": f"{arch.id}{seed}", **provenance(seed)}
         path = f"networks/{arch.id}-{how}-{seed}"
+        write_arch(run, f"{path}/arch.yaml", arch)
         run.store.append("networks", [{**about, "path": path, "trained_on": "train", "accuracy": accuracy - 0.01}])
         reading = run.store.read("evaluations").num_rows + 1
         run.store.append("evaluations", [{**about, **tested, "path": path, "accuracy": accuracy, "reading": reading}])
@@ -163,6 +167,8 @@ def test_networks_of_a_ranking_share_a_mark(tmp_path: Path, scored: Scored) -> N
     about = {"weights": "w", "trained_on": "train", "accuracy": 0.5, **provenance()}
     score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
     run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
+    for way in ("scratch", "finetuned"):
+        write_arch(run, f"{way}/arch.yaml", scored[0][0])
     for arch, macs, _ in scored[:5]:
         rows = [{**described(arch, macs, 7), "how": how, "path": how, **about} for how in ("scratch", "finetuned")]
         run.store.append("networks", rows)
@@ -180,6 +186,17 @@ def test_summary_has_means_and_intervals(after: tuple[Page, Any]) -> None:
     assert retrained["search split"] == "94.00%"
     assert inherited["test top-1 (mean)"] == "90.00%"
     assert reference["95 % interval, ±"] == "-"
+
+
+def test_a_deleted_network_is_no_result_any_more(tmp_path: Path, scored: Scored) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    finish(run, scored)
+    (deleted,) = (row["path"] for row in network_rows(run) if row["path"].endswith("-scratch-2"))
+    shutil.rmtree(Path(run.uri) / deleted)
+    found = page(run, [])
+    (row,) = [row for row in found.rows("summary") if row["network"] == "winner, retrained from scratch"]
+    assert row["seeds"] == "2"
+    assert found.text.count(f"{deleted} (that network was deleted)") == 1
 
 
 def test_readings_of_the_test_split_are_counted(before: Page, after: tuple[Page, Any]) -> None:

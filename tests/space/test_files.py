@@ -109,9 +109,7 @@ def test_who_names_a_folder_is_told_what_to_name(tmp_path: Path) -> None:
     (tmp_path / "spaces").mkdir()
     for inside in ("spaces/0.yaml", "space.yaml"):
         write(tmp_path / inside, SPACE)
-        with pytest.raises(
-            ConfigError, match=f"is a folder: give the file of a space in it, such as {tmp_path / inside}$"
-        ):
+        with pytest.raises(ConfigError, match=f"is a folder: give a file in it, such as {tmp_path / inside}$"):
             load_space(tmp_path)
 
 
