@@ -190,6 +190,8 @@ def retrain(options: argparse.Namespace) -> None:
     name = shlex.quote(options.run)
     if finetune is not None and start != "trained" and not options.size:
         same = "".join(f" --arch {shlex.quote(arch)}" for arch in options.arch or [])
+        same += f" --seeds {options.seeds}" if options.seeds else ""
+        same += f" --on {options.on}" if options.on else ""
         print(f"The preset then fine-tunes at another image size: raynas retrain {name} --from trained{same}")
     print(f"Next: raynas evaluate {name}")
 

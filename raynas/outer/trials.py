@@ -114,10 +114,11 @@ def run_trials(
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
         raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
     notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
-    spaces = {}
+    spaces: list[dict[str, Any]] = []  # all that are different
     for combination in combinations:
         space, _ = prepare(override(preset, combination), workers, lambda line: notes.setdefault(line))
-        spaces[named(combination)] = space.to_dict()
+        if (definition := space.to_dict()) not in spaces:
+            spaces.append(definition)
     for note in notes:
         say(note)
     need = max(workers, replicas, 1)
@@ -129,7 +130,8 @@ def run_trials(
     with run.lock():
         # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
         common = preset.model_dump(mode="json", exclude={"space", "reference"})
-        run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": spaces})
+        numbered = {str(number): definition for number, definition in enumerate(spaces)}
+        run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered})
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
     with RunDir(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)

@@ -43,7 +43,7 @@ def whereabouts(run: RunDir, index: int) -> str | None:
     except RunDirError:
         return None
     at = f"{scored:,} of {archs:,} subnets scored" if scored else f"epoch {epoch} of {epochs}"
-    return f"  iteration {index}: {at}"
+    return f"iteration {index}: {at}"
 
 
 class Teller:
@@ -85,7 +85,7 @@ class Teller:
             except RunDirError:  # it has not begun
                 continue
             if where is not None and where != self._where.get(folder):
-                self._say(f"{name}: {where.strip()}" if name else where)
+                self._say(f"{name}: {where}" if name else f"  {where}")
             self._where[folder] = where
 
     def _tell(self) -> None:

@@ -172,10 +172,11 @@ def collect(
     scores = [row for row in _scores(run) if row["status"] == "ok"]
     networks = network_rows(run)
     there = {row["weights"] for row in networks}
-    readings = _rows(run, "evaluations")
-    evaluations = [row for row in readings if not row["path"] or row["weights"] in there]
+    readings, evaluations = _rows(run, "evaluations"), []
     for row in readings:
-        if row not in evaluations:
+        if not row["path"] or row["weights"] in there:
+            evaluations.append(row)
+        else:
             row["path"] += " (that network was deleted)"
     winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
     labels: dict[str, str] = {}

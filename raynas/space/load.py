@@ -62,10 +62,10 @@ def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
 
 def _in_folder(folder: Path, kind: str) -> Path | None:
     """What a user who names a folder, such as a run directory, may mean; None where there is no such file."""
-    spaces = ("space.yaml", "spaces/best.yaml", "spaces/0.yaml", "arch.yaml", "trials/*/spaces/0.yaml", "*.yaml")
-    patterns = ("preset.yaml", "*.yaml") if kind == "preset" else spaces
+    spaces = ("space.yaml", "spaces/best.yaml", "spaces/0.yaml", "arch.yaml", "trials/*/spaces/0.yaml")
+    first = {"preset": ("preset.yaml",), "arch": ("arch.yaml", "best/arch.yaml")}.get(kind, spaces)
     with contextlib.suppress(OSError, ValueError):  # a name that no folder can have
-        return next((file for pattern in patterns for file in sorted(folder.glob(pattern))), None)
+        return next((file for pattern in (*first, "*.yaml") for file in sorted(folder.glob(pattern))), None)
     return None
 
 

@@ -54,7 +54,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     assert (ended.values, ended.error) == ({"space_evolution.tau": 0.2}, None)
     assert failed.values == {"space_evolution.tau": 50.0} and failed.error is not None
     assert f"tau=50.0 failed: {failed.error}" in lines and "supernet.safetensors" in failed.error
-    assert whereabouts(ended.run, 0) == "  iteration 0: 12 of 12 subnets scored"
+    assert whereabouts(ended.run, 0) == "iteration 0: 12 of 12 subnets scored"
     assert whereabouts(ended.run, 1) is None
     weights_file.write_bytes((trained / weights_file.name).read_bytes())
     found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, say=lines.append)

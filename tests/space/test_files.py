@@ -111,6 +111,10 @@ def test_who_names_a_folder_is_told_what_to_name(tmp_path: Path) -> None:
         write(tmp_path / inside, SPACE)
         with pytest.raises(ConfigError, match=f"is a folder: give a file in it, such as {tmp_path / inside}$"):
             load_space(tmp_path)
+    (tmp_path / "best").mkdir()
+    write(tmp_path / "best/arch.yaml", {"space": SPACE, "arch": ARCH})
+    with pytest.raises(ConfigError, match=f"such as {tmp_path}/best/arch.yaml$"):
+        load_arch(tmp_path)
 
 
 def test_names_do_not_depend_on_where_one_stands(monkeypatch: pytest.MonkeyPatch) -> None:
