@@ -248,8 +248,8 @@ def test_no_legend_lies_on_a_curve() -> None:
         figures.epoch_curves(curves, "accuracy"),
         figures.search_progress({name: accuracy for name, (_, accuracy) in curves.items()}),
         figures.regret(many),
-        figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4)),
-        figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4), marks),
+        figures.accuracy_against_cost(curves, (np.arange(2), np.arange(2)), "macs", [4]),
+        figures.accuracy_against_cost(curves, (np.arange(2), np.arange(2)), "macs", [4], marks),
     ):
         figure.draw_without_rendering()
         (legend,), (axes,) = figure.legends, figure.axes
