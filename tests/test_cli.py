@@ -231,6 +231,16 @@ def test_bench_times_subnets_alone_and_once(run: RunDir, capsys: pytest.CaptureF
     assert row["device"] in shown[0] and f"{row['ms']:.3f}" in shown[2] and row["batch_size"] == 3
 
 
+def test_bench_times_the_ends_of_a_space(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "latency", "digits/vit", "digits/deit", "--seconds", "0.01"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.partition("  ")[0] for line in lines] == ["digits/vit, smallest", "digits/vit, largest", "digits/deit"]
+    assert "371,200" in lines[0] and "3,671,296" in lines[1]
+    run.write_yaml("space.yaml", load_space("digits/vit").with_input(size=16).to_dict())
+    assert main(["bench", "latency", "digits/vit", "--seconds", "0.01", "--run", run.uri]) == 0
+    assert "2,017,792" in capsys.readouterr().out.splitlines()[-2]  # for the run's images
+
+
 def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", run.uri]) == 0
     path = Path(capsys.readouterr().out.strip())

@@ -245,11 +245,10 @@ def _finished(
         first = (group["rows"] or group["tested"])[0]
         label = labels.get(network) or labels.get(first["arch"]) or str(first["arch"])
         found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], size, **group))
-    order = ["winner", "reference"]
-    ways = list(HOW)
+    first = {name: place for place, name in enumerate(("winner", "reference", *HOW))}
     return sorted(
         found,
-        key=lambda f: (order.index(f.label) if f.label in order else 2, f.label, ways.index(f.how), f.size or (0, 0)),
+        key=lambda f: (first.get(f.label, len(first)), f.label, first.get(f.how, len(first)), f.how, f.size or (0, 0)),
     )
 
 

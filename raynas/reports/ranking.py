@@ -32,7 +32,7 @@ def ranking_section(rows: Sequence[Row]) -> Section | None:
     within: list[tuple[float, float, figures.Estimates]] = []
     numbers, words = [], []
     for (x, y, bucket, low, high), found in groups.items():
-        pair = f"{NAMES[y]} by {NAMES[x]}"
+        pair = f"{NAMES.get(y, y)} by {NAMES.get(x, x)}"
         measured = {name: row for name, row in found.items() if row["value"] is not None}
         estimates = {STATISTICS[name]: (row["value"], row["lower"], row["upper"]) for name, row in measured.items()}
         if bucket is None:

@@ -14,8 +14,9 @@ from raynas.reports.quantities import QUANTITIES, amount, bounds_text
 from raynas.reports.scores import TWO_PATHS, Cost, costs_of, has_two_paths
 from raynas.statistics import FEW
 
-_FEW = (
-    f"An interval over two seeds says little: it is {FEW[2]:.1f} standard errors wide to either side, where that over "
+_FEW = "An interval over two seeds says little"
+_WHY_FEW = (
+    f"{_FEW}: it is {FEW[2]:.1f} standard errors wide to either side, where that over "
     f"three is {FEW[3]:.1f}. More seeds: raynas retrain --seeds."
 )
 
@@ -38,7 +39,7 @@ def result_lead(content: Content) -> str:
     if reference is not None:
         text += f" The hand-designed reference at {amount('macs', reference.macs)} reaches {_accuracy(reference)}"
         text += f" ({_seeds(reference)})." if _seeds(reference) else "."
-    return text + (f" {_FEW}" if any(found and len(found.tested) == 2 for found in (best, reference)) else "")
+    return text + (f" {_FEW}." if any(found and len(found.tested) == 2 for found in (best, reference)) else "")
 
 
 def _size(content: Content, winner: Finished) -> str:
@@ -105,14 +106,15 @@ def _picture(tested: Sequence[tuple[str, float, float | None]]) -> Picture:
             "finished",
             f"Dot plot of top-1 accuracy on the test split. {'; '.join(lines)}.",
         ),
-        "Top-1 accuracy on the test split. Bars are 95 % t-intervals over seeds; a network with one seed has none.",
+        "Top-1 accuracy on the test split. Bars are 95 % t-intervals over seeds: one seed has none, and that of "
+        "two says little.",
     )
 
 
 def _notes(content: Content, others: list[Cost]) -> list[Note]:
     notes = []
     if any(len(found.tested) == 2 for found in content.finished):
-        notes.append(Note(_FEW))
+        notes.append(Note(_WHY_FEW))
     for cost in others:
         if QUANTITIES[cost.name].measured:
             text = f"The {QUANTITIES[cost.name].title} is that on {cost.timed_on}: measured, or else predicted."

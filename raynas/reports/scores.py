@@ -160,14 +160,16 @@ def _caption(content: Content, cost: Cost, rows: Sequence[dict[str, Any]], score
 def _on_search_split(content: Content, cost: Cost) -> list[figures.Mark]:
     """The retrained networks that were measured on the search split, too: those that were not trained on it.
 
-    A ranking may have trained dozens, which go by one name for each way of training.
+    A ranking may have trained dozens, which go by one name for each way of training. An interval over two seeds would
+    flatten all else that is drawn, and says little.
     """
     marks = []
     for found in content.finished:
         measured, value = [row["accuracy"] for row in found.rows if row["accuracy"] is not None], cost.of(found)
         if measured and value is not None:
             label = found.name if found.label in ("winner", "reference") else f"others, {HOW.get(found.how, found.how)}"
-            marks.append(figures.Mark(label, value, *mean_interval(measured)))
+            mean, interval = mean_interval(measured)
+            marks.append(figures.Mark(label, value, mean, interval if len(measured) > 2 else None))
     return marks
 
 

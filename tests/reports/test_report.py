@@ -188,6 +188,28 @@ def test_summary_has_means_and_intervals(after: tuple[Page, Any]) -> None:
     assert reference["95 % interval, ±"] == "-"
 
 
+def test_two_seeds_are_said_to_say_little(after: tuple[Page, Any], tmp_path: Path, scored: Scored) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    finish(run, scored)
+    shutil.rmtree(next(Path(run.uri).glob("networks/*-scratch-2")))
+    found = page(run, [])
+    (row,) = [row for row in found.rows("summary") if row["network"] == "winner, retrained from scratch"]
+    assert row["95 % interval, ±"] == "6.35%"  # 12.706 x 0.7071 % / sqrt(2), t of one degree of freedom
+    assert "94.50% ± 6.35% on the test split (retrained from scratch, mean of 2 seeds)." in found.text
+    assert found.text.count("An interval over two seeds says little") == 2  # in the headline and below the table
+    assert "12.7 standard errors wide to either side, where that over three is 4.3" in found.text
+    assert "says little" not in after[0].text
+
+
+def test_every_search_is_drawn() -> None:
+    names = [f"_{place}" for place in range(9)]
+    points = (np.arange(2), np.arange(2) / 2)
+    scatter = figures.accuracy_against_cost(dict.fromkeys(names, points), points)
+    progress = figures.search_progress({name: points[1] for name in names})
+    for figure in (scatter, progress):
+        assert [text.get_text().strip() for text in figure.legends[0].get_texts()][:9] == names
+
+
 def test_a_deleted_network_is_no_result_any_more(tmp_path: Path, scored: Scored) -> None:
     run = RunDir(tmp_path / "run", create=True)
     finish(run, scored)
