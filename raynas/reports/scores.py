@@ -153,7 +153,7 @@ def _caption(content: Content, cost: Cost, rows: Sequence[dict[str, Any]], score
             " What the searches would choose was timed, and stands where it was measured, too; that keeps the limit."
         )
     if len(rows) < scored:
-        text += f" {scored - len(rows):,} more were scored by or for others, and have no such number."
+        text += f" {scored - len(rows):,} more were scored by or for others, and have no such value."
     return text + (f" {TWO_PATHS}" if has_two_paths(content) else "")
 
 
