@@ -14,17 +14,21 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
+from raynas.config import MOST_SEEDS
 from raynas.errors import UserError
 from raynas.options import (
     Parser,
     add_arch,
     add_data,
     add_procedure,
+    add_replicas,
     add_run,
     add_set,
     add_verb,
+    add_workers,
     name_of_search,
     positive,
+    whole,
 )
 from raynas.verbs import (
     cost,
@@ -127,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
 
     this = add_verb(verbs, "demo", demo, "everything once on a small dataset, in a few minutes on two CPUs")
     this.add_argument("--run", default="runs/demo", metavar="DIR", help="run directory (default: %(default)s)")
+    add_workers(this, default=2)
+    add_replicas(this)
 
     this = add_verb(
         verbs,
@@ -136,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu",
     )
     add_procedure(this)
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
 
     this = add_verb(verbs, "train", train, "train a supernet", "raynas train digits --run runs/a --set recipe.epochs=3")
@@ -151,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4",
     )
     add_run(this)
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
     this.add_argument("--name", default="search", type=name_of_search, help="of this search, where a run has several")
     this.add_argument("--random", action="store_true", help="random search at the same budget beside it")
@@ -176,10 +182,10 @@ def _parser() -> argparse.ArgumentParser:
         "--train", type=positive, default=0, metavar="N", help="train N of the subnets alone as the truth"
     )
     this.add_argument("--finetune", type=positive, metavar="EPOCHS", help="and fine-tune the same for so many epochs")
-    this.add_argument("--seeds", type=positive, metavar="N", help="trainings of each (default: 1)")
+    this.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="trainings of each (default: 1)")
     text = "trainings at a time; 1: without Ray (default: all CPUs; with --replicas 0: 1)"
     this.add_argument("--parallel", type=positive, metavar="N", help=text)
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
     add_set(this)
 
@@ -203,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "then carry out the preset's search in every space, for the best subnet of each at the same budget"
     this.add_argument("--search", action="store_true", help=text)
     this.add_argument("--workers", type=positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: in the trial")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
     add_set(this)
 
@@ -226,7 +232,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "height and width of the images (default: the run's; --from trained: as the preset says)"
     this.add_argument("--size", type=positive, metavar="PIXELS", help=text)
     this.add_argument("--on", choices=["train", "train+search"], help="images to train on; default: as the preset says")
-    this.add_argument("--seeds", type=positive, metavar="N", help="train N times, with seeds 0 to N - 1")
+    this.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="train N times, with seeds 0 to N - 1")
     this.add_argument("--parallel", type=positive, metavar="N", help="at a time; 1: without Ray (default: all CPUs)")
     add_set(this)
 

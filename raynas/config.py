@@ -22,6 +22,9 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 """A seed that the tables can hold."""
 
+MOST_SEEDS = 1000
+"""Of one network's trainings, far more than a result needs."""
+
 MAX_FILE_BYTES = 2**20
 MAX_YAML_NODES = 100_000
 """Far more than any configuration needs; aliases can blow a short file up without limit."""

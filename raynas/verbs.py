@@ -20,7 +20,7 @@ def demo(options: argparse.Namespace) -> None:
     """The whole way on the digits."""
     from raynas.demo import run_demo
 
-    run_demo(_run_to_make(options.run))
+    run_demo(_run_to_make(options.run), options.workers, options.replicas)
 
 
 def pipeline(options: argparse.Namespace) -> None:
