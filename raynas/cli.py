@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
-from raynas.config import MOST_SEEDS
+from raynas.config import MOST_SEEDS, is_text, shown
 from raynas.errors import UserError
 from raynas.options import (
     Parser,
@@ -277,8 +277,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _all_given(argv: list[str]) -> list[str]:
-    """Refuse empty arguments: as a path each would mean the current directory, as data the preset's."""
+    """Refuse empty arguments, which as a path would mean the current directory, and those that are no text."""
     for index, argument in enumerate(argv):
+        if not is_text(argument):
+            raise UserError(f"an argument is no text (a NUL character, or bytes that are not UTF-8): {shown(argument)}")
         if not argument or re.fullmatch(r"--[a-z]+=", argument):
             after = argument.rstrip("=") or f"after {argv[index - 1]}" if index else "the command"
             raise UserError(f"an argument is empty: {after} (a variable that is not set?)")

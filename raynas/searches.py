@@ -44,7 +44,7 @@ class Scoring(Config):
         precision: `fp32`, or `bf16` or `fp16` by autocast.
     """
 
-    images: int | None = Field(default=None, ge=1)
+    images: int | None = Field(default=None, ge=1, le=10**7)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 

@@ -260,7 +260,7 @@ def _run_to_make(given: str) -> str:
 
 def _preset(source: Any, options: argparse.Namespace) -> Preset:
     """A preset by name or file, or a run's own, with what the command line changes."""
-    from raynas.config import Document, validate
+    from raynas.config import validate
     from raynas.preset import Preset, load_preset, override, parse_overrides
     from raynas.results import RunDir
 
@@ -270,4 +270,4 @@ def _preset(source: Any, options: argparse.Namespace) -> Preset:
     if not isinstance(source, RunDir):
         return load_preset(source, changes)
     source.require("preset.yaml")
-    return override(validate(Preset, Document(source.read_yaml("preset.yaml"), f"{source.name}/preset.yaml")), changes)
+    return override(validate(Preset, source.read_document("preset.yaml")), changes)

@@ -122,6 +122,7 @@ def train(
             f"  {f'{workers} worker(s)' if workers else 'this process'} x {micro_batch} images"
             + (f" x {recipe.accumulate} accumulated" if recipe.accumulate > 1 else "")
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
+            + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
         )
         waiting_for = f"starting {workers} Ray Train worker(s)" if workers else ""
         recorder = Recorder(run, space, images, recipe, Printer(progress, waiting_for))
