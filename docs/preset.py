@@ -31,10 +31,10 @@ HEAD = """\
 <!-- Written by docs/preset.py: change the docstrings that it reads. -->
 # The keys of a preset
 
-A preset is one YAML file. A key that is left out has its default; `null` is nothing. On the command line any key can be
-changed with `--set`, such as `--set recipe.epochs=30`; a mapping is merged, and an empty one (`{}`) takes the place of what
-was there. What gives way to another value that is changed: the warm-up to fewer epochs, and the rates that a schedule begins
-and ends with to a lower learning rate, unless they are changed as well.
+A preset is one YAML file. A key that is left out has its default; `null` is nothing. On the command line any key can
+be changed with `--set`, such as `--set recipe.epochs=30`; a mapping is merged, and an empty one (`{}`) takes the place
+of what was there. Two kinds of values give way to another one that is changed, unless they are changed as well: the
+warm-up to fewer epochs, and the rates that a schedule begins and ends with to a lower learning rate.
 """
 
 

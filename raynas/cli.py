@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
-from raynas.config import MOST_SEEDS, is_text, shown
+from raynas.config import MOST_SEEDS, is_text, one_line, shown
 from raynas.errors import UserError
 from raynas.options import (
     Parser,
@@ -46,6 +46,7 @@ from raynas.verbs import (
 )
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+LONGEST_MESSAGE = 2000  # characters
 
 _EPILOG = """\
 the usual way:
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
         message = str(cause if isinstance(cause, UserError) else error)
-        print(f"raynas: {' '.join(message.split())}", file=sys.stderr)
+        print(f"raynas: {one_line(message, LONGEST_MESSAGE)}", file=sys.stderr)
         return USER_ERROR
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts

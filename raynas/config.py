@@ -95,16 +95,16 @@ class Document:
         """The error for a place in this document: `file:line: a.b: message`, always one line."""
         location = tuple(location)
         if self.inside:
-            path = ".".join(_one_line(str(part)) for part in (*self.inside, *location))
-            return ConfigError(f"{path}: {_one_line(message)}", (*self.inside, *location), message)
+            path = ".".join(one_line(str(part)) for part in (*self.inside, *location))
+            return ConfigError(f"{path}: {one_line(message)}", (*self.inside, *location), message)
         line = next(
             (self.lines[location[:n]] for n in range(len(location), -1, -1) if location[:n] in self.lines), None
         )
         where = self.source if line is None else f"{self.source}:{line}"
         if below := [place for place in self.changed if place[: len(location)] == location != place]:
             where += f" of {', '.join('.'.join(map(str, place)) for place in below[:3])}"
-        path = ".".join(_one_line(str(part)) for part in location)
-        return ConfigError(": ".join(part for part in (where, path, _one_line(message)) if part))
+        path = ".".join(one_line(str(part)) for part in location)
+        return ConfigError(": ".join(part for part in (where, path, one_line(message)) if part))
 
     def part(self, location: Location) -> Document:
         """The document below a place, with locations counted from there."""
@@ -155,7 +155,7 @@ def parse_yaml(text: str, source: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = source if mark is None else f"{source}:{mark.line + 1}"
-        reason = _one_line(str(getattr(error, "problem", None) or error))
+        reason = one_line(str(getattr(error, "problem", None) or error))
         raise ConfigError(f"{where}: not valid YAML: {reason}") from error
     return Document(data, source, reading.lines)
 
@@ -251,7 +251,7 @@ def is_text(value: str) -> bool:
 
 def shown(value: Any) -> str:
     """A value as it stands in an error message: its repr, on one line and not too long."""
-    return _one_line(_REPR.repr(value))
+    return one_line(_REPR.repr(value))
 
 
 def named(value: Any) -> str:
@@ -259,11 +259,11 @@ def named(value: Any) -> str:
     return _YAML_NAMES.get(type(value)) or f"{type(value).__name__} {shown(value)}"
 
 
-def _one_line(text: str) -> str:
-    # Not a line break anywhere, and no control character that would play with a terminal.
+def one_line(text: str, longest: int = 600) -> str:
+    """Text without a line break or a control character that would play with a terminal, cut if it is too long."""
     text = " ".join(text.split())
     text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= 600 else text[:597] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def nearest(name: str, known: Sequence[str], hint: str | None = None) -> str:
@@ -382,5 +382,5 @@ def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # the module is the user's: whatever it raises is theirs to mend, and is chained
-        reason = _one_line(f"{type(error).__name__}: {error}")
+        reason = one_line(f"{type(error).__name__}: {error}")
         raise ConfigError(f"{what} {shown(reference)} cannot be imported: {reason}") from error

@@ -55,8 +55,8 @@ class RetrainConfig(Config):
 
     Attributes:
         recipe: what differs from the preset's recipe, nested as it is.
-        train_on: images that it is trained on: `train`, or `train+search`, those that subnets were scored on as well: the
-            search is over.
+        train_on: images that it is trained on: `train`, or `train+search`, those that subnets were scored on as
+            well, since the search is over.
         seeds: one training each, all different.
         start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
         finetune: how what has been trained is fine-tuned at another image size; None for not at all.

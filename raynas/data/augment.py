@@ -11,7 +11,6 @@ import pydantic
 
 from raynas.config import Config
 
-
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 Aspect = Annotated[float, pydantic.Field(ge=0.01, le=100)]
 

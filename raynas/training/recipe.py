@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from raynas.config import Config, Seed, shown
 from raynas.data.augment import AugmentConfig
 from raynas.data.token_labels import TokenLabelsConfig
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, reason
 from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:
@@ -255,8 +255,8 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
             momentum=recipe.momentum,
             **recipe.opt_args,
         )
-    except (ValueError, TypeError, AssertionError) as error:
-        raise ConfigError(f"{recipe.shown_opt}: {error}") from error
+    except Exception as error:  # timm's and torch's optimisers raise whatever their arguments lead to
+        raise ConfigError(f"{recipe.shown_opt}: {reason(error)}") from error
 
 
 def check_pairs(recipe: Recipe, images: int) -> None:
