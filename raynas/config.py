@@ -231,8 +231,9 @@ class _Lines:
             if key.tag == "tag:yaml.org,2002:merge":
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
                 continue
-            self.lines[(*location, name)] = line
-            self.collect(value, (*location, name), above)
+            here: Location = (*location, name)
+            self.lines[here] = line
+            self.collect(value, here, above)
         for value in merged:  # last, since what stands in the mapping itself counts
             self.collect(value, location, above)
 

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_run import small_run
+from small_run import PRESET, SPACE, small_run
 
 import raynas
 from raynas.cli import _parser, main
 from raynas.config import parse_yaml
+from raynas.networks import find_arch
+from raynas.pipeline import make_reference
 from raynas.preset import Preset, check_later, load_preset, override, parse_overrides
 from raynas.results import RunDir
 from raynas.space import Space, load_space
@@ -48,6 +50,7 @@ NOT_HERE = {
     r"--(from trained|size 280)": "takes minutes; see test_finetune_resized.py",
     r"--train 40|--train 50": "trains dozens of networks; see test_rank.py",
     r"--name fast|fast/front": "times hundreds of networks; see test_latency_search.py",
+    r"--arch front": "its search has several objectives; see test_evaluate.py",
     r"evolve-space|runs/[efg]\b|trials/": "takes minutes; see tests/outer",
     r"^(demo|pipeline) ?": "takes minutes; see test_pipeline.py",
     r"bench (search|mixed|window)": "takes minutes; see tests/bench",
@@ -92,9 +95,11 @@ def why_not_here(line: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A small run whose search is done."""
+    """A small run whose search is done, with a reference as the pipeline makes one."""
     run = small_run(tmp_path_factory.mktemp("examples") / "run")
     assert main(["search", str(run.path), "--replicas", "0"]) == 0
+    with run.lock():
+        make_reference(run, PRESET, find_arch(run, "best"), SPACE)
     return run
 
 
@@ -125,7 +130,9 @@ def test_an_example_runs(
     argv = shlex.split(again)
     run = getattr(_parser().parse_args(argv), "run", None)
     verb = next(verb for verb in SMALL if line.startswith(verb))
-    if run is not None and verb != "train":
+    if verb == "search":
+        small_run(run)
+    elif run is not None and verb != "train":
         shutil.copytree(str(searched.path), run)
     small = SMALL[verb] if again == line else SMALL[verb][:-2]  # no key of a preset is given twice
     assert main([*argv, *small]) == 0, capsys.readouterr().err
@@ -146,4 +153,5 @@ def test_code_of_a_page_is_code(page: Path) -> None:
             assert Space.from_dict(data).cardinality() > 1
         elif isinstance(data, dict) and data.keys() <= Preset.model_fields.keys() and "teachers" not in block:
             own = {key: value for key, value in data.items() if "my_parts" not in str(value)}
-            override(load_preset("digits/preset_vit_resnas"), own)
+            tokens = "digits/preset_vit_resnas" if "token_labels" in block or "sort_channels" in block else "digits"
+            override(load_preset(tokens), own)

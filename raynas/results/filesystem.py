@@ -38,7 +38,10 @@ def without_secrets(uri: str) -> str:
     """A URI for messages: without its user, password and query, where credentials may be."""
     if "://" not in uri:
         return uri
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # a bracket that is not closed: what is a secret in it cannot be told
+        return f"{uri.partition('://')[0]}://..."
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 

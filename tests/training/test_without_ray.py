@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load
 from training_parts import SPACE, plan, recipe, same
 
@@ -52,7 +54,7 @@ def begin_and_kill(folder: Path, run: Path, after: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def learnt(run: RunDir) -> dict:
+def learnt(run: RunDir) -> dict[str, torch.Tensor]:
     return load(run.read_bytes("supernet.safetensors"))
 
 
@@ -82,7 +84,7 @@ def test_one_ray_train_worker_and_a_killed_process_without_ray_learn_the_same(
     assert both.store.read("training").to_pydict()["epoch"] == list(range(1, EPOCHS + 1))
 
 
-def test_a_run_on_an_object_store_keeps_its_checkpoints_there(s3_server, tmp_path: Path) -> None:
+def test_a_run_on_an_object_store_keeps_its_checkpoints_there(s3_server: Callable[[str], str], tmp_path: Path) -> None:
     run = train(preset(tmp_path), run_dir=s3_server("without_ray"), workers=0, progress=lambda line: None)
     assert len(run.list("checkpoints/local")) == 3
     run.filesystem.delete_file(run.at("supernet.json"))
