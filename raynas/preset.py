@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -154,10 +153,10 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
     """
     if not overrides:
         return preset
-    data = preset.model_dump()
+    data, changes = preset.model_dump(), dict[str, Any]()
     for key, value in overrides.items():
-        data = _merged(data, _nested(key, value))
-    _give_way(data, functools.reduce(_merged, (_nested(key, value) for key, value in overrides.items())))
+        data, changes = _merged(data, _nested(key, value)), _merged(changes, _nested(key, value))
+    _give_way(data, changes)
     return validate(Preset, Document(data, "override", changed=[tuple(key.split(".")) for key in overrides]))
 
 

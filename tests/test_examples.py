@@ -86,7 +86,7 @@ def parsers(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, a
                 yield from parsers(inner, f"{name} {verb}".strip())
 
 
-EXAMPLES = [pytest.param(line, id=f"{place}: {line}") for place, line in commands()]
+EXAMPLES = list(commands())
 
 
 def why_not_here(line: str) -> str | None:
@@ -104,11 +104,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) > 40 and {"raynas  --help", "README.md", "raynas train --help"} <= {p for p, _ in commands()}
+    assert len(EXAMPLES) > 40 and {"raynas  --help", "README.md", "raynas train --help"} <= {
+        place for place, _ in EXAMPLES
+    }
 
 
-@pytest.mark.parametrize("line", [e for e in EXAMPLES if why_not_here(e.values[0])])
-def test_an_example_that_is_not_for_here_is_understood(line: str) -> None:
+@pytest.mark.parametrize(("place", "line"), [(place, line) for place, line in EXAMPLES if why_not_here(line)])
+def test_an_example_that_is_not_for_here_is_understood(place: str, line: str) -> None:
     options = _parser().parse_args(shlex.split(line))
     if getattr(options, "preset", None) is not None:
         changes = parse_overrides(options.changes)
@@ -121,9 +123,14 @@ def test_an_example_that_is_not_for_here_is_understood(line: str) -> None:
         override(load_preset("s3"), parse_overrides(options.changes))
 
 
-@pytest.mark.parametrize("line", [e for e in EXAMPLES if not why_not_here(e.values[0])])
+@pytest.mark.parametrize(("place", "line"), [(place, line) for place, line in EXAMPLES if not why_not_here(line)])
 def test_an_example_runs(
-    line: str, searched: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str,
+    line: str,
+    searched: RunDir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     again = re.sub(r"recipe\.epochs=30", "recipe.epochs=1", line)
@@ -137,7 +144,7 @@ def test_an_example_runs(
     small = SMALL[verb] if again == line else SMALL[verb][:-2]  # no key of a preset is given twice
     assert main([*argv, *small]) == 0, capsys.readouterr().err
     if verb == "train":
-        assert RunDir(run).exists("supernet.json")
+        assert run is not None and RunDir(run).exists("supernet.json")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -251,4 +251,5 @@ def at_least(minimum: int, **options: int | None) -> None:
         if value is None and name in ("evaluations", "generations"):
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MOST:
-            raise UserError(f"{name} must be an integer of at least {minimum} and at most {MOST:,}, not {shown(value)}")
+            bound = f"at most {MOST:,}" if isinstance(value, int) and value > MOST else f"at least {minimum}"
+            raise UserError(f"{name} must be an integer of {bound}, not {shown(value)}")
