@@ -117,6 +117,13 @@ def above_0(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A number above 0 and at most 1."""
+    if (value := above_0(text)) > 1:
+        raise argparse.ArgumentTypeError(f"must be a share, above 0 and at most 1, not {shown(text)}")
+    return value
+
+
 def name_of_search(text: str) -> str:
     """The name of a search, which is a folder's as well."""
     if not text.replace("-", "").replace("_", "").isalnum():
