@@ -21,7 +21,7 @@ from pyarrow import fs
 from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.results import lock
-from raynas.results.filesystem import open_filesystem, without_secrets, write_whole
+from raynas.results.filesystem import FAILURES, open_filesystem, without_secrets, write_whole
 from raynas.results.store import Store
 from raynas.results.versions import versions
 
@@ -104,14 +104,14 @@ class RunDir:
         """
         try:
             return self.filesystem.get_file_info(self.at(name)).type != fs.FileType.NotFound
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
     def list(self, name: str = "") -> list[str]:
         """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be listed: {error}") from error
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
@@ -126,7 +126,7 @@ class RunDir:
                 return stream.read()
         except FileNotFoundError:
             raise RunDirError(f"{self.name} has no {name}") from None
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be read: {error}") from error
 
     def write_bytes(self, name: str, data: bytes) -> None:
