@@ -65,10 +65,10 @@ def search(options: argparse.Namespace) -> None:
 
 def rank(options: argparse.Namespace) -> None:
     """Say how well inherited weights rank subnets."""
+    from raynas import scoring
     from raynas.heartbeat import heartbeat
     from raynas.rank import rank_lines, rank_run
     from raynas.results import RunDir
-    from raynas.scoring import LocalScorer, ScorePool
 
     run = RunDir(options.run)
     preset = _preset(run, options)
@@ -77,7 +77,8 @@ def rank(options: argparse.Namespace) -> None:
     if options.gpu and not options.replicas:
         raise UserError("--gpu gives a GPU to each replica: give --replicas")
     gpus = 1 if options.gpu else 0
-    scorer = ScorePool(run, options.replicas, gpus=gpus) if options.replicas else LocalScorer(run)
+    pool = options.replicas  # without one Ray is not imported
+    scorer = scoring.ScorePool(run, pool, gpus=gpus) if pool else scoring.LocalScorer(run)
     with run.lock(), heartbeat("ranking"):
         rows = rank_run(
             run,

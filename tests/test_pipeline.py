@@ -185,7 +185,7 @@ from training_of_small_run import trained_run
 from raynas.pipeline import pipeline
 run = trained_run(Path(sys.argv[1]))
 outcome = pipeline(PRESET, run.path, workers=0, replicas=0)
-assert {row["reading"] for row in outcome.evaluations} == {1}
+assert len(outcome.evaluations) == 3
 assert "ray" not in sys.modules
 """
 
