@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raynas.errors import ConfigError, UserError
-from raynas.options import Resource, above_0, add_verb, positive
+from raynas.options import Resource, above_0, add_verb, positive, share
 
 if TYPE_CHECKING:
     from raynas.results import RunDir
@@ -68,7 +68,7 @@ def add_bench(verbs: Any) -> None:
     this = add_verb(
         kinds, "search", bench_search, "compare search algorithms on 4,000 subnets that all have been scored"
     )
-    this.add_argument("--macs", type=float, default=1e6, metavar="N", help="budget in MACs (default: 1e6)")
+    this.add_argument("--macs", type=above_0, default=1e6, metavar="N", help="budget in MACs (default: 1e6)")
     this.add_argument("--evaluations", type=positive, default=400, metavar="N", help="of each (default: 400)")
     this.add_argument("--seeds", type=positive, default=20, metavar="N", help="of each algorithm (default: 20)")
     this.add_argument("--figure", metavar="FILE", help="draw regret against evaluations")
@@ -95,7 +95,7 @@ def add_bench(verbs: Any) -> None:
     this.add_argument(
         "--shares",
         nargs="+",
-        type=float,
+        type=share,
         default=(1e-2, 1e-3, 1e-4),
         metavar="SHARE",
         help="of all archs, one window above the median for each (default: 0.01 0.001 0.0001)",

@@ -164,6 +164,8 @@ def _train_and_keep(
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
     jobs = [_with_checkpoints(run, job) for job in jobs]
     todo = [job for job in jobs if not _is_finished(run, job)]
+    for train_on in dict.fromkeys(job.train_on for job in todo):
+        progress(_images_in_words(train_on))
     device = device_here(todo, parallel)
     for job in todo:  # what can be refused is refused before the run directory remembers the settings
         check_recipe(job.arch.space.fix(job.arch), job.recipe)
@@ -183,6 +185,16 @@ def _train_and_keep(
             progress(f"{job.label}: trained, {run.name}/{job.network.path}")
     rows = {row["path"]: row for row in network_rows(run)}
     return [rows[job.network.path] for job in jobs]
+
+
+def _images_in_words(train_on: str) -> str:
+    """What networks are about to be trained on."""
+    if train_on == "train":
+        return "training on the training images alone: the search split is left for scoring (train_on: train)"
+    return (
+        "training on the training images and the search split, since the search is over (train_on: train+search); "
+        "raynas retrain --on train leaves the search split out"
+    )
 
 
 def _weights_to_start_from(run: RunDir, job: Job, parent: Parent) -> dict[str, Tensor] | None:

@@ -44,7 +44,7 @@ class Scoring(Config):
         precision: `fp32`, or `bf16` or `fp16` by autocast.
     """
 
-    images: int | None = Field(default=None, ge=1)
+    images: int | None = Field(default=None, ge=1, le=10**7)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 
@@ -204,11 +204,11 @@ def make_scorer(run: RunDir, settings: Settings, replicas: int = 2, gpus: float 
     Raises:
         UserError: nothing in the space meets the constraints, or the search cannot be built: before anything starts.
     """
-    from raynas.scoring import LocalScorer, ScorePool
+    from raynas import scoring  # with actors alone it imports Ray
 
     build(run, settings)
     on: dict[str, Any] = settings.scoring.model_dump()
-    return ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
+    return scoring.ScorePool(run, replicas, gpus=gpus, **on) if replicas else scoring.LocalScorer(run, **on)
 
 
 def search_fully(

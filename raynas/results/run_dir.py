@@ -18,10 +18,10 @@ import pydantic
 import yaml
 from pyarrow import fs
 
-from raynas.config import parse_yaml
+from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.results import lock
-from raynas.results.filesystem import open_filesystem, without_secrets, write_whole
+from raynas.results.filesystem import FAILURES, open_filesystem, without_secrets, write_whole
 from raynas.results.store import Store
 from raynas.results.versions import versions
 
@@ -104,14 +104,14 @@ class RunDir:
         """
         try:
             return self.filesystem.get_file_info(self.at(name)).type != fs.FileType.NotFound
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
     def list(self, name: str = "") -> list[str]:
         """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be listed: {error}") from error
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
@@ -126,7 +126,7 @@ class RunDir:
                 return stream.read()
         except FileNotFoundError:
             raise RunDirError(f"{self.name} has no {name}") from None
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be read: {error}") from error
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -138,7 +138,11 @@ class RunDir:
         write_whole(self.filesystem, self.at(name), data)
 
     def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
-        """The plain values of a YAML file: a mapping, as all that are written here.
+        """The plain values of a YAML file; for the rest see `read_document`."""
+        return self.read_document(name, *keys).data
+
+    def read_document(self, name: str, *keys: str) -> Document:
+        """A YAML file: a mapping, as all that are written here.
 
         Args:
             name: of the file.
@@ -150,16 +154,17 @@ class RunDir:
         """
         where = f"{self.name}/{name}"
         try:
-            content = parse_yaml(self.read_bytes(name).decode(), where).data
+            document = parse_yaml(self.read_bytes(name).decode(), where)
         except UnicodeDecodeError as error:
             raise RunDirError(
                 f"{where} is damaged: it is not text; restore it, or use another run directory"
             ) from error
+        content = document.data
         missing = keys if not isinstance(content, dict) else [key for key in keys if key not in content]
         if missing or not isinstance(content, dict):
             what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
             raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
-        return content
+        return document
 
     def write_yaml(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as YAML, keys in their own order."""

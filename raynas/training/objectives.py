@@ -37,6 +37,9 @@ def inplace_distillation(
     The loss of the others is soft cross-entropy, whose gradient is that of the KL divergence, times temperature squared
     (Hinton's scaling).
 
+    Args:
+        temperature: of both softmaxes.
+
     Raises:
         ConfigError: no pass named `largest` came before, or the temperature is none.
     """

@@ -135,6 +135,9 @@ def sandwich(
     The other options say how the random ones are drawn; see `raynas.training.draws`, and `raynas.training.attentive`
     for the last of them (AttentiveNAS).
 
+    Args:
+        random: how many are drawn.
+
     Raises:
         ConfigError: `random` is no number of archs.
     """
