@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save
 from torch import Tensor
 
 from raynas.data import Data, DataConfig, load_data
 from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import write_arch
+from raynas.networks import ARCH_FILE, arch_text, write_weights
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
 from raynas.results.versions import versions
@@ -102,11 +101,12 @@ def import_supernet(
         run.begin("import", {**source, "space": found.fingerprint, "data": images.fingerprint})
         run.write_yaml("space.yaml", found.to_dict())
         run.write_yaml("preset.yaml", preset)
-        run.write_bytes("supernet.safetensors", save({name: value.contiguous() for name, value in weights.items()}))
         about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}
-        run.write_json("supernet.json", {**about, "data": images.fingerprint, "seed": None, "versions": versions()})
+        about |= {"data": images.fingerprint, "seed": None, "versions": versions()}
+        write_weights(run, weights, about)
         if found.cardinality() == 1:
-            write_arch(run, "best/arch.yaml", found.smallest())
+            with run.folder("best", last=ARCH_FILE) as folder:
+                (folder / ARCH_FILE).write_text(arch_text(found.smallest()))
     return run
 
 

@@ -109,9 +109,13 @@ class Supernet(nn.Module):
         drop_path_over: what the rate rises over; likewise, see `draw_paths`.
         dropout: the rate at which features are dropped before the classifier; likewise.
         branches: of each block that stochastic depth may drop.
+        pretrained_cfg, default_cfg: how images become its input, as timm's tools read it; of networks that
+            `raynas.networks.load_network` made.
     """
 
     branches: ClassVar[int] = 2
+    pretrained_cfg: dict[str, Any]
+    default_cfg: dict[str, Any]
 
     def __init__(self, space: Space):
         super().__init__()

@@ -78,7 +78,7 @@ class RelativeBias(nn.Module):
 
 
 def without_strangers(bias: Tensor, windows: Windows) -> Tensor:
-    """The biases [heads, queries, keys] of each window in turn, [windows * heads, queries, keys], -inf for strangers."""
+    """Biases [heads, queries, keys] for each window in turn, [windows * heads, queries, keys]; -inf for strangers."""
     strangers = windows.strangers(bias.device)
     assert strangers is not None
     return bias.masked_fill(strangers[:, None], -torch.inf).flatten(0, 1)

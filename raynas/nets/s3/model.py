@@ -21,7 +21,6 @@ from raynas.space.families.rules import hidden_width
 from raynas.space.families.s3 import MERGED, S3Constants, grids
 from raynas.space.families.stages import most_blocks, running
 
-
 torch.fx.wrap("padded")
 
 
