@@ -290,7 +290,7 @@ def export_into_run(
     """
     with run.lock():
         model = load_weights(run, network)
-        wanted = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
+        wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
         wanted["onnx"] = not _missing_for_onnx() if onnx is None else onnx
         if _is_exported(run, wanted):
             progress(f"{network.name} is exported already: {run.name}/export")

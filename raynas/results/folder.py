@@ -138,9 +138,9 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: str | Path, target: str | Path) -> None:
     """The same file under a second name; a copy where the filesystem has no such names."""
-    if source.is_dir() and not source.is_symlink():
+    if os.path.isdir(source) and not os.path.islink(source):
         shutil.copytree(source, target, symlinks=True, copy_function=_copy)
         return
     try:

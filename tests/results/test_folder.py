@@ -6,10 +6,9 @@ import errno
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import fs
@@ -17,12 +16,11 @@ from pyarrow import fs
 from raynas.errors import RunDirError
 from raynas.results import RunDir, folder
 from raynas.results.folder import whole_folder
+from tests.killing import killed_at
 
 OLD = {"arch.yaml": b"old arch", "weights": b"old weights" * 1000, "front/a": b"old a", "notes.txt": b"the user's"}
 NEW = {"arch.yaml": b"new arch", "weights": b"new weights" * 1000, "front/b": b"new b"}
 KEPT = {**NEW, "notes.txt": b"the user's"}
-
-WRITES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree"}
 
 
 def content(at: Path) -> dict[str, bytes]:
@@ -40,31 +38,6 @@ def write(at: Path) -> None:
         put(new, NEW)
 
 
-def killed_at(step: int, work: Callable[[], Any]) -> bool:
-    """Do work in a child process that is killed before its n-th change of the file system; whether it was."""
-    child = os.fork()
-    if child == 0:
-        left = step
-
-        def count(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal left
-            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-            if event in WRITES or writes:
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            sys.addaudithook(count)
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
-    return os.WIFSIGNALED(status)
-
-
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_killed_before_any_write_it_is_whole(tmp_path: Path, exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where folders cannot change places it may be gone for an instant: the next writer makes it whole."""
@@ -74,7 +47,7 @@ def test_killed_before_any_write_it_is_whole(tmp_path: Path, exchanges: bool, mo
     while True:
         at = tmp_path / str(step) / "best"
         put(at, OLD)
-        killed = killed_at(step, lambda at=at: write(at))
+        killed = killed_at(step, partial(write, at))
         seen.append(content(at))
         assert seen[-1] in ([OLD, KEPT] if exchanges else [OLD, KEPT, {}])
         write(at)
@@ -88,7 +61,7 @@ def test_killed_before_any_write_it_is_whole(tmp_path: Path, exchanges: bool, mo
 
 def test_a_first_folder_is_whole_or_not_there(tmp_path: Path) -> None:
     step = 0
-    while killed_at(step, lambda at=tmp_path / str(step) / "best": write(at)):
+    while killed_at(step, partial(write, tmp_path / str(step) / "best")):
         at = tmp_path / str(step) / "best"
         assert not at.exists() or content(at) == NEW
         step += 1
