@@ -339,9 +339,9 @@ def choose(
     found = of_size(networks, winner, size)
     seeds = sorted({network.seed for network in found if network.seed is not None})
     if seed is not None and seed not in seeds:
-        trained = f"with seed {', '.join(map(str, seeds))}" if seeds else "not at all"
+        trained = f"only with seed {', '.join(map(str, seeds))}" if seeds else "with no seed at all"
         raise UserError(
-            f"no network of arch {winner.id} was trained with seed {seed}, but {trained}: give another --seed, or "
+            f"no network of arch {winner.id} was trained with seed {seed} ({trained}): give another --seed, or "
             "train it first (raynas retrain --seeds N trains with seeds 0 to N - 1)"
         )
     found = [network for network in found if seed in (None, network.seed)]
