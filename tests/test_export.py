@@ -262,7 +262,7 @@ def test_the_retrained_winner_is_chosen(arch: Arch) -> None:
 def test_a_seed_can_be_chosen(arch: Arch) -> None:
     networks = [Network(arch, "scratch", seed, f"networks/{seed}") for seed in (2, 0, 5)]
     assert choose(networks, arch).seed == 0 and choose(networks, arch, seed=5).seed == 5
-    with pytest.raises(UserError, match="with seed 1 .only with seed 0, 2, 5"):
+    with pytest.raises(UserError, match=r"with seed 1 .*seed 0, 2, 5"):
         choose(networks, arch, seed=1)
     with pytest.raises(UserError, match="no seed at all"):
         choose([], arch, seed=0)
