@@ -26,6 +26,7 @@ from raynas.options import (
     add_set,
     add_verb,
     add_workers,
+    from_0,
     name_of_search,
     positive,
     whole,
@@ -260,6 +261,8 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--inherited", action="store_true", help="with inherited weights, even if it was retrained")
     text = "image size of the retrained network (default: the run's)"
     this.add_argument("--size", type=positive, metavar="PIXELS", help=text)
+    text = "the retrained network of this seed (default: the lowest)"
+    this.add_argument("--seed", type=from_0, metavar="SEED", help=text)
     this.add_argument("--to", metavar="DIR", help="folder to write (default: export in the run directory)")
     this.add_argument(
         "--onnx", action=argparse.BooleanOptionalAction, help="ONNX too (default: where raynas[onnx] is installed)"

@@ -106,6 +106,13 @@ def whole(least: int, most: int = 10**6) -> Callable[[str], int]:
 natural, positive = whole(0), whole(1)
 
 
+def from_0(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
 def above_0(text: str) -> float:
     """A finite number above 0."""
     try:

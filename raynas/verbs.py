@@ -219,10 +219,14 @@ def export(options: argparse.Namespace) -> None:
 
     run = RunDir(options.run)
     arch = find_arch(run, options.arch)
+    if options.inherited and options.seed is not None:
+        raise UserError("inherited weights are not of a seed: leave out --inherited, or --seed")
     if options.inherited and options.size:
         raise UserError("inherited weights are for the run's image size: leave out --inherited, or --size")
     size = (options.size, options.size) if options.size else None
-    network = Network(arch, "inherited") if options.inherited else choose(trained_networks(run), arch, size)
+    network = Network(arch, "inherited")
+    if not options.inherited:
+        network = choose(trained_networks(run), arch, size, options.seed)
     print(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
     with heartbeat("exporting"):
         if options.to is None:

@@ -81,7 +81,7 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     ranked = [row.arch for row in made.ranking(10)]
     keeps = [arch for arch in ranked if takes(arch) <= 9.0]
     assert best == keeps[0] and best in device
-    said = run.read_yaml("best/arch.yaml")["published"]["latency"]
+    said = run.read_yaml("best/arch.yaml")["found"]["latency"]
     assert said["ms"] == pytest.approx(takes(best)) and said["predicted_ms"] == pytest.approx(truth(best), rel=1e-3)
     rows = {row["arch"]: row for row in run.store.read("latencies").to_pylist()}
     assert rows[best.id]["predicted_ms"] == said["predicted_ms"]

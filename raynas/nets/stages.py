@@ -87,7 +87,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
     """A supernet over stages, each with channels of its own, and an elastic number of blocks.
 
     A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block;
-    where more than a width acts before and behind the stages (hybrids), `run_one` and `select` themselves.
+    where more than a width acts before and behind the stages (hybrids), `acting`, `run` and `select` themselves.
 
     Attributes:
         stages: the stages.
@@ -134,6 +134,10 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
+    def acting(self, arch: Arch, side: Side | None) -> Any:
+        """All that a forward pass reads of an arch: what acts in each stage."""
+        return self.shape(arch, side)
+
     def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
         """What acts in each stage for one arch.
 
@@ -175,8 +179,9 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
+    def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
         """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
+        shapes: list[StageShape] = acting
         x = self.run_stages(self.embed(x, shapes[0].width), shapes, paths)
         return self.classify(x, shapes[-1].width, patches)
 
@@ -190,10 +195,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         """The last stage's tokens [batch, tokens, width] to logits, of their mean."""
         x = self.norm(x, width)
         return classify(self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, width)
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
-        return self.run(x, self.shape(arch, side), paths, patches)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Logits of a mixed batch in one pass, as `forward` returns them."""

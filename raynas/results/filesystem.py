@@ -65,10 +65,15 @@ def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
             with filesystem.open_output_stream(path) as stream:
                 stream.write(data)
     except FAILURES as error:
-        raise RunDirError(
-            f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
-            "intact: mend the cause (free space, permissions, network) and run the same command again"
-        ) from error
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: str, error: BaseException) -> RunDirError:
+    """What a user is told of a file or folder that cannot be written."""
+    return RunDirError(
+        f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
+        "intact: mend the cause (free space, permissions, network) and run the same command again"
+    )
 
 
 def _write_local(path: Path, data: bytes) -> None:

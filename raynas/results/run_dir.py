@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
@@ -21,7 +21,8 @@ from pyarrow import fs
 from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.results import lock
-from raynas.results.filesystem import FAILURES, open_filesystem, without_secrets, write_whole
+from raynas.results.filesystem import FAILURES, cannot_write, open_filesystem, without_secrets, write_whole
+from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
 from raynas.results.versions import versions
 
@@ -137,6 +138,29 @@ class RunDir:
         """
         write_whole(self.filesystem, self.at(name), data)
 
+    def write_together(self, files: Mapping[str, bytes], last: str) -> None:
+        """Write files that belong together: where the last one is, the rest is whole.
+
+        Raises:
+            RunDirError: one cannot be written.
+        """
+        write_together(self.filesystem, self.root, files, last)
+
+    @contextmanager
+    def folder(self, name: str, last: str, keep: Callable[[str], bool] = lambda name: False) -> Iterator[Path]:
+        """An empty local folder to write files into, which takes the place of a folder of the run in one step.
+
+        See `whole_folder` for the arguments.
+
+        Raises:
+            RunDirError: it cannot be written; what was there before stays.
+        """
+        try:
+            with whole_folder(self.filesystem, self.at(name), last, keep) as folder:
+                yield folder
+        except OSError as error:
+            raise cannot_write(f"{self.name}/{name}", error) from error
+
     def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
         """The plain values of a YAML file; for the rest see `read_document`."""
         return self.read_document(name, *keys).data
@@ -183,7 +207,7 @@ class RunDir:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as JSON."""
-        self.write_bytes(name, (json.dumps(plain(value), indent=1) + "\n").encode())
+        self.write_bytes(name, json_text(value).encode())
 
     def require(self, name: str, otherwise: str = "train a supernet first (raynas train, or raynas import)") -> None:
         """Refuse a run that does not have a file.
@@ -282,6 +306,11 @@ def run_around(path: str | os.PathLike[str]) -> Path | None:
     """The run directory that a local path is, or lies in; None where there is none."""
     here = Path(os.path.realpath(path))
     return next((folder for folder in (here, *here.parents) if os.path.isfile(folder / MARKER)), None)
+
+
+def json_text(value: Any) -> str:
+    """Plain values (or a pydantic model) as the text of a JSON file."""
+    return json.dumps(plain(value), indent=1) + "\n"
 
 
 def plain(value: Any) -> Any:

@@ -29,12 +29,14 @@ class ArchConfig(Config):
             named space's constants.
         arch: the values, as `Arch.to_dict` writes them.
         published: what a paper or release says of it, for information.
+        found: what a search measured of it, for information.
     """
 
     space: str | dict[str, Any]
     off_grid: bool = False
     arch: dict[str, Any]
     published: dict[str, Any] = Field({})
+    found: dict[str, Any] = Field({})
 
 
 def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:

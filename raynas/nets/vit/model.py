@@ -61,6 +61,7 @@ class VitSupernet(Supernet):
                     self.stem.of(patch).grid, constants.relative_position, constants.class_token, constants.head_dim
                 ),
             )
+        self.settle()
 
     def _new_block(self, index: int, width: int) -> nn.Module:
         """A block as large as its choices are; nothing where it is never kept."""
@@ -98,6 +99,10 @@ class VitSupernet(Supernet):
         """Heads, query width (in heads where they are of fixed width) and hidden channels of a block that runs."""
         heads, query, mlp = block_genes(arch.space, index)
         return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
+
+    def acting(self, arch: Arch, side: Side | None) -> Shape:
+        """All that a forward pass reads of an arch."""
+        return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> Shape:
         """What acts for one arch.
@@ -149,8 +154,9 @@ class VitSupernet(Supernet):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, shape: Shape, paths: Tensor | None, patches: bool) -> Tensor:
+    def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
         """Images to logits as `forward` returns them; the one forward pass behind every execution."""
+        shape = acting
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
         x = self.stem.of(shape.patch_size)(x, shape.width, token)
@@ -163,10 +169,6 @@ class VitSupernet(Supernet):
         return classify(
             self.head, self.token_head if patches else None, self.drop_features(pooled), tokens, shape.width
         )
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
-        return self.run(x, self.shape(arch, side), paths, patches)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Logits of a mixed batch in one pass, as `forward` returns them."""
