@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from raynas.data import DataConfig, load_data
+from raynas.data import load_data
+from raynas.data.config import stored_config
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
@@ -127,7 +128,7 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> list[Path
 
 def _write_preprocessing(run: RunDir, size: tuple[int, int], folder: Path) -> Path:
     """How images become the network's input: everything that a user without raynas needs to know."""
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])).resized(size)
+    data = load_data(stored_config(run.read_yaml("preset.yaml", "data"))).resized(size)
     path = folder / PREPROCESSING_FILE
     content = {
         "input": "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std",
@@ -137,6 +138,8 @@ def _write_preprocessing(run: RunDir, size: tuple[int, int], folder: Path) -> Pa
         "std": data.std,
         "crop_pct": data.train.geometry.crop_pct,
         "interpolation": data.train.geometry.interpolation,
+        "exif": "upright" if data.train.reading.upright else "ignored",
+        "pixel_range": data.train.reading.pixel_range,
         "class_names": data.class_names,
     }
     path.write_text(json.dumps(content, indent=1) + "\n")

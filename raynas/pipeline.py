@@ -87,6 +87,10 @@ def pipeline(
         if value < least:
             raise UserError(f"{name} must be at least {least}, not {value}")
     run = RunDir(run_dir, create=True)
+    if not run.exists("train.yaml"):  # before Ray starts
+        from raynas.training.images import check_images
+
+        check_images(preset, say)
     with run.lock(), heartbeat("starting Ray") as beat, ray_cluster(cpus=max(workers, replicas)):
         from raynas.evaluate import evaluate  # torch takes its time: the heartbeat tells of it
         from raynas.export import choose, export_into_run
