@@ -97,10 +97,10 @@ def test_large_files_are_mapped_from_a_cache(tmp_path: Path, monkeypatch: pytest
 def test_columns_by_name(tmp_path: Path) -> None:
     extra: dict[str, Any] = {"mask": [b"x"] * 30, "kind": [0, 1] * 15}
     path = write(tmp_path / "x.parquet", range(30), [0, 1, 2] * 10, **extra)
-    with pytest.raises(UserError, match="the image column; set data.image_column to one of: image, label, mask"):
+    with pytest.raises(UserError, match=r"the image column; set data.image_column to one of: image, label, mask"):
         load_data(path)
     assert load_data(DataConfig(name=path, image_column="image", label_column="kind")).classes == 2
-    with pytest.raises(UserError, match="no column 'images'; set data.image_column"):
+    with pytest.raises(UserError, match=r"no column 'images'; set data.image_column"):
         load_data(DataConfig(name=path, image_column="images"))
     with pytest.raises(UserError, match="column 'label' is int64; expected encoded images"):
         load_data(DataConfig(name=path, image_column="label"))
