@@ -32,6 +32,7 @@ from raynas.options import (
     whole,
 )
 from raynas.verbs import (
+    check,
     cost,
     demo,
     evaluate,
@@ -52,6 +53,7 @@ LONGEST_MESSAGE = 2000  # characters
 _EPILOG = """\
 the usual way:
   raynas demo                                   see all of it on a small dataset, in a few minutes
+  raynas check autoformer --data /data/imagenet look at the images first
   raynas train autoformer/preset --run runs/a --data /data/imagenet
   raynas search runs/a                          score subnets, find the best under the preset's budget
   raynas retrain runs/a                         train the winner on its own
@@ -189,6 +191,17 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--parallel", type=positive, metavar="N", help=text)
     add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
+    add_set(this)
+
+    this = add_verb(
+        verbs,
+        "check",
+        check,
+        "look at data before anything is trained: what there is, what cannot be read, how images will be read",
+        "raynas check --data /data/flowers\n  raynas check autoformer --data /data/flowers",
+    )
+    this.add_argument("preset", nargs="?", help="the preset that the data are for: a shipped one, or a YAML file")
+    add_data(this)
     add_set(this)
 
     this = add_verb(

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from raynas.data import DataConfig, decode, load_data, load_test
+from raynas.data import decode, load_data, load_test
+from raynas.data.config import stored_config
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import (
@@ -80,7 +81,7 @@ def evaluate(
         UserError: the data has no usable test split, or a network's outputs are not finite.
     """
     with run.lock():
-        config = DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
+        config = stored_config(run.read_yaml("preset.yaml", "data"))
         data_at = cache(load_data(config).resized)
         test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
         known = _newest(run)

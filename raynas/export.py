@@ -23,7 +23,8 @@ from pyarrow import fs
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from raynas.data import DataConfig, load_data
+from raynas.data import load_data
+from raynas.data.config import stored_config
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preprocessing_of
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
@@ -154,7 +155,7 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> None:
 
 def _reading(run: RunDir, size: tuple[int, int]) -> Preprocessing:
     """How images become the input of a run's networks of a size."""
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
+    data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
     return preprocessing_of(data.resized(size))
 
 

@@ -11,15 +11,19 @@ import numpy as np
 from torch import Tensor
 
 from raynas.data import Data, DataConfig, load_data
+from raynas.data.class_order import in_order, order_of
+from raynas.data.files import hide_secrets
 from raynas.errors import RunDirError, UserError, reason
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, arch_text, write_weights
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
+from raynas.results.run_dir import has_begun
 from raynas.results.versions import versions
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import describes_arch
 from raynas.timm_weights import load_timm
+from raynas.training.images import check_images, describe_reading
 from raynas.training.inputs import resolve_data
 
 SYSTEMS = {
@@ -64,8 +68,7 @@ def import_supernet(
             classes.
         RunDirError: the run directory holds another supernet.
     """
-    if system not in SYSTEMS:
-        raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
+    default = preset_of(system)
     images_config = DataConfig.model_validate(data)
     if system == "timm":
         if space is not None:
@@ -80,8 +83,8 @@ def import_supernet(
             raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
         of = None if space is None else _space_of(space)
         found, weights = _read(system, checkpoint, of)
-    preset = (preset or load_preset(SYSTEMS[system])).model_copy(update={"data": images_config})
-    preset = preset.model_copy(update={"data": resolve_data(preset, found)})
+    preset = (preset or load_preset(default)).model_copy(update={"data": images_config})
+    asked, preset = preset, preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     if images.classes != found.classes:
         other = f"train a supernet on {images.name} (raynas train)"
@@ -91,6 +94,11 @@ def import_supernet(
             f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}: "
             f"give data of the same {found.classes} classes (--data), or {other}"
         )
+    _check_order(images)
+    if not has_begun(run_dir, "import"):
+        check_images(asked, print)
+    for line in describe_reading(asked, images):
+        print(line)
     if system == "timm":
         _compare_reading(model.pretrained_cfg, images)
     run = RunDir(run_dir, create=True)
@@ -109,6 +117,17 @@ def import_supernet(
             with run.folder("best", last=ARCH_FILE) as folder:
                 (folder / ARCH_FILE).write_text(arch_text(found.smallest()))
     return run
+
+
+def preset_of(system: str) -> str:
+    """The shipped preset that searches and retrains a system's supernets.
+
+    Raises:
+        UserError: raynas reads nothing of such a system.
+    """
+    if system not in SYSTEMS:
+        raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
+    return SYSTEMS[system]
 
 
 def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Space, dict[str, Tensor]]:
@@ -154,6 +173,21 @@ def _space_of(name: str) -> Space:
         return load_space(name)
     arch = load_arch(name)
     return arch.space.fix(arch)
+
+
+def _check_order(images: Data) -> None:
+    """Refuse to guess the order of the classes that a checkpoint numbers.
+
+    Raises:
+        UserError: the names of the classes can be ordered in two ways, and nothing says which.
+    """
+    plain, natural = (in_order(images.class_names, order)[:4] for order in ("plain", "natural"))
+    if images.config.class_order is None and order_of(images.class_names) == "plain":
+        raise UserError(
+            f"the classes of {hide_secrets(images.name)} have a plain order ({', '.join(plain)}, ..., as torchvision "
+            f"numbers them) and a natural one ({', '.join(natural)}, ..., as timm does): say which the checkpoint was "
+            "trained with: --set data.class_order=natural (or plain)"
+        )
 
 
 def _compare_reading(trained: Mapping[str, Any], images: Data) -> None:

@@ -7,7 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from raynas.data import DataConfig, load_data
+from raynas.data import load_data
+from raynas.data.config import stored_config
 from raynas.errors import UserError
 from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
@@ -57,5 +58,5 @@ class Parent:
     @cached_property
     def _batches(self) -> Tensor:
         """[batches, batch, channels, height, width]; see `Calibration`."""
-        data = load_data(DataConfig.model_validate(self.run.read_yaml("preset.yaml", "data")["data"]))
+        data = load_data(stored_config(self.run.read_yaml("preset.yaml", "data")))
         return load_calibration(self.run, data).batches.to(self.device)

@@ -89,6 +89,10 @@ def pipeline(
             raise UserError(f"{name} must be at least 0, not {value}")
     parallel = None if workers else 1
     run = RunDir(run_dir, create=True)
+    if not run.exists("train.yaml"):  # before Ray starts
+        from raynas.training.images import check_images
+
+        check_images(preset, say)
     cluster = ray_cluster(cpus=max(workers, replicas)) if workers or replicas else nullcontext()
     with run.lock(), heartbeat("starting") as beat, cluster:
         from raynas.evaluate import evaluate  # torch takes its time: the heartbeat tells of it

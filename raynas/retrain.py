@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from raynas.data import DataConfig, load_data
+from raynas.data.config import stored_config
 from raynas.data.preprocessing import Preprocessing, preprocessing_of
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -138,7 +139,7 @@ def finetune_resized(
 
 
 def _data(run: RunDir) -> DataConfig:
-    return DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])
+    return stored_config(run.read_yaml("preset.yaml", "data"))
 
 
 def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:

@@ -199,11 +199,12 @@ def retrain(options: argparse.Namespace) -> None:
 
 def import_(options: argparse.Namespace) -> None:
     """Read released weights."""
-    from raynas.importing import import_supernet
+    from raynas.importing import import_supernet, preset_of
 
-    preset = _preset(options.preset, options) if options.preset else None
+    preset = _preset(options.preset or preset_of(options.system), options, made_for=False)
+    assert preset.data is not None  # --data is required
     run_dir = _run_to_make(options.run)
-    given = (options.system, options.checkpoint, run_dir, options.data, options.space, preset, options.weights)
+    given = (options.system, options.checkpoint, run_dir, preset.data, options.space, preset, options.weights)
     run = import_supernet(*given)
     verb = "evaluate" if run.exists("best/arch.yaml") else "search"
     print(f"Imported into {run.name}. Next: raynas {verb} {shlex.quote(run.name)}")
@@ -246,6 +247,29 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(run, traces(run), searched_spaces(run), trial_findings(run)))
 
 
+def check(options: argparse.Namespace) -> None:
+    """Look at data, and say how they will be read."""
+    from raynas.config import Document, validate
+    from raynas.data.config import DataConfig
+    from raynas.preset import parse_overrides
+
+    preset = None
+    if options.preset is not None:
+        preset = _preset(options.preset, options)
+        config = preset.data
+    elif options.data is None:
+        raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
+    else:
+        changes = parse_overrides(options.changes)
+        if wrong := [key for key in changes if not key.startswith("data.")]:
+            raise UserError(f"--set {wrong[0]}: without a preset only values of data can be set, such as data.size=32")
+        values = {"name": options.data, **{key.removeprefix("data."): value for key, value in changes.items()}}
+        config = validate(DataConfig, Document({"data": values}, "override"), ("data",))
+    from raynas.training.images import check_data  # torch takes its time: a mistake above is told before
+
+    check_data(config, preset)
+
+
 def cost(options: argparse.Namespace) -> None:
     """Print MACs and parameters."""
     from raynas.console import cost_table
@@ -263,8 +287,12 @@ def _run_to_make(given: str) -> str:
     return given
 
 
-def _preset(source: Any, options: argparse.Namespace) -> Preset:
-    """A preset by name or file, or a run's own, with what the command line changes."""
+def _preset(source: Any, options: argparse.Namespace, made_for: bool = True) -> Preset:
+    """A preset by name or file, or a run's own, with what the command line changes.
+
+    Args:
+        made_for: whether data in place of the preset's own must suit its space.
+    """
     from raynas.config import validate
     from raynas.preset import Preset, load_preset, override, parse_overrides
     from raynas.results import RunDir
@@ -273,6 +301,12 @@ def _preset(source: Any, options: argparse.Namespace) -> Preset:
     if getattr(options, "data", None) is not None:
         changes = {"data": {"name": options.data}, **changes}
     if not isinstance(source, RunDir):
-        return load_preset(source, changes)
+        before = load_preset(source)
+        preset = override(before, changes)
+        if made_for and getattr(options, "data", None) is not None:
+            from raynas.training.images import check_made_for
+
+            check_made_for(before, preset)
+        return preset
     source.require("preset.yaml")
     return override(validate(Preset, source.read_document("preset.yaml")), changes)

@@ -18,6 +18,7 @@ from raynas.space import load_space
 VERBS = [
     "demo",
     "pipeline",
+    "check",
     "train",
     "search",
     "rank",
@@ -69,6 +70,10 @@ MISTAKES = {
         ["train", "{preset}", "--run", "{files}/new", "--data", "{files}/absent"],
         ["absent"],
     ),
+    "nothing to check": (["check"], ["--data"]),
+    "no value of data": (["check", "--data", "digits", "--set", "recipe.epochs=3"], ["recipe.epochs", "data.size=32"]),
+    "black and white alike": (["check", "--data", "digits", "--set", "data.pixel_range=[3, 3]"], ["the same value"]),
+    "data of the system": (["check", "--data", "/proc"], ["/proc", "operating system"]),
     "bad number": (["train", "{preset}", "--run", "{files}/new", "--workers", "-1"], ["--workers", "at least 0"]),
     "unknown override": (
         ["train", "{preset}", "--run", "{files}/new", "--set", "recipe.epoch=3"],

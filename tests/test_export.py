@@ -121,6 +121,7 @@ def test_preprocessing_is_that_of_the_data(folder: Path) -> None:
     pixels = np.stack([np.asarray(image) for image, _ in (data.train[i] for i in range(len(data.train)))]) / 255
     assert found["mean"] == pytest.approx([pixels.mean()], abs=1e-6)
     assert found["std"] == pytest.approx([pixels.std()], abs=1e-4)
+    assert (found["exif"], found["pixel_range"]) == ("ignored", None)  # there is none in pixels that are in memory
     assert found["class_names"] == [str(digit) for digit in range(10)]
 
 

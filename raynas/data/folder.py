@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from raynas.data.files import TEST, TRAIN, Listing, hide_secrets, open_file, open_image, shown
+from raynas.data.class_order import in_order
+from raynas.data.config import DataConfig
+from raynas.data.files import ENDINGS, TEST, TRAIN, Listing, hide_secrets, open_image, read_file, shown
 from raynas.data.pool import Pool
 from raynas.errors import UserError
-
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,13 @@ class FileSource:
 
     def image(self, index: int) -> Image.Image:
         path = self.paths[index].as_py()
-        with open_file(self.location, path) as file:
-            return open_image(file.read(), shown(self.location, path))
+        return open_image(read_file(self.location, path), shown(self.location, path))
 
     def where(self, index: int) -> str:
         return shown(self.location, self.paths[index].as_py())
+
+    def name(self, index: int) -> str:
+        return self.paths[index].as_py()
 
     def keep(self, indices: np.ndarray) -> FileSource:
         chosen = pa.array(indices)
@@ -43,12 +45,12 @@ class FileSource:
         return digest.digest()
 
 
-def read_folder(listing: Listing) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+def read_folder(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
     """Images for training, test images if the folder has them apart, and the class names in label order.
 
-    Class names are the names of the class folders, ascending. Images may lie at any depth below them. With `train`
-    holding class folders, the test images are those of `test` or, if that is missing or has no class folders (as
-    ImageNet's), of `val`; other folders are not read.
+    Class names are the names of the class folders, in `config.class_order`. Images may lie at any depth below them.
+    With `train` holding class folders, the test images are those of `test` or, if that is missing or has no class
+    folders (as ImageNet's), of `val`; other folders are not read.
 
     Raises:
         UserError: no class folders, an empty one, fewer than two, or test classes that train does not have.
@@ -61,13 +63,13 @@ def read_folder(listing: Listing) -> tuple[Pool, Pool | None, tuple[str, ...]]:
                 f"{hide_secrets(listing.location)}: no class folders with images; expected <class>/<image> or "
                 f"train/<class>/<image> and val/<class>/<image> (images end in {' '.join(ENDINGS)})"
             )
-        class_names = _class_names(listing, whole, "")
+        class_names = _class_names(listing, whole, "", config)
         if set(class_names) <= {TRAIN, *TEST}:
             raise UserError(
                 f"{hide_secrets(listing.location)}: train/ holds images directly; put them in class folders"
             )
         return _pool(listing, whole, class_names), None, class_names
-    class_names = _class_names(listing, parts[TRAIN], "train/")
+    class_names = _class_names(listing, parts[TRAIN], "train/", config)
     train = _pool(listing, parts[TRAIN], class_names)
     test = next((part for split in TEST if (part := parts[split]).paths), None)
     return train, None if test is None else _pool(listing, test, class_names), class_names
@@ -94,8 +96,8 @@ def _below(listing: Listing, prefix: str) -> _Part:
     return part
 
 
-def _class_names(listing: Listing, part: _Part, prefix: str) -> tuple[str, ...]:
-    names = sorted(set(part.classes))
+def _class_names(listing: Listing, part: _Part, prefix: str, config: DataConfig) -> tuple[str, ...]:
+    names = in_order(set(part.classes), config.class_order)
     where = shown(listing.location, prefix.rstrip("/"))
     folders = {path[len(prefix) :] for path in listing.folders if path.startswith(prefix)}
     empty = sorted(folder for folder in folders if folder and "/" not in folder and folder not in names)

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torchvision.transforms.functional as F
 from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
 from raynas.data.pool import Source
+from raynas.data.reading import AS_STORED, Reading
 from raynas.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -44,12 +44,14 @@ class ImageSet:
         indices: which of the source's images belong to the set, int64 [n].
         labels: int64 [n].
         geometry: the size and channels that they are decoded to.
+        reading: what is done with every image before that.
     """
 
     source: Source
     indices: np.ndarray
     labels: np.ndarray
     geometry: Geometry
+    reading: Reading = AS_STORED
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -57,13 +59,22 @@ class ImageSet:
     def __getitem__(self, position: int) -> tuple[Image.Image | Tensor, int]:
         return self.source.image(int(self.indices[position])), int(self.labels[position])
 
+    def read(self, position: int, channels: int | None = None) -> Image.Image | Tensor:
+        """One image as it is to be resized: upright, 8 bits a channel, in the set's channels or so many.
+
+        Raises:
+            UserError: it cannot be read; the message names it.
+        """
+        image = self.source.image(int(self.indices[position]))
+        return self.reading.read(image, channels or self.geometry.channels, self.where(position))
+
     def where(self, position: int) -> str:
         """The name of one image in messages."""
         return self.source.where(int(self.indices[position]))
 
     def take(self, positions: np.ndarray) -> ImageSet:
         """The set of some of these images."""
-        return ImageSet(self.source, self.indices[positions], self.labels[positions], self.geometry)
+        return replace(self, indices=self.indices[positions], labels=self.labels[positions])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -71,6 +82,8 @@ class ImageSet:
         digest = hashlib.sha256(self.source.signature(self.indices))
         digest.update(self.labels.astype("<i8").tobytes())
         digest.update(repr(self.geometry).encode())
+        if self.reading != AS_STORED:  # so that the fingerprints of older versions stay
+            digest.update(repr(self.reading).encode())
         return digest.hexdigest()[:16]
 
 
@@ -79,40 +92,22 @@ class PixelSource:
     """Images that are in memory as pixels, uint8 [n, channels, height, width]."""
 
     pixels: Tensor
-    name: str
+    dataset: str
 
     def image(self, index: int) -> Tensor:
         return self.pixels[index]
 
     def where(self, index: int) -> str:
-        return f"image {index} of {self.name}"
+        return f"image {index} of {self.dataset}"
+
+    def name(self, index: int) -> str:
+        return str(index)
 
     def keep(self, indices: np.ndarray) -> PixelSource:
-        return PixelSource(self.pixels[torch.from_numpy(indices)], self.name)
+        return PixelSource(self.pixels[torch.from_numpy(indices)], self.dataset)
 
     def signature(self, indices: np.ndarray) -> bytes:
         return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()
-
-
-def to_channels(image: Image.Image | Tensor, channels: int, where: str) -> Image.Image | Tensor:
-    """The image in grey (1) or RGB (3); tensors [c, height, width] may have any number of channels that fits already.
-
-    Raises:
-        UserError: the image cannot be given that number of channels.
-    """
-    if isinstance(image, Image.Image):
-        if channels not in (1, 3):
-            raise UserError(f"{where}: images can have 1 or 3 channels, not {channels}")
-        if image.mode.startswith("I"):  # 16-bit grey: PIL's own conversion would clip at 255
-            image = Image.fromarray((np.asarray(image) // 256).clip(0, 255).astype(np.uint8))
-        return image.convert("L" if channels == 1 else "RGB")
-    if image.shape[0] == channels:
-        return image
-    if image.shape[0] == 1:
-        return image.expand(channels, -1, -1)
-    if image.shape[0] == 3 and channels == 1:
-        return F.rgb_to_grayscale(image)
-    raise UserError(f"{where}: has {image.shape[0]} channels where {channels} are wanted")
 
 
 def decode(
@@ -143,8 +138,7 @@ def decode(
     transform = evaluation_transform(geometry)
 
     def fill(position: int) -> None:
-        image = to_channels(images[position][0], geometry.channels, images.where(position))
-        pixels[position] = transform(image)
+        pixels[position] = transform(images.read(position, geometry.channels))
 
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         for _ in pool.map(fill, range(len(images)), chunksize=16):

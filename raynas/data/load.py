@@ -7,29 +7,33 @@ finished networks.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from torch import Tensor
 
 from raynas.config import nearest
 from raynas.data import embedded
-from raynas.data.config import PAPERS_CROP_FROM, DataConfig, crop_pct_for
+from raynas.data.config import EMBEDDED, PAPERS_CROP_FROM, DataConfig, crop_pct_for
 from raynas.data.files import hide_secrets, is_uri, list_files
 from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
+from raynas.data.look import Findings, look
 from raynas.data.parquet import read_parquet
 from raynas.data.pool import Pool, Source, spread
+from raynas.data.reading import AS_STORED, Reading, channels_of, size_of
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.data.torch_dataset import TorchSource, read_torch_dataset
 from raynas.errors import UserError
+
+log = logging.getLogger(__name__)
 
 SMALL = (64, 256 * 2**20)  # shorter side in pixels, decoded bytes: up to there a dataset gets its own mean and std
 DEFAULT_SIZE = (224, 224)
@@ -124,11 +128,10 @@ class Data:
             return self.train
         if which != "train+search":
             raise UserError(f"train_on: {which!r} is neither 'train' nor 'train+search'")
-        return ImageSet(
-            self.train.source,
-            np.concatenate([self.train.indices, self.search.indices]),
-            np.concatenate([self.train.labels, self.search.labels]),
-            self.train.geometry,
+        return replace(
+            self.train,
+            indices=np.concatenate([self.train.indices, self.search.indices]),
+            labels=np.concatenate([self.train.labels, self.search.labels]),
         )
 
 
@@ -138,9 +141,9 @@ def load_data(config: DataConfig | str) -> Data:
     Raises:
         UserError: the dataset is missing or unusable; one line says why and what to do.
     """
-    config = _config(config)
+    config = without_unreadable(_config(config))
     images, class_names = _images(config, test=False)
-    kept, off = cut(images.labels, config.search_fraction, config.seed, class_names, "search")
+    kept, off = _search_cut(config, images.labels, class_names)
     return Data(config, class_names, images.take(kept), images.take(off))
 
 
@@ -150,7 +153,73 @@ def load_test(config: DataConfig | str) -> ImageSet:
     Raises:
         UserError: as `load_data`.
     """
-    return _images(_config(config), test=True)[0]
+    return _images(without_unreadable(_config(config)), test=True)[0]
+
+
+def look_at(config: DataConfig, say: Callable[[str], None] = log.info) -> Findings:
+    """Look at every image of a dataset, in all its splits, without a label.
+
+    Raises:
+        UserError: the dataset is missing, or none at all.
+    """
+    config = config.model_copy(update={"skip": () if config.skip == "unreadable" else config.skip})
+    train, test, _ = _read(config)
+    return look([pool for pool in (train, test) if pool is not None], reading_of(config), say)
+
+
+def without_unreadable(config: DataConfig) -> DataConfig:
+    """The configuration with the names of what cannot be read in place of `skip: unreadable`.
+
+    Raises:
+        UserError: as `look_at`.
+    """
+    if config.skip != "unreadable":
+        return config
+    return config.model_copy(update={"skip": tuple(look_at(config).unreadable)})
+
+
+def reading_of(config: DataConfig) -> Reading:
+    """What is done with every image of a dataset before it is resized; nothing with those that are pixels already."""
+    return AS_STORED if config.name in EMBEDDED else Reading(config.exif != "ignored", config.pixel_range)
+
+
+def count_splits(config: DataConfig) -> tuple[dict[str, int], dict[str, int]]:
+    """How many images are in the splits `train`, `search` and `test`, and in each class in its order, over all splits.
+
+    Raises:
+        UserError: as `load_data`.
+    """
+    config = without_unreadable(config)
+    pool, test, class_names = _read(config)
+    labels, test_labels = pool.labels, None if test is None else test.labels
+    if test_labels is None:
+        kept, off = cut(labels, TEST_FRACTION, TEST_SEED, class_names, "test")
+        labels, test_labels = labels[kept], labels[off]
+    kept, off = _search_cut(config, labels, class_names)
+    counts = np.bincount(np.concatenate([labels, test_labels]), minlength=len(class_names)).tolist()
+    splits = {"train": len(kept), "search": len(off), "test": len(test_labels)}
+    return splits, dict(zip(class_names, counts, strict=True))
+
+
+def sample_shapes(config: DataConfig) -> list[tuple[int, int, int]]:
+    """(height, width, channels) of up to 16 images that can be read, spread over those outside the test split.
+
+    Raises:
+        UserError: the dataset is missing, or none at all.
+    """
+    pool, reading = _read(config)[0], reading_of(config)
+    found = []
+    for index in spread(len(pool.labels)).tolist():
+        try:
+            image = reading.placed(pool.source.image(index))
+        except UserError:
+            continue  # told with all others that cannot be read
+        found.append((*size_of(image), channels_of(image)))
+    return found
+
+
+def _search_cut(config: DataConfig, labels: np.ndarray, class_names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    return cut(labels, config.search_fraction, config.seed, class_names, "search")
 
 
 def _config(config: DataConfig | str | Any) -> DataConfig:
@@ -164,18 +233,35 @@ def _images(config: DataConfig, test: bool) -> tuple[ImageSet, tuple[str, ...]]:
         kept, off = cut(pool.labels, TEST_FRACTION, TEST_SEED, class_names, "test")
         # Each part gets a source of its own: nothing that training sees leads to a test image.
         pool, test_pool = pool.keep(kept), pool.keep(off) if test else None
-    geometry = _geometry(config, pool.source, len(pool.labels))
+    reading = reading_of(config)
+    geometry = _geometry(config, pool.source, len(pool.labels), reading)
     if test:
         assert test_pool is not None
         pool = test_pool
-    images = ImageSet(pool.source, np.arange(len(pool.labels)), pool.labels, geometry)
+    images = ImageSet(pool.source, np.arange(len(pool.labels)), pool.labels, geometry, reading)
     if isinstance(pool.source, TorchSource) and _is_small(images):
         # Somebody's own code is run once, here, where its mistakes are told before anything is trained.
-        images = replace(images, source=PixelSource(decode(images)[0], config.name))
+        images = replace(images, source=PixelSource(decode(images)[0], config.name), reading=AS_STORED)
     return images, class_names
 
 
 def _read(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+    """Images for training, test images where the dataset keeps them apart, class names; without what is skipped."""
+    train, test, class_names = _read_all(config)
+    return _kept(train, config), None if test is None else _kept(test, config), class_names
+
+
+def _kept(pool: Pool, config: DataConfig) -> Pool:
+    skipped = {*config.skip}
+    if not skipped:
+        return pool
+    kept = [index for index in range(len(pool.labels)) if pool.source.name(index) not in skipped]
+    if not kept:
+        raise UserError(f"data: {hide_secrets(config.name)}: no image of a split can be read")
+    return pool.keep(np.array(kept))
+
+
+def _read_all(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
     """Images for training, test images where the dataset keeps them apart, class names."""
     name = config.name
     if name in embedded.LOADERS:
@@ -183,7 +269,7 @@ def _read(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
         return Pool(PixelSource(torch.from_numpy(pixels), name), labels), None, tuple(map(str, range(10)))
     if not is_uri(name) and not os.path.exists(name):
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name):
-            return read_torch_dataset(name)
+            return read_torch_dataset(name, config.pixel_range)
         if os.sep in name or name.startswith(".") or os.path.splitext(name)[1]:
             raise UserError(f"data: {name}: no such file or folder")
         hint = nearest(name, list(embedded.LOADERS))
@@ -196,29 +282,25 @@ def _read(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
         return read_parquet(listing, config)
     if listing.paths == ("",):
         raise UserError(f"data: {hide_secrets(name)} is neither a folder nor a .parquet file")
-    return read_folder(listing)
+    return read_folder(listing, config)
 
 
-def _geometry(config: DataConfig, source: Source, count: int) -> Geometry:
+def _geometry(config: DataConfig, source: Source, count: int, reading: Reading) -> Geometry:
     """Size and channels: as configured, else the images' own where a sample of them agrees on something small."""
     size, channels = config.size, config.channels
-    if size is None or channels is None:
-        sample = [source.image(k) for k in spread(count).tolist()]
-        sizes = {_size_of(image) for image in sample}
+    if isinstance(size, tuple) and isinstance(channels, int):
+        return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
+    sample = [reading.placed(source.image(k)) for k in spread(count).tolist()]
+    sizes = {size_of(image) for image in sample}
+    if size == "own" and len(sizes) > 1:
+        some = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+        raise UserError(f"data.size: the images have no one size of their own ({some}): give a size, such as 224")
+    if not isinstance(size, tuple):
         own = sizes.pop() if len(sizes) == 1 else DEFAULT_SIZE
-        size = size or (own if max(own) < PAPERS_CROP_FROM else DEFAULT_SIZE)
-        channels = channels or max(_channels_of(image) for image in sample)
+        size = own if size == "own" or max(own) < PAPERS_CROP_FROM else DEFAULT_SIZE
+    if not isinstance(channels, int):
+        channels = max(channels_of(image) for image in sample)
     return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
-
-
-def _size_of(image: Image.Image | Tensor) -> tuple[int, int]:
-    return (image.height, image.width) if isinstance(image, Image.Image) else (image.shape[1], image.shape[2])
-
-
-def _channels_of(image: Image.Image | Tensor) -> int:
-    if isinstance(image, Tensor):
-        return image.shape[0]
-    return 1 if image.mode == "1" or image.mode.startswith(("L", "I")) else 3
 
 
 def _is_small(images: ImageSet) -> bool:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raynas.data.augment import AugmentConfig
 from raynas.data.files import is_uri
-from raynas.data.images import ImageSet, decode, decoded_bytes, to_channels
+from raynas.data.images import ImageSet, decode, decoded_bytes
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
 from raynas.data.streams import generator, global_streams_kept, seed_global_streams
@@ -188,8 +188,7 @@ class _AugmentedImages(Dataset):
     def __getitem__(self, key: Key) -> tuple[Tensor, int] | UserError:
         epoch, position, index = key
         try:
-            image, label = self.images[index]
-            image = to_channels(image, self.images.geometry.channels, self.images.where(index))
+            image, label = self.images.read(index), int(self.images.labels[index])
         except UserError as error:
             return error
         with global_streams_kept():

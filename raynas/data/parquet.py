@@ -1,4 +1,7 @@
-"""Parquet files with a column of encoded images (bytes, or a struct with a `bytes` field) and a column of labels."""
+"""Parquet files with a column of encoded images (bytes, or a struct with a `bytes` field) and a column of labels.
+
+Labels may stand in the names of folders instead: `label=3/part-0.parquet`, as Hive and Spark write them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from PIL import Image
 
+from raynas.data.class_order import in_order
 from raynas.data.config import DataConfig
 from raynas.data.files import TEST, TRAIN, Listing, first_line, hide_secrets, open_file, open_image, shown
 from raynas.data.pool import Pool
@@ -28,16 +34,21 @@ from raynas.errors import UserError
 log = logging.getLogger(__name__)
 
 IN_MEMORY_UP_TO = 2**30  # bytes of encoded images; more are unpacked to a cache file on each node and mapped from it
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # as Hive names the folder of rows without a value
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns in use, and the names of the classes where the file's metadata gives them (Hugging Face's do)."""
+    """The columns in use, and the names of the classes where the file's metadata gives them (Hugging Face's do).
+
+    With `in_folders`, `label` is the key of `key=value` folders instead.
+    """
 
     image: str
     label: str
     class_names: tuple[str, ...] | None
+    in_folders: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,12 +70,24 @@ class ParquetSource:
     rows: np.ndarray
 
     def image(self, index: int) -> Image.Image:
-        return open_image(self._encoded[index].as_py(), self.where(index))
+        encoded = self._encoded[index].as_py()
+        if encoded is None:
+            raise UserError(f"{self.where(index)}: has no image bytes in column {self.column!r}")
+        return open_image(encoded, self.where(index))
 
     def where(self, index: int) -> str:
+        path, row = self._place(index)
+        return f"{shown(self.location, path)} row {row}"
+
+    def name(self, index: int) -> str:
+        path, row = self._place(index)
+        return f"{path} row {row}".strip()
+
+    def _place(self, index: int) -> tuple[str, int]:
+        """The file of an image, and the row in it."""
         row = int(self.rows[index])
         file = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return f"{shown(self.location, self.paths[file])} row {row - int(self.starts[file])}"
+        return self.paths[file], row - int(self.starts[file])
 
     def keep(self, indices: np.ndarray) -> ParquetSource:
         return replace(self, rows=self.rows[indices])
@@ -77,17 +100,12 @@ class ParquetSource:
     @cached_property
     def _encoded(self) -> pa.ChunkedArray:
         if sum(self.sizes) <= IN_MEMORY_UP_TO:
-            column = pa.chunked_array(list(self._batches()), pa.large_binary())
-        else:
-            column = pa.ipc.open_file(pa.memory_map(str(self._cache_file()))).read_all()["bytes"]
-        if column.null_count:
-            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise UserError(f"{self.where(row)}: has no image bytes in column {self.column!r}")
-        return column
+            return pa.chunked_array(list(self._batches()), pa.large_binary())
+        return pa.ipc.open_file(pa.memory_map(str(self._cache_file()))).read_all()["bytes"]
 
     def _batches(self) -> Iterator[pa.LargeBinaryArray]:
         for path, start in zip(self.paths, self.starts.tolist(), strict=True):
-            with open_file(self.location, path) as file:
+            with _readable(shown(self.location, path)), open_file(self.location, path) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[self.column]):
                     first, last = np.searchsorted(self.rows, (start, start + len(batch)))
                     column = batch.column(0)
@@ -122,7 +140,8 @@ def read_parquet(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | Non
 
     A file belongs to a split by its first folder or, as Hugging Face names files, by its beginning:
     `train-00000-of-00002.parquet`, `test-...`, `validation-...`. Of several test splits the first of `test`, `val`,
-    `validation`, `valid` is used. Integer labels are classes in ascending order, text labels in alphabetical order.
+    `validation`, `valid` is used. Integer labels are classes in ascending order, text labels in `config.class_order`.
+    Where the files have no column of labels, the folders' `key=value` names are one: `split=train/label=3/0.parquet`.
 
     Raises:
         UserError: columns that are missing or of the wrong type, no rows, empty labels, fewer than two classes, or test
@@ -135,7 +154,7 @@ def read_parquet(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | Non
     columns = _columns(listing, train[0], config)
     where = hide_secrets(listing.location)
     source, labels = _read(listing, train, columns)
-    position, class_names = _classes(labels, columns, where)
+    position, class_names = _classes(labels, columns, where, config)
     pool = Pool(source, np.array([position[label] for label in labels], dtype=np.int64))
     if test is None:
         return pool, None, class_names
@@ -146,10 +165,18 @@ def read_parquet(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | Non
     return pool, Pool(source, np.array([position[label] for label in labels], dtype=np.int64)), class_names
 
 
-def _classes(labels: list[Any], columns: Columns, where: str) -> tuple[dict[Any, int], tuple[str, ...]]:
+def _classes(
+    labels: list[Any], columns: Columns, where: str, config: DataConfig
+) -> tuple[dict[Any, int], tuple[str, ...]]:
     """The class of each label, and the class names."""
-    values = sorted(set(labels))
-    numbers = isinstance(values[0], int)
+    kinds = {type(label) for label in labels}
+    if len(kinds) > 1:
+        raise UserError(f"{where}: labels {columns.label!r} are numbers in some files and text in others")
+    numbers = kinds == {int}
+    order = config.class_order
+    if columns.in_folders and order is None and all(map(str.isdecimal, labels)):
+        order = "natural"  # the numbers that they were before they became names
+    values: list[Any] = sorted(set(labels)) if numbers else in_order(set(labels), order)
     if numbers and values[0] < 0:
         raise UserError(f"{where}: column {columns.label!r} has negative labels; leave unlabelled rows out")
     names = columns.class_names if numbers else None
@@ -163,8 +190,23 @@ def _classes(labels: list[Any], columns: Columns, where: str) -> tuple[dict[Any,
 
 
 def _split(path: str) -> str | None:
-    match = re.match(r"(train|test|validation|valid|val)(?![A-Za-z])", path)
+    match = re.match(r"(?:(?:.*/)?split=)?(train|test|validation|valid|val)(?![A-Za-z])", path)
     return match and match[1]
+
+
+def _in_folders(path: str) -> dict[str, str]:
+    """The keys and values of the `key=value` folders that a file lies in."""
+    pairs = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
+    return {unquote(key): unquote(value) for key, _, value in pairs}
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Name the file whose content pyarrow cannot read."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{where}: cannot be read as Parquet: {first_line(error)}") from error
 
 
 def _columns(listing: Listing, file: int, config: DataConfig) -> Columns:
@@ -172,21 +214,36 @@ def _columns(listing: Listing, file: int, config: DataConfig) -> Columns:
     schema = _open(listing, file).schema_arrow
     images = [field.name for field in schema if _holds_images(field.type)]
     image = config.image_column or (images[0] if len(images) == 1 else None)
-    labels = [name for name in LABEL_NAMES if name in schema.names]
+    folders = [key for key in _in_folders(listing.paths[file]) if key not in schema.names]
+    labels = [name for name in LABEL_NAMES if name in (*schema.names, *folders)]
     label = config.label_column or (labels[0] if labels else None)
-    for name, key, what in ((image, "image_column", "image"), (label, "label_column", "label")):
-        if name is None or name not in schema.names:
+    places = (image, "image_column", "image", schema.names), (label, "label_column", "label", [*schema.names, *folders])
+    for name, key, what, known in places:
+        if name is None or name not in known:
             missing = f"no column {name!r}" if name else f"cannot tell the {what} column"
-            raise UserError(f"{where}: {missing}; set {key} to one of: {', '.join(schema.names)}")
+            others = [other for other in known if key == "image_column" or other != image]
+            if not others:
+                raise UserError(f"{where}: {missing}: the only column is {image!r}; add a column of labels")
+            raise UserError(f"{where}: {missing}; set data.{key} to one of: {', '.join(others)}")
     if image not in images:
         raise UserError(f"{where}: column {image!r} is {schema.field(image).type}; expected encoded images as binary")
+    if label in folders:
+        return Columns(str(image), str(label), None, in_folders=True)
     kind = schema.field(label).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise UserError(f"{where}: column {label!r} is {kind}; expected integer or text labels")
-    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    names = (features.get(label) or {}).get("names")
-    return Columns(str(image), str(label), tuple(map(str, names)) if names else None)
+    return Columns(str(image), str(label), _hugging_face_names(schema, str(label), where))
+
+
+def _hugging_face_names(schema: pa.Schema, label: str, where: str) -> tuple[str, ...] | None:
+    """The class names that Hugging Face's metadata give, None where there are none."""
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        names = (features.get(label) or {}).get("names")
+        return tuple(map(str, names)) if names else None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{where}: the metadata 'huggingface' are damaged: write the file without them") from error
 
 
 def _holds_images(kind: pa.DataType) -> bool:
@@ -197,10 +254,8 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 def _open(listing: Listing, file: int) -> pq.ParquetFile:
     path = listing.paths[file]
-    try:
+    with _readable(shown(listing.location, path)):
         return pq.ParquetFile(open_file(listing.location, path))
-    except pa.ArrowException as error:
-        raise UserError(f"{shown(listing.location, path)}: not a Parquet file: {first_line(error)}") from error
 
 
 def _read(listing: Listing, files: list[int], columns: Columns) -> tuple[ParquetSource, list[Any]]:
@@ -209,15 +264,21 @@ def _read(listing: Listing, files: list[int], columns: Columns) -> tuple[Parquet
     for file in files:
         where = shown(listing.location, listing.paths[file])
         parquet = _open(listing, file)
-        for name in (columns.image, columns.label):
-            if name not in parquet.schema_arrow.names:
-                raise UserError(f"{where}: no column {name!r}, which the other files have")
-        column = parquet.read(columns=[columns.label])[columns.label]
-        if column.null_count:
-            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise UserError(f"{where} row {row}: has no label in column {columns.label!r}")
+        folders = _in_folders(listing.paths[file])
+        if columns.image not in parquet.schema_arrow.names:
+            raise UserError(f"{where}: no column {columns.image!r}, which the other files have")
         starts.append(len(labels))
-        labels += column.to_pylist()
+        if columns.label in parquet.schema_arrow.names:
+            with _readable(where):
+                column = parquet.read(columns=[columns.label])[columns.label]
+            if column.null_count:
+                row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+                raise UserError(f"{where} row {row}: has no label in column {columns.label!r}")
+            labels += column.to_pylist()
+        elif folders.get(columns.label, NO_VALUE) != NO_VALUE:
+            labels += [folders[columns.label]] * parquet.metadata.num_rows
+        else:
+            raise UserError(f"{where}: no column {columns.label!r}, which the other files have, nor such a folder")
     if not labels:
         raise UserError(f"{hide_secrets(listing.location)}: the Parquet files have no rows")
     source = ParquetSource(

@@ -19,6 +19,9 @@ class Source(Protocol):
     def where(self, index: int) -> str:
         """The image's name in messages."""
 
+    def name(self, index: int) -> str:
+        """The image's name within the dataset, the same wherever the dataset lies."""
+
     def keep(self, indices: np.ndarray) -> Source:
         """A source of these images alone (ascending), numbered anew."""
 

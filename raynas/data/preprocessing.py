@@ -23,7 +23,9 @@ class Preprocessing(Config):
     Attributes:
         input: all of it as a formula, for a reader.
         mode: PIL's name of what images are converted to first: `L` (grey) or `RGB`; None where they are no PIL images.
-        range: pixel values that become 0 and 1.
+        range: pixel values of 8 bits that become 0 and 1.
+        pixel_range: values of black and white in images of more than 8 bits, which are scaled to 8 first.
+        exif: whether images are turned as their EXIF orientation says.
         size: height and width; the shorter side is resized to size / crop_pct, antialiased, and the centre is cut out.
         channels, crop_pct, interpolation: likewise of that.
         mean, std: of each channel, of pixels in [0, 1].
@@ -33,6 +35,8 @@ class Preprocessing(Config):
     input: str = "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std"
     mode: Literal["L", "RGB"] | None = None
     range: tuple[float, float] = (0, 255)
+    pixel_range: tuple[float, float] | None = None
+    exif: Literal["upright", "ignored"] = "ignored"
     channels: int = pydantic.Field(ge=1)
     size: Size
     mean: tuple[float, ...]
@@ -85,7 +89,7 @@ class Preprocessing(Config):
 
 def preprocessing_of(data: Data) -> Preprocessing:
     """What is done to the images of a dataset when nothing is random."""
-    geometry = data.train.geometry
+    geometry, reading = data.train.geometry, data.train.reading
     return Preprocessing(
         mode=MODES.get(data.channels),
         channels=data.channels,
@@ -94,6 +98,8 @@ def preprocessing_of(data: Data) -> Preprocessing:
         std=data.std,
         crop_pct=geometry.crop_pct,
         interpolation=geometry.interpolation,
+        pixel_range=reading.pixel_range,
+        exif="upright" if reading.upright else "ignored",
         class_names=data.class_names,
     )
 

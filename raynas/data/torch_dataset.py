@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 from raynas.config import load_object
 from raynas.data.files import first_line
 from raynas.data.pool import Pool, spread
+from raynas.data.reading import spread_values
 from raynas.errors import UserError
 
 
@@ -24,19 +25,26 @@ class TorchSource:
 
     Attributes:
         dataset: somebody's own.
-        name: of it, for messages.
+        function: that made it, for messages.
         items: which of its items, int64 [n]; None for all. Messages name items by their number in the dataset.
+        pixel_range: the values of black and white in items of more than 8 bits.
+        part: `test ` for the second dataset of a pair.
     """
 
     dataset: Dataset
-    name: str
+    function: str
     items: np.ndarray | None = None
+    pixel_range: tuple[float, float] | None = None
+    part: str = ""
 
     def image(self, index: int) -> Image.Image | Tensor:
-        return _pixels(_item(self, index)[0], self.where(index))
+        return _pixels(_item(self, index)[0], self.where(index), self.pixel_range)
 
     def where(self, index: int) -> str:
-        return f"{self.name} item {self.item(index)}"
+        return f"{self.function} {self.name(index)}"
+
+    def name(self, index: int) -> str:
+        return f"{self.part}item {self.item(index)}"
 
     def item(self, index: int) -> int:
         """The number of an image in the dataset."""
@@ -47,20 +55,23 @@ class TorchSource:
 
     def signature(self, indices: np.ndarray) -> bytes:
         """Of 16 images spread over the set, since all may be too many to read."""
-        digest = hashlib.sha256(f"{self.name} {len(indices)}".encode())
+        digest = hashlib.sha256(f"{self.function} {len(indices)}".encode())
         for index in indices[spread(len(indices))].tolist():
             image = self.image(index)
             digest.update(image.tobytes() if isinstance(image, Image.Image) else image.numpy().tobytes())
         return digest.digest()
 
 
-def read_torch_dataset(name: str) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+def read_torch_dataset(
+    name: str, pixel_range: tuple[float, float] | None = None
+) -> tuple[Pool, Pool | None, tuple[str, ...]]:
     """Images for training, test images if the function returns a pair, and the class names in label order.
 
     The function takes no argument and returns a map-style dataset or (train, test). Items are (image, label): a PIL
     image, a uint8 tensor [channels, height, width], or a float tensor of that shape within [0, 1]; integer labels from
-    0. Leave random augmentation out of it: raynas augments. Labels are read from `targets` or `labels` where the
-    dataset has them and they agree with its items, else from every item; class names from `classes`.
+    0. With `pixel_range`, tensors of any other type and range. Leave random augmentation out of it: raynas augments.
+    Labels are read from `targets` or `labels` where the dataset has them and they agree with its items, else from every
+    item; class names from `classes`.
 
     Raises:
         UserError: it cannot be imported or called, or returns something else.
@@ -76,7 +87,10 @@ def read_torch_dataset(name: str) -> tuple[Pool, Pool | None, tuple[str, ...]]:
             f"data {name!r}: expected a map-style torch dataset (with __len__ and __getitem__) or a pair (train, test) "
             f"of them, found {', '.join(type(dataset).__name__ for dataset in datasets)}"
         )
-    sources = [TorchSource(dataset, name) for dataset in datasets]
+    sources = [
+        TorchSource(dataset, name, None, pixel_range, part)
+        for dataset, part in zip(datasets, ("", "test "), strict=False)
+    ]
     labels = [_labels(source) for source in sources]
     names = getattr(datasets[0], "classes", None)
     count = len(names) if isinstance(names, (list, tuple)) else int(labels[0].max()) + 1
@@ -126,7 +140,7 @@ def _label(source: TorchSource, index: int) -> int:
     return int(value)
 
 
-def _pixels(image: Any, where: str) -> Image.Image | Tensor:
+def _pixels(image: Any, where: str, pixel_range: tuple[float, float] | None) -> Image.Image | Tensor:
     if isinstance(image, Image.Image):
         return image
     if not isinstance(image, Tensor):
@@ -137,13 +151,16 @@ def _pixels(image: Any, where: str) -> Image.Image | Tensor:
         raise UserError(f"{where}: the image has shape {tuple(image.shape)}; expected [channels, height, width]")
     if image.dtype == torch.uint8:
         return image
-    if not image.is_floating_point():
+    if image.is_complex() or image.dtype == torch.bool:
         raise UserError(f"{where}: the image is {image.dtype}; expected uint8, or float within [0, 1]")
+    if pixel_range is not None or not image.is_floating_point():
+        return torch.from_numpy(spread_values(image.double().numpy(), pixel_range, where))
     if not torch.isfinite(image).all():
         raise UserError(f"{where}: the image has NaN or infinite pixels")
     if image.min() < 0 or image.max() > 1:
         low, high = image.min().item(), image.max().item()
         raise UserError(
-            f"{where}: pixels span [{low:.4g}, {high:.4g}]; float images must be within [0, 1], unnormalised"
+            f"{where}: pixels span [{low:.4g}, {high:.4g}]; float images must be within [0, 1], unnormalised, "
+            "or data.pixel_range must say which values are black and white"
         )
     return (image * 255).round().to(torch.uint8)

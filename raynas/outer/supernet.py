@@ -61,10 +61,13 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
         UserError: the data, the space, the plan, the recipe, the search or the evolution is wrong.
     """
     from raynas.outer.warm_start import check_inheritable
+    from raynas.training.images import describe_reading
     from raynas.training.inputs import load_inputs, resolve_data
     from raynas.training.rehearsal import rehearse
 
     space, data = load_inputs(preset)
+    for line in describe_reading(preset, data):
+        say(line)
     rehearse(space, data, preset.plan, preset.recipe, max(workers, 1))
     check_later(preset, space, say)
     config, bounds = preset.space_evolution, constraints_of(preset)
@@ -79,7 +82,7 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
     if timed := [name for name in TIMED if name in preset.search.constraints]:
         say(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
     plan, recipe = preset.plan.model_dump(mode="json"), preset.recipe.model_dump(mode="json", exclude={"checkpoints"})
-    about = {**resolve_data(preset, space).model_dump(mode="json"), "fingerprint": data.fingerprint}
+    about = resolve_data(preset, space).recorded(data.fingerprint)
     return space, {"data": about, "plan": plan, "recipe": recipe}
 
 
@@ -106,7 +109,7 @@ def by_supernet(
         with _as_file(run, index, space) as path:
             own = preset.model_copy(update={"space": path})
             init = _inherited(run, here, index, space, own, say) if preset.space_evolution.warm_start else None
-            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say, init=init)
+            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say, init=init, look=False)
         scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
         with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, say=say):
             rows = scorer.score(archs)

@@ -25,6 +25,7 @@ from raynas.outer.supernet import check_counts, evolve_preset, prepare
 from raynas.outer.watch import Teller, named, trial_folder
 from raynas.preset import Preset, override
 from raynas.results import RunDir
+from raynas.results.run_dir import has_begun
 
 EXPERIMENT = "tune"
 """The folder of Tune's own files in the run directory: `tensorboard --logdir <run>/tune`."""
@@ -107,12 +108,16 @@ def run_trials(
         raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
     if trials is not None and at_a_time is not None:
         raise UserError("what is suggested depends on what was tried before: give trials, or at_a_time")
+    from raynas.training.images import check_images
+
     combinations = _combinations(values)
     if trials is not None and trials > len(combinations):
         raise UserError(f"there are only {len(combinations)} combinations: leave out trials to try all of them")
     folders = [named(combination) for combination in combinations]
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
         raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
+    if not has_begun(run_dir, "trials"):
+        check_images(preset, say)
     notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
     spaces: list[dict[str, Any]] = []  # all that are different
     for combination in combinations:

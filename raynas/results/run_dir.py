@@ -302,6 +302,13 @@ class RunDir:
         return True
 
 
+def has_begun(uri: str | os.PathLike[str] | RunDir, what: str) -> bool:
+    """Whether a piece of work has begun in a run directory, which need not exist."""
+    given = uri.uri if isinstance(uri, RunDir) else os.fspath(uri)
+    filesystem, root = open_filesystem(given)
+    return filesystem.get_file_info(f"{root}/{what}.yaml").type == fs.FileType.File
+
+
 def run_around(path: str | os.PathLike[str]) -> Path | None:
     """The run directory that a local path is, or lies in; None where there is none."""
     here = Path(os.path.realpath(path))

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raynas.data import AugmentConfig, CalibrationConfig, Data, DataConfig, calibration_batches, decode, load_data
+from raynas.data import AugmentConfig, CalibrationConfig, Data, calibration_batches, decode, load_data
+from raynas.data.config import stored_config
 from raynas.errors import UserError
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
@@ -71,7 +72,7 @@ def load_subject(run: RunDir, images: int | None = None) -> Subject:
     space = Space.from_dict(run.read_yaml("space.yaml"))
     weights = run.read_bytes("supernet.safetensors")
     supernet = load_supernet(space, parse_weights(weights, f"{run.name}/supernet.safetensors"))
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
+    data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
     pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
     seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
     statistics = Statistics(data.mean, data.std)

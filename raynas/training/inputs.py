@@ -11,10 +11,12 @@ import numpy as np
 from raynas.costs import cost
 from raynas.costs.expectation import expected_cost
 from raynas.data import Data, DataConfig, load_data
-from raynas.data.config import EMBEDDED
+from raynas.data.config import EMBEDDED, stored_config
+from raynas.data.load import without_unreadable
 from raynas.errors import UserError
 from raynas.nets.sharing import sides_of
 from raynas.preset import Preset
+from raynas.results import RunDir
 from raynas.space import Arch, Space, load_space
 from raynas.training.draws import distribution
 from raynas.training.plan import Plan
@@ -29,22 +31,45 @@ _ERROR, _PATIENCE_S = 0.005, 2.0
 
 
 def resolve_data(preset: Preset, space: Space) -> DataConfig:
-    """The preset's data with the image size and channels that it leaves open: for files, those of the space.
+    """The preset's data with what it leaves open: image size and channels, of files those of the space, and the rest.
 
-    Embedded datasets and datasets of the user's own keep theirs, and the space follows.
+    Embedded datasets and datasets of the user's own keep their size and channels, and the space follows.
 
     Raises:
-        UserError: the preset names no data.
+        UserError: the preset names no data, or it is missing.
     """
-    config = preset.data
-    if config is None:
-        raise UserError("this preset names no dataset: give one (data=..., or --data on the command line)")
-    files = config.name not in EMBEDDED and ("://" in config.name or ":" not in config.name)
-    if not files:
+    config = named_data(preset)
+    if config.name not in EMBEDDED:
+        config = without_unreadable(config.model_copy(update={"exif": config.exif or "upright"}))
+    if not are_files(config):
         return config
     return config.model_copy(
         update={"size": config.size or space.input_size, "channels": config.channels or space.channels}
     )
+
+
+def named_data(preset: Preset) -> DataConfig:
+    """The preset's data.
+
+    Raises:
+        UserError: it names none.
+    """
+    if preset.data is None:
+        raise UserError("this preset names no dataset: give one (data=..., or --data on the command line)")
+    return preset.data
+
+
+def are_files(config: DataConfig) -> bool:
+    """Whether the images are files, or in Parquet files."""
+    return config.name not in EMBEDDED and ("://" in config.name or ":" not in config.name)
+
+
+def with_known_skips(preset: Preset, run: RunDir) -> Preset:
+    """The preset with the images that a run skips already in place of `skip: unreadable`, not looked for again."""
+    if preset.data is None or preset.data.skip != "unreadable" or not run.exists("preset.yaml"):
+        return preset
+    known = stored_config(run.read_yaml("preset.yaml", "data")).skip
+    return preset.model_copy(update={"data": preset.data.model_copy(update={"skip": known})})
 
 
 def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data]:

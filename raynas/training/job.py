@@ -25,10 +25,12 @@ from raynas.errors import ConfigError, TrainingCollapsed, UserError
 from raynas.phases import phase
 from raynas.preset import Preset, check_later, load_preset, override
 from raynas.results import RunDir
-from raynas.space import Space
+from raynas.results.run_dir import has_begun
+from raynas.space import Space, load_space
 from raynas.space.counting import shown_count
 from raynas.training.context import State, read_state
-from raynas.training.inputs import estimate, load_inputs, resolve_data
+from raynas.training.images import check_images, check_made_for, describe_reading
+from raynas.training.inputs import estimate, load_inputs, resolve_data, with_known_skips
 from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
 from raynas.training.record import WHAT, Recorder, write_supernet
@@ -52,6 +54,7 @@ def train(
     wait_s: float = 300.0,
     progress: Callable[[str], None] = print,
     init: str | None = None,
+    look: bool = True,
 ) -> RunDir:
     """Train a preset's supernet into a run directory, with Ray Train or in this process.
 
@@ -72,6 +75,7 @@ def train(
         wait_s: how long to wait for a cluster that has not the resources yet (it may be growing).
         progress: gets the lines that say what goes on.
         init: a safetensors file in the run directory, with the weights to begin with instead of random ones.
+        look: whether every image is read once before training begins, to tell all that cannot be read at once.
 
     Returns:
         The run directory, with `space.yaml`, `preset.yaml`, `supernet.safetensors`, `supernet.json` and the tables
@@ -85,9 +89,7 @@ def train(
         UserError: the cluster has not the resources, or training failed for good.
     """
     preset = _resolved(preset, data, overrides)
-    space, images = load_inputs(preset)
     recipe = preset.recipe
-    per_worker = {"CPU": 1.0, **({"GPU": 1.0} if use_gpu else {}), **(resources_per_worker or {})}
     ranks = 1 if workers == 0 else workers
     micro_batch = recipe.micro_batch(ranks)
     if workers == 0 and use_gpu and not torch.cuda.is_available():
@@ -96,6 +98,17 @@ def train(
         )
     if recipe.amp == "fp16" and not use_gpu:
         raise ConfigError("recipe.amp fp16 needs GPUs: train with use_gpu, or set recipe.amp to none (or bf16)")
+    begun = has_begun(run_dir, "train")
+    if begun:
+        preset = with_known_skips(preset, RunDir(run_dir))
+    elif look:
+        check_images(preset, progress)
+    preset, asked = preset.model_copy(update={"data": resolve_data(preset, load_space(preset.space))}), preset
+    space, images = load_inputs(preset)
+    if look and not begun:
+        for line in describe_reading(asked, images):
+            progress(line)
+    per_worker = {"CPU": 1.0, **({"GPU": 1.0} if use_gpu else {}), **(resources_per_worker or {})}
 
     # What can be refused is refused before anything is written: a run directory remembers what it began with.
     rehearse(space, images, preset.plan, recipe, ranks)
@@ -143,21 +156,21 @@ def train(
 
 
 def _resolved(preset: Preset | str | os.PathLike[str], data: Any, overrides: Mapping[str, Any] | None) -> Preset:
-    from raynas.space import load_space
-
     loaded = preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
+    before = loaded
     if data is not None:
         given = data.model_dump() if isinstance(data, DataConfig) else data
         loaded = override(loaded, {"data": DataConfig.model_validate(given).model_dump()})
     loaded = override(loaded, overrides or {})
-    return loaded.model_copy(update={"data": resolve_data(loaded, load_space(loaded.space))})
+    check_made_for(before, loaded)
+    return loaded
 
 
 def _settings(preset: Preset, space: Space, data: Data) -> dict[str, Any]:
     """What the weights depend on."""
     return {
         "space": space.to_dict(),
-        "data": {**preset.model_dump(mode="json")["data"], "fingerprint": data.fingerprint},
+        "data": data.config.recorded(data.fingerprint),
         "plan": preset.plan.model_dump(mode="json"),
         "recipe": preset.recipe.model_dump(mode="json", exclude={"checkpoints"}),
         **teacher_settings(preset.recipe, data),

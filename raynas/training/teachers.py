@@ -217,7 +217,8 @@ def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, .
 
 
 def _of_run(config: TeacherConfig, data: Data) -> Teacher:
-    from raynas.data import DataConfig, load_data
+    from raynas.data import load_data
+    from raynas.data.config import stored_config
 
     assert config.run is not None
     run = RunDir(config.run)
@@ -227,8 +228,7 @@ def _of_run(config: TeacherConfig, data: Data) -> Teacher:
     else:
         arch = read_space(run).largest() if config.network == "largest" else find_arch(run, config.network)
     network = load_weights(run, Network(arch, "inherited", path=folder))
-    given = run.read_yaml("preset.yaml", "data")["data"]
-    theirs = DataConfig.model_validate(given)
+    theirs = stored_config(run.read_yaml("preset.yaml", "data"))
     images = data if theirs == data.config else load_data(theirs)
     if images.class_names != data.class_names:
         raise ConfigError(f"teacher {config.name} knows other classes than {data.name} has (or in another order)")

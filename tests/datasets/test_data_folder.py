@@ -120,16 +120,16 @@ def test_grey_and_colour_images_together(tmp_path: Path) -> None:
     assert decode(grey.train)[0].shape[1:] == (1, 10, 12) and len(grey.mean) == 1
 
 
-def test_grey_images_keep_one_channel_and_16_bits_their_range(tmp_path: Path) -> None:
+def test_grey_images_keep_one_channel_and_16_bits_what_is_said_of_them(tmp_path: Path) -> None:
     write_classes(tmp_path, {"a": 6, "b": 6}, mode="L")
     deep = (np.arange(120).reshape(10, 12) * 500).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "a" / "000.png")
-    data = load_data(str(tmp_path))
+    data = load_data(DataConfig(name=str(tmp_path), pixel_range=(0, 65535)))
     assert data.channels == 1
     pixels: dict[int, torch.Tensor] = {}
-    for part in (data.train, data.search, load_test(str(tmp_path))):
+    for part in (data.train, data.search, load_test(data.config)):
         pixels |= dict(zip(numbers(part), decode(part)[0], strict=True))
-    assert np.array_equal(pixels[0][0].numpy(), deep // 256)
+    assert np.array_equal(pixels[0][0].numpy(), np.rint(deep / 257))
 
 
 def test_fingerprint_follows_names_and_sizes_not_the_place(tmp_path: Path) -> None:

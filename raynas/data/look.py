@@ -1,0 +1,144 @@
+"""A look at every image of a dataset: what there is, and what cannot be read, before anything depends on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from raynas.data.pool import Pool, Source
+from raynas.data.reading import RangeUnknown, Reading, channels_of, likely_range, orientation, size_of
+from raynas.errors import UserError
+
+AT_ONCE = 2048
+SAID_EVERY_S = 10.0
+
+
+@dataclass
+class Findings:
+    """What the images of a dataset are.
+
+    Attributes:
+        count: of all images.
+        sizes: how many readable images have each (height, width), upright where they are read so.
+        modes: how many have each of Pillow's modes, or are tensors.
+        channels: how many are grey (1), in colour (3), or tensors of another number of channels.
+        turned: how many are not stored upright.
+        unreadable: by the image's name in the dataset, the line that says why it cannot be read.
+        unranged: the line about images of more than 8 bits for which no range is given; None where there are none.
+        flat: whether there are readable images, and each is of one colour all over.
+    """
+
+    count: int = 0
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)
+    channels: Counter[int] = field(default_factory=Counter)
+    turned: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    unranged: str | None = None
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One image that can be read; of one without a range, what the error says."""
+
+    size: tuple[int, int]
+    mode: str
+    channels: int
+    turned: bool
+    flat: bool
+
+
+_KNOWN: dict[str, Findings] = {}
+"""What was found in this process: several stages of a procedure ask, and a large dataset takes minutes."""
+
+
+def look(pools: Sequence[Pool], reading: Reading, say: Callable[[str], None]) -> Findings:
+    """Read every image of some pools, on all CPUs.
+
+    Args:
+        pools: of all splits.
+        reading: how images are read.
+        say: gets a line every few seconds while it goes on.
+    """
+    digest = hashlib.sha256(repr(reading).encode())
+    try:
+        for pool in pools:
+            digest.update(pool.source.signature(np.arange(len(pool.labels))))
+    except UserError:  # somebody's own dataset is told by items, one of which cannot be read
+        return _look(pools, reading, say)
+    key = digest.hexdigest()
+    if key not in _KNOWN:
+        _KNOWN[key] = _look(pools, reading, say)
+    return _KNOWN[key]
+
+
+def _look(pools: Sequence[Pool], reading: Reading, say: Callable[[str], None]) -> Findings:
+    found = Findings(count=sum(len(pool.labels) for pool in pools), flat=True)
+    unranged: list[RangeUnknown] = []
+    began = said = time.monotonic()
+    done = 0
+    # Threads: Pillow decodes without Python's lock; more than CPUs, since a store is waited for.
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
+        for pool in pools:
+            _see(pool.source, 0, reading)  # what is opened at the first use is opened once, not by every thread
+            for first in range(0, len(pool.labels), AT_ONCE):
+                places = range(first, min(first + AT_ONCE, len(pool.labels)))
+                outcomes = threads.map(lambda index, source=pool.source: _see(source, index, reading), places)
+                for index, outcome in zip(places, outcomes, strict=True):
+                    if isinstance(outcome, RangeUnknown):
+                        unranged.append(outcome)
+                    elif isinstance(outcome, UserError):
+                        found.unreadable[pool.source.name(index)] = str(outcome)
+                    else:
+                        found.sizes[outcome.size] += 1
+                        found.modes[outcome.mode] += 1
+                        found.channels[outcome.channels] += 1
+                        found.turned += outcome.turned
+                        found.flat &= outcome.flat
+                    done += 1
+                    if time.monotonic() - said > SAID_EVERY_S:
+                        said = time.monotonic()
+                        left = (said - began) / done * (found.count - done)
+                        say(f"looking at every image: {done:,} of {found.count:,}, {left:.0f} s left")
+    found.flat &= bool(found.sizes)
+    if unranged:
+        found.unranged = _one_line(unranged)
+    return found
+
+
+def _see(source: Source, index: int, reading: Reading) -> _Seen | UserError:
+    try:
+        image = source.image(index)
+        if not isinstance(image, Image.Image):
+            flat = bool((image == image.reshape(-1)[0]).all())
+            return _Seen(size_of(image), f"tensors of {image.shape[0]} channel(s)", image.shape[0], False, flat)
+        channels = channels_of(image)
+        read = reading.read(image, channels, source.where(index))
+        assert isinstance(read, Image.Image)
+        extremes = np.array(read.getextrema()).reshape(-1, 2)
+        flat = bool((extremes[:, 0] == extremes[:, 1]).all())
+        return _Seen(size_of(read), image.mode, channels, orientation(image) != 1, flat)
+    except UserError as error:
+        return error
+
+
+def _one_line(unranged: Sequence[RangeUnknown]) -> str:
+    """One line about all images that need a range."""
+    valued = [error for error in unranged if error.low is not None and error.high is not None]
+    if not valued:
+        return f"{len(unranged):,} image(s) such as {unranged[0]}"
+    low, high = min(error.low or 0.0 for error in valued), max(error.high or 0.0 for error in valued)
+    return (
+        f"{len(unranged):,} image(s) have more than 8 bits a channel, with values from {low:g} to {high:g}: say which "
+        f"values are black and white, such as --set 'data.pixel_range=[{likely_range(low, high)}]' "
+        f"({str(valued[0]).partition(': values')[0]})"
+    )
