@@ -1,4 +1,4 @@
-"""Reading checkpoint files of others: tensors by name, and nothing that could run code."""
+"""Safe reading of released checkpoints: tensors by name, without running code from the file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from torch import Tensor
 from raynas.errors import UserError
 
 PREFIX = "module."
-"""Before every name, where the network was saved inside torch's DataParallel."""
+"""Prefix of every name if the network was saved inside torch's DataParallel."""
 
 Checkpoint = str | Path | Mapping[str, Any]
 """A file, or its content: the parameters, or a mapping that holds them under a name."""
 
 
 _PLAIN: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
-"""What released checkpoints hold beside tensors: AutoFormer's arguments, and NASViT's settings, read as a mapping."""
+"""Other types in released checkpoints: AutoFormer's arguments, and NASViT's settings, read as a mapping."""
 
 
 def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> Mapping[str, Tensor]:
-    """The parameters of a checkpoint.
+    """Return the parameters of a checkpoint.
 
     Args:
-        names: under which a mapping may hold them, the preferred first.
+        checkpoint: a file or its content.
+        names: keys that may hold the parameters, the preferred first.
         what: kind of checkpoint, for messages: `an AutoFormer checkpoint`.
 
     Raises:
-        UserError: the file cannot be read, holds more than tensors and plain values, or no parameters, or some are not
-            finite.
+        UserError: the file cannot be read, holds other than tensors and plain values, or no parameters; or weights are
+            not finite, are integers, or are negative variances.
     """
     content: Any = checkpoint
     if not isinstance(checkpoint, Mapping):
@@ -47,7 +48,7 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
             raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error
     state = content
     if isinstance(content, Mapping):
-        # An empty one is that of averaging which never began.
+        # An empty mapping holds averaged weights if averaging never started.
         state = next((content[name] for name in names if content.get(name) not in (None, {})), content)
     source = "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
     if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
@@ -67,16 +68,16 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
 
 
 def _counts(name: str) -> bool:
-    """Whether a tensor of a released network is one of whole numbers: a counter, or a table of places."""
+    """Return True if a released tensor may hold integers: a counter or an index table."""
     return name.endswith(("num_batches_tracked", "index"))
 
 
 def check_finite(state: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that no network could compute with.
+    """Check that weights are finite.
 
     Args:
         state: tensors by name.
-        source: of the tensors, for messages.
+        source: the tensors' origin, for messages.
 
     Raises:
         UserError: a tensor has values that are not finite in float32; the message names the first.
