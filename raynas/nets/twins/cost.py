@@ -50,7 +50,7 @@ def terms(space: Space) -> list[Term]:
 
 
 def _embedding(tokens: int, inputs: int, *widths: np.ndarray) -> Counts:
-    """Return the cost of a patch embedding and its norm; `inputs` of each patch for every channel of the stage before."""
+    """Return the cost of a patch embedding and its norm; `inputs` of a patch for each channel of the stage before."""
     weights = inputs * np.prod(widths, axis=0)
     return _alike(tokens * weights, weights + 3 * widths[-1])
 

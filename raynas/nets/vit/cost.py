@@ -35,7 +35,7 @@ def relative_groups(rows: Any, columns: Any, class_token: bool, head_dim: int) -
 
 
 def relative_entries(distance: int) -> int:
-    """Return the number of entries multiplied with a query: two tables of 2 R + 2, and the sum of both first entries."""
+    """Return the number of entries multiplied with a query: two tables of 2 R + 2, and the sum of first entries."""
     return 2 * (2 * distance + 2) + 1
 
 
