@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class CheckpointConfig(Config):
-    """When the whole state of training is written.
+    """Checkpoint intervals of training.
 
     Attributes:
-        every_epochs: after every so many epochs (and always after the last).
-        every_steps: also after every so many optimiser steps within an epoch.
-        keep: how many are kept: those with the best probes, and always the newest.
+        every_epochs: epochs between checkpoints (and always after the last).
+        every_steps: optimiser steps between additional checkpoints within an epoch.
+        keep: number of checkpoints to keep: the newest, and those with the best probes.
     """
 
     every_epochs: int = Field(default=1, ge=1)
@@ -32,12 +32,12 @@ class CheckpointConfig(Config):
 
 
 class ConflictConfig(Config):
-    """How often the gradients of the largest subnet and of the others conflict (see `raynas.training.conflict`).
+    """Measurement of gradient conflicts between the largest subnet and the others (see `raynas.training.conflict`).
 
     Attributes:
-        steps: of each epoch at which they are compared, spread evenly; all where it has fewer. Where the sampler runs
-            no largest subnet, each costs one more pass.
-        layers: whether to keep the ratio of every layer, too.
+        steps: number of compared steps of each epoch, spread evenly, or all if there are fewer. Each costs one more
+            pass if the sampler does not run the largest subnet.
+        layers: True to also keep the ratio of every layer.
     """
 
     steps: int = Field(default=4, ge=1)
@@ -45,13 +45,13 @@ class ConflictConfig(Config):
 
 
 class HealthConfig(Config):
-    """The watch over training.
+    """Health checks of training.
 
     Attributes:
-        probe_every: epochs between two scorings of the probe subnets (the last epoch is always scored).
-        probe_images: images of the search split that probes are scored on, fixed over the run.
-        checksum_every: epochs between two comparisons of the parameters over ranks.
-        conflict: the conflict ratio of every epoch; None does not measure it.
+        probe_every: epochs between scorings of the probe subnets (the last epoch is always scored).
+        probe_images: number of images of the search split to score probes on, fixed over the run.
+        checksum_every: epochs between comparisons of the parameters over ranks.
+        conflict: measurement of the conflict ratio of every epoch; None does not measure it.
     """
 
     probe_every: int = Field(default=1, ge=1)
@@ -61,35 +61,35 @@ class HealthConfig(Config):
 
 
 class Recipe(Config):
-    """How networks are trained.
+    """Hyperparameters of training.
 
     Attributes:
         epochs: passes over the training images.
         batch_size: images of one optimiser step, over all workers and accumulated micro-batches.
-        accumulate: micro-batches that one worker's share of a step is cut into.
+        accumulate: number of micro-batches of one worker's share of a step.
         opt: a timm optimiser name; `opt_args` are passed on to it.
         lr: learning rate for `lr_base_batch` images; scaled linearly with `batch_size`, see `effective_lr`.
-        lr_base_batch: None leaves `lr` as it is, whatever the batch.
-        scale_all_lrs: scale `warmup_lr` and `min_lr` as `lr` is (NASViT).
-        weight_decay: not applied to 1-D tensors, nor to what the model's `no_weight_decay()` names.
+        lr_base_batch: reference batch size of `lr`; None does not scale `lr`.
+        scale_all_lrs: scale `warmup_lr` and `min_lr` like `lr` (NASViT).
+        weight_decay: weight decay, except for 1-D tensors and the parameters of the model's `no_weight_decay()`.
         sched: a timm schedule, stepped at every update, after a linear warm-up from `warmup_lr`.
         smoothing: label smoothing.
         mixup, cutmix: alphas; 0 is off. `mixup_prob`, `mixup_switch_prob`, `mixup_mode` as in timm.
-        token_labels: labels for every patch, with mixing of their own; the space needs a token head. None for none.
-        teachers: external ones, whose answers take the place of labels; None for none.
-        augment: what happens to single images.
-        drop_path: the rate of the deepest block.
-        drop_path_over: what the rate rises over, from 0: all places of the `supernet`, which a network trained alone
-            fills in part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
-        dropout: the rate of features before the classifier.
-        drop_for: the passes in which both act: `all`, or the `largest` subnet's alone (BigNAS; AlphaNet).
+        token_labels: labels for every patch, with their own mixing; the space needs a token head. None for none.
+        teachers: external teachers, whose predictions replace labels; None for none.
+        augment: augmentation of single images.
+        drop_path: drop-path rate of the deepest block.
+        drop_path_over: range over which the rate rises from 0: all places of the `supernet`, of which a single network
+            fills a part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
+        dropout: dropout rate of features before the classifier.
+        drop_for: passes with drop path and dropout: `all`, or only the `largest` subnet's (BigNAS; AlphaNet).
         clip_grad: bound on the gradient; None does not clip.
-        clip_mode: what it bounds: the global `norm`, or every `value` (AlphaNet).
-        ema: decay of an exponential moving average of the weights; None for none. With it, the averaged weights are
-            what training hands over; probes score the raw ones.
+        clip_mode: bounded quantity: the global `norm`, or every `value` (AlphaNet).
+        ema: decay of an exponential moving average of the weights; None for none. Training then returns the averaged
+            weights; probes score the raw ones.
         amp: autocast precision on GPU.
-        sync_batchnorm: BatchNorm takes its statistics over the images of all workers.
-        seed: of everything random in training.
+        sync_batchnorm: BatchNorm statistics over the images of all workers.
+        seed: seed of everything random in training.
     """
 
     epochs: int = Field(ge=1, le=10**6)
@@ -143,23 +143,23 @@ class Recipe(Config):
 
     @property
     def effective_lr(self) -> float:
-        """The learning rate that the optimiser starts from (after warm-up)."""
+        """The learning rate after warm-up."""
         return self.scaled_lr(self.lr)
 
     def scaled_lr(self, lr: float) -> float:
-        """A rate for `lr_base_batch` images, for `batch_size` of them."""
+        """Scale a learning rate from `lr_base_batch` to `batch_size` images."""
         return lr * self.batch_size / self.lr_base_batch if self.lr_base_batch else lr
 
     @property
     def mixes(self) -> bool:
-        """Whether images of a batch are mixed."""
+        """True if images of a batch are mixed."""
         return self.mixup > 0 or self.cutmix > 0
 
     def check_device(self, device: str) -> None:
-        """Refuse what cannot be trained so.
+        """Check that the recipe can be trained on a device.
 
         Args:
-            device: its type: `cpu` or `cuda`.
+            device: the device's type, `cpu` or `cuda`.
 
         Raises:
             ConfigError: fp16 on a CPU.
@@ -168,11 +168,10 @@ class Recipe(Config):
             raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
 
     def micro_batch(self, workers: int) -> int:
-        """Images of one forward pass on one worker.
+        """Return the number of images of one forward pass on one worker.
 
         Raises:
-            ConfigError: there is no worker, the batch cannot be dealt out evenly, or a micro-batch that is to be
-                mixed is odd.
+            ConfigError: there is no worker, the batch cannot be divided evenly, or micro-batches are mixed and odd.
         """
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, not {workers}")
@@ -193,10 +192,10 @@ class Recipe(Config):
 
 
 def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """timm's optimiser, without weight decay on 1-D tensors and what `model.no_weight_decay()` names.
+    """Build timm's optimiser, without weight decay on 1-D tensors and the parameters of `model.no_weight_decay()`.
 
     Raises:
-        ConfigError: timm knows no such optimiser, or it does not take these arguments.
+        ConfigError: timm has no such optimiser, or it does not take these arguments.
     """
     from timm.optim import create_optimizer_v2
 
@@ -214,7 +213,11 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
 
 
 def check_pairs(recipe: Recipe, images: int) -> None:
-    """Raises: ConfigError: a worker's images of a step cannot be paired in its micro-batches, where they are mixed."""
+    """Check that a worker's images of a step can be paired in its micro-batches, if they are mixed.
+
+    Raises:
+        ConfigError: they cannot.
+    """
     if recipe.mixes and images % (2 * recipe.accumulate):
         raise ConfigError(
             f"recipe: Mixup and CutMix pair the images of a micro-batch, and the training set fills only "
@@ -223,7 +226,7 @@ def check_pairs(recipe: Recipe, images: int) -> None:
 
 
 def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Scheduler:
-    """timm's schedule over updates: `schedule.step_update(n)` sets the rates of update n, a function of n alone."""
+    """Build timm's schedule: `schedule.step_update(n)` sets the learning rates of update n, which depend on n only."""
     from timm.scheduler import create_scheduler_v2
 
     scale = recipe.scaled_lr if recipe.scale_all_lrs else float
@@ -244,12 +247,14 @@ def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_e
 
 
 class Mixer:
-    """Integer labels to target distributions, mixing the images on the way if the recipe says so.
+    """A conversion of integer labels to target distributions, with mixing of images if the recipe has it.
 
-    timm draws from numpy's global stream, which training seeds and checkpoints.
+    timm draws from numpy's global stream, which training seeds and saves in checkpoints.
 
     Args:
-        token_grid: rows and columns of patches, where they get labels.
+        recipe: the recipe.
+        classes: number of classes.
+        token_grid: rows and columns of patches, if they get labels.
     """
 
     def __init__(self, recipe: Recipe, classes: int, token_grid: tuple[int, int] | None = None):
@@ -272,7 +277,7 @@ class Mixer:
             )
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images [batch, channels, height, width] and labels [batch] to images and targets.
+        """Convert images [batch, channels, height, width] and labels [batch] to images and targets.
 
         Targets are [batch, classes]; with token labels [batch, 1 + patches, classes], see `mix_tokens`.
         """
