@@ -29,7 +29,7 @@ WARM_UP_S = 0.05
 WARM_UP_PASSES = 3
 LEAST_PASSES, MOST_PASSES = 5, 1000
 STEADY, AGAIN = 0.1, 3
-"""If the quartiles differ by more than this fraction of the median, timing goes on for up to so many times as long."""
+"""Timing continues while quartiles differ by more than `STEADY` of the median, up to `AGAIN` times as long."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

@@ -111,7 +111,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
     def _stages(self) -> list[StageT]:
         return cast(list[StageT], list(self.stages))
 
-    # -- what a family implements ----------------------------------------------------------------------------------
+    # -- implemented by a family -----------------------------------------------------------------------------------
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
         """Return the first stage's input, from the images or the stem's output."""

@@ -337,7 +337,7 @@ class Supernet(nn.Module):
             for group in module.unit_axes()
         ]
 
-    # -- what a family implements ----------------------------------------------------------------------------------
+    # -- implemented by a family -----------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """Return the active part of an arch's parameters and saved buffers by name: its state dict, as views."""
@@ -380,7 +380,7 @@ class Supernet(nn.Module):
         """Return the names of parameters without weight decay, except 1-D ones, which the trainer exempts itself."""
         raise NotImplementedError
 
-    # -- what a family with masks implements -----------------------------------------------------------------------
+    # -- implemented by a family with masks ------------------------------------------------------------------------
 
     def maskable(self, dimension: str) -> bool:
         """Return True if different values of a dimension can be masked within one batch."""

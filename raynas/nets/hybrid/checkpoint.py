@@ -101,7 +101,7 @@ def read_whole(checkpoint: Checkpoint, space: Space | None = None) -> Read:
             and classes.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     held = read_parameters(checkpoint, ["model", "state_dict"], "a NASViT checkpoint")
     state = {name.removeprefix("module."): tensor for name, tensor in held.items()}

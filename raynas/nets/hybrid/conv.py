@@ -192,7 +192,7 @@ class InvertedResidual(nn.Module):
         """Map [batch, inputs, height, width] to [batch, width, rows, columns].
 
         Args:
-            paths: [3, batch], factors on each row's branch in the first row; None for 1.
+            paths: [3, batch]; its first row holds the factors on each image's branch; None for 1.
         """
         axes = self.axes(shape)
         branch = x if self.expand is None else F.silu(self.expand(x, *axes["expand"]))

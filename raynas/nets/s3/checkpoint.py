@@ -44,7 +44,7 @@ def read_s3(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, 
         The space, and the parameters of its supernet by our names, in float32.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     state = read_parameters(checkpoint, ["model"], "an S3 checkpoint")
     if space is None:

@@ -60,7 +60,7 @@ def read_vit_resnas(checkpoint: Checkpoint, space: Space | None = None) -> tuple
         The space, and the tensors of its supernet by our names, floating ones in float32.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     state = read_parameters(checkpoint, ["model_ema", "model"], "a ViT-ResNAS checkpoint")
     if space is None:
