@@ -30,8 +30,8 @@ class Attentive(Config):
     Attributes:
         bucket: a cost and the width of its buckets, such as `{macs: 25.0e+6}`. All candidates for one subnet come from
             the same bucket, so that they have about the same cost.
-        odds: probability of a bucket: `archs`, proportional to its number of archs (AttentiveNAS), or `equal` for all
-            non-empty buckets.
+        odds: choice of the bucket: `archs`, the bucket of a random arch (AttentiveNAS), or `equal` for equal
+            probabilities of all non-empty buckets.
         candidates: number of candidates for each subnet. They are compared by their losses on the step's first
             micro-batch, without gradients, which costs a forward pass each.
         choose: the `best` (lowest loss, AttentiveNAS's BestUp) or the `worst` (WorstUp) candidate.
