@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raynas.errors import UserError
-from raynas.options import Resource, above_0, add_verb, positive
+from raynas.errors import ConfigError, UserError
+from raynas.options import Resource, above_0, add_verb, positive, share
+
+if TYPE_CHECKING:
+    from raynas.results import RunDir
+    from raynas.space import Arch
 
 
 def add_bench(verbs: Any) -> None:
@@ -36,9 +40,10 @@ def add_bench(verbs: Any) -> None:
         "latency",
         bench_latency,
         "time subnets alone, one after the other, as a search by latency does",
-        "raynas bench latency autoformer/published/tiny --device cuda --batch-size 64 --dtype fp16",
+        "raynas bench latency autoformer/tiny --device cuda --batch-size 64 --dtype fp16",
     )
-    this.add_argument("archs", nargs="+", metavar="ARCH", help="arch file, shipped arch; with --run also best or an id")
+    text = "arch or space, shipped or a file (of a space its smallest and largest); with --run also best or an id"
+    this.add_argument("names", nargs="+", metavar="NAME", help=text)
     this.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1 (default: %(default)s)")
     this.add_argument("--batch-size", type=positive, default=1, metavar="N", help="images of one pass (default: 1)")
     this.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "fp16"], help="default: %(default)s")
@@ -63,7 +68,7 @@ def add_bench(verbs: Any) -> None:
     this = add_verb(
         kinds, "search", bench_search, "compare search algorithms on 4,000 subnets that all have been scored"
     )
-    this.add_argument("--macs", type=float, default=1e6, metavar="N", help="budget in MACs (default: 1e6)")
+    this.add_argument("--macs", type=above_0, default=1e6, metavar="N", help="budget in MACs (default: 1e6)")
     this.add_argument("--evaluations", type=positive, default=400, metavar="N", help="of each (default: 400)")
     this.add_argument("--seeds", type=positive, default=20, metavar="N", help="of each algorithm (default: 20)")
     this.add_argument("--figure", metavar="FILE", help="draw regret against evaluations")
@@ -90,7 +95,7 @@ def add_bench(verbs: Any) -> None:
     this.add_argument(
         "--shares",
         nargs="+",
-        type=float,
+        type=share,
         default=(1e-2, 1e-3, 1e-4),
         metavar="SHARE",
         help="of all archs, one window above the median for each (default: 0.01 0.001 0.0001)",
@@ -120,27 +125,44 @@ def bench_latency(options: argparse.Namespace) -> None:
     from raynas.config import Document, validate
     from raynas.costs.latency import Conditions
     from raynas.heartbeat import heartbeat
-    from raynas.networks import find_arch
     from raynas.results import RunDir
-    from raynas.space import load_arch
     from raynas.timing.measure import time_archs
     from raynas.timing.rows import on_of
 
     run = None if options.run is None else RunDir(options.run)
     given = {name: getattr(options, name) for name in Conditions.model_fields}
     conditions = validate(Conditions, Document(given, "raynas bench latency"))
-    archs = [load_arch(name) if run is None else find_arch(run, name) for name in options.archs]
+    archs = {label: arch for name in options.names for label, arch in _archs_to_time(run, name).items()}
     with heartbeat("timing"):
-        rows = time_archs(run, archs, conditions, options.resources)
+        rows = time_archs(run, list(archs.values()), conditions, options.resources)
     print(f"on {on_of(rows[0])}")
     print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")
-    for name, row in zip(options.archs, rows, strict=True):
+    for name, row in zip(archs, rows, strict=True):
         if row["status"] == "ok":
             spread = f"{row['ms_q1']:.3f} to {row['ms_q3']:.3f}"
             rest = f"{row['ms']:>12.3f}{spread:>20}{row['images_per_s']:>12,.1f}{row['passes']:>8}"
         else:
             rest = f"  {row['reason']}"
         print(f"{name:<40}{row['macs']:>16,}{rest}")
+
+
+def _archs_to_time(run: RunDir | None, name: str) -> dict[str, Arch]:
+    """What a name means, by what its line is called: an arch, or the smallest and the largest of a space."""
+    from raynas.networks import find_arch, read_space
+    from raynas.space import load_arch, load_space
+    from raynas.space.load import describes_arch
+
+    try:
+        one = describes_arch(name)
+    except ConfigError:  # of a run, or nothing at all: what looks for an arch knows
+        one = True
+    if one:
+        return {name: load_arch(name) if run is None else find_arch(run, name)}
+    space = load_space(name)
+    if run is not None:
+        own = read_space(run)
+        space = space.with_input(own.input_size, own.channels, own.classes)
+    return {f"{name}, smallest": space.smallest(), f"{name}, largest": space.largest()}
 
 
 def bench_mixed(options: argparse.Namespace) -> None:

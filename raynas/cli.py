@@ -14,17 +14,22 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
+from raynas.config import MOST_SEEDS, is_text, one_line, shown
 from raynas.errors import UserError
 from raynas.options import (
     Parser,
     add_arch,
     add_data,
     add_procedure,
+    add_replicas,
     add_run,
     add_set,
     add_verb,
+    add_workers,
+    from_0,
     name_of_search,
     positive,
+    whole,
 )
 from raynas.verbs import (
     cost,
@@ -42,6 +47,7 @@ from raynas.verbs import (
 )
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+LONGEST_MESSAGE = 2000  # characters
 
 _EPILOG = """\
 the usual way:
@@ -77,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
         message = str(cause if isinstance(cause, UserError) else error)
-        print(f"raynas: {' '.join(message.split())}", file=sys.stderr)
+        print(f"raynas: {one_line(message, LONGEST_MESSAGE)}", file=sys.stderr)
         return USER_ERROR
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts
@@ -127,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
 
     this = add_verb(verbs, "demo", demo, "everything once on a small dataset, in a few minutes on two CPUs")
     this.add_argument("--run", default="runs/demo", metavar="DIR", help="run directory (default: %(default)s)")
+    add_workers(this, default=2)
+    add_replicas(this)
 
     this = add_verb(
         verbs,
@@ -136,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu",
     )
     add_procedure(this)
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
 
     this = add_verb(verbs, "train", train, "train a supernet", "raynas train digits --run runs/a --set recipe.epochs=3")
@@ -151,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4",
     )
     add_run(this)
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
     this.add_argument("--name", default="search", type=name_of_search, help="of this search, where a run has several")
     this.add_argument("--random", action="store_true", help="random search at the same budget beside it")
@@ -176,10 +184,10 @@ def _parser() -> argparse.ArgumentParser:
         "--train", type=positive, default=0, metavar="N", help="train N of the subnets alone as the truth"
     )
     this.add_argument("--finetune", type=positive, metavar="EPOCHS", help="and fine-tune the same for so many epochs")
-    this.add_argument("--seeds", type=positive, metavar="N", help="trainings of each (default: 1)")
+    this.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="trainings of each (default: 1)")
     text = "trainings at a time; 1: without Ray (default: all CPUs; with --replicas 0: 1)"
     this.add_argument("--parallel", type=positive, metavar="N", help=text)
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: without Ray")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each replica")
     add_set(this)
 
@@ -203,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "then carry out the preset's search in every space, for the best subnet of each at the same budget"
     this.add_argument("--search", action="store_true", help=text)
     this.add_argument("--workers", type=positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
-    this.add_argument("--replicas", type=int, default=2, metavar="N", help="scorers as Ray actors; 0: in the trial")
+    add_replicas(this)
     this.add_argument("--gpu", action="store_true", help="one GPU for each worker and each replica")
     add_set(this)
 
@@ -226,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "height and width of the images (default: the run's; --from trained: as the preset says)"
     this.add_argument("--size", type=positive, metavar="PIXELS", help=text)
     this.add_argument("--on", choices=["train", "train+search"], help="images to train on; default: as the preset says")
-    this.add_argument("--seeds", type=positive, metavar="N", help="train N times, with seeds 0 to N - 1")
+    this.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="train N times, with seeds 0 to N - 1")
     this.add_argument("--parallel", type=positive, metavar="N", help="at a time; 1: without Ray (default: all CPUs)")
     add_set(this)
 
@@ -253,6 +261,8 @@ def _parser() -> argparse.ArgumentParser:
     this.add_argument("--inherited", action="store_true", help="with inherited weights, even if it was retrained")
     text = "image size of the retrained network (default: the run's)"
     this.add_argument("--size", type=positive, metavar="PIXELS", help=text)
+    text = "the retrained network of this seed (default: the lowest)"
+    this.add_argument("--seed", type=from_0, metavar="SEED", help=text)
     this.add_argument("--to", metavar="DIR", help="folder to write (default: export in the run directory)")
     this.add_argument(
         "--onnx", action=argparse.BooleanOptionalAction, help="ONNX too (default: where raynas[onnx] is installed)"
@@ -271,8 +281,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _all_given(argv: list[str]) -> list[str]:
-    """Refuse empty arguments: as a path each would mean the current directory, as data the preset's."""
+    """Refuse empty arguments, which as a path would mean the current directory, and those that are no text."""
     for index, argument in enumerate(argv):
+        if not is_text(argument):
+            raise UserError(f"an argument is no text (a NUL character, or bytes that are not UTF-8): {shown(argument)}")
         if not argument or re.fullmatch(r"--[a-z]+=", argument):
             after = argument.rstrip("=") or f"after {argv[index - 1]}" if index else "the command"
             raise UserError(f"an argument is empty: {after} (a variable that is not set?)")

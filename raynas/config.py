@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import os
 import reprlib
 import sys
@@ -22,7 +23,12 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 """A seed that the tables can hold."""
 
-MAX_FILE_BYTES = 2**20
+MOST_SEEDS = 1000
+"""Of one network's trainings, far more than a result needs."""
+
+MAX_FILE_BYTES = 2**17
+"""Far more than any configuration needs, and read within seconds."""
+MAX_DEPTH = 40
 MAX_YAML_NODES = 100_000
 """Far more than any configuration needs; aliases can blow a short file up without limit."""
 
@@ -31,10 +37,12 @@ _REPR.maxlevel, _REPR.maxlist, _REPR.maxtuple, _REPR.maxdict = 3, 8, 8, 4
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 _SHAPES = {
-    "dict_type": "expected a mapping ({} for an empty one)",
+    "dict_type": "expected a mapping ({{}} for an empty one)",
     "model_type": "expected a mapping",
     "list_type": "expected a list",
     "tuple_type": "expected a list",
+    "too_long": "expected at most {max_length} items",
+    "too_short": "expected at least {min_length} item(s)",
 }
 """Those of pydantic's errors that speak of Python's types, in the words of YAML."""
 
@@ -59,22 +67,44 @@ class Config(pydantic.BaseModel):
 
 
 class Document:
-    """A parsed YAML document that remembers the line of every key and item."""
+    """A parsed YAML document that remembers the line of every key and item.
 
-    def __init__(self, data: Any, source: str = "<value>", lines: dict[Location, int] | None = None):
+    Args:
+        data: its values.
+        source: what messages call it.
+        lines: by location.
+        inside: where it lies in another document, which then names file and line of what is wrong in it.
+        changed: places whose values came from elsewhere, such as the command line.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        source: str = "<value>",
+        lines: dict[Location, int] | None = None,
+        inside: Location = (),
+        changed: Sequence[Location] = (),
+    ):
         self.data = data
         self.source = source
         self.lines = lines or {}
+        self.inside = inside
+        self.changed = changed
 
     def error(self, location: Sequence[str | int], message: str) -> ConfigError:
         """The error for a place in this document: `file:line: a.b: message`, always one line."""
         location = tuple(location)
+        if self.inside:
+            path = ".".join(one_line(str(part)) for part in (*self.inside, *location))
+            return ConfigError(f"{path}: {one_line(message)}", (*self.inside, *location), message)
         line = next(
             (self.lines[location[:n]] for n in range(len(location), -1, -1) if location[:n] in self.lines), None
         )
         where = self.source if line is None else f"{self.source}:{line}"
-        path = ".".join(_one_line(str(part)) for part in location)
-        return ConfigError(": ".join(part for part in (where, path, _one_line(message)) if part))
+        if below := [place for place in self.changed if place[: len(location)] == location != place]:
+            where += f" of {', '.join('.'.join(map(str, place)) for place in below[:3])}"
+        path = ".".join(one_line(str(part)) for part in location)
+        return ConfigError(": ".join(part for part in (where, path, one_line(message)) if part))
 
     def part(self, location: Location) -> Document:
         """The document below a place, with locations counted from there."""
@@ -108,13 +138,13 @@ def parse_yaml(text: str, source: str) -> Document:
     Raises:
         ConfigError: it is not YAML, a key is given twice or is not text, or it refers to itself.
     """
-    lines: dict[Location, int] = {}
+    reading = _Lines(source)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is not None:
-                _collect_lines(node, (), lines, source, ())
+                reading.collect(node, (), ())
             data = None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
@@ -125,11 +155,30 @@ def parse_yaml(text: str, source: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = source if mark is None else f"{source}:{mark.line + 1}"
-        reason = _one_line(str(getattr(error, "problem", None) or error))
+        reason = one_line(str(getattr(error, "problem", None) or error))
         raise ConfigError(f"{where}: not valid YAML: {reason}") from error
-    except Exception as error:  # PyYAML lets ValueError, KeyError and others of a bad date or number through
-        raise ConfigError(f"{source}: not valid YAML: {_one_line(str(error))}") from error
-    return Document(data, source, lines)
+    return Document(data, source, reading.lines)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, which lets ValueError, KeyError and others of a bad date or number through without their line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:
+            raise _problem(node, f"{shown(node.value)} is no {node.tag.rpartition(':')[2]}: {error}") from error
+        if type(value) is int and abs(value) >= 2**63:
+            raise _problem(node, f"{shown(node.value)} is too large for a whole number; write it as 1.0e+30 is written")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _problem(node, f"{shown(node.value)} is not a finite number")
+        return value
+
+
+def _problem(node: yaml.Node, message: str) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, message, node.start_mark)
 
 
 def write_yaml(path: str | Path, data: Any) -> None:
@@ -137,37 +186,73 @@ def write_yaml(path: str | Path, data: Any) -> None:
     Path(path).write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=120), encoding="utf-8")
 
 
-def _collect_lines(
-    node: yaml.Node, location: Location, lines: dict[Location, int], source: str, above: tuple[yaml.Node, ...]
-) -> None:
-    line = node.start_mark.line + 1
-    lines.setdefault(location, line)
-    if len(lines) > MAX_YAML_NODES:
-        raise ConfigError(f"{source}:{line}: more than {MAX_YAML_NODES} values")
-    if any(node is one for one in above):
-        raise ConfigError(f"{source}:{line}: an alias refers to what it stands in")
-    above = (*above, node)
-    if isinstance(node, yaml.MappingNode):
+class _Lines:
+    """Collects the line of every place of a document, and refuses what YAML allows and a configuration does not."""
+
+    def __init__(self, source: str):
+        self.source = source
+        self.lines: dict[Location, int] = {}
+        self._values = 0
+
+    def collect(self, node: yaml.Node, location: Location, above: tuple[yaml.Node, ...]) -> None:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(location, line)
+        self._values += 1
+        if self._values > MAX_YAML_NODES:
+            raise self._error(line, f"more than {MAX_YAML_NODES} values")
+        if len(above) > MAX_DEPTH:
+            raise self._error(line, f"nested too deeply: more than {MAX_DEPTH} levels")
+        if any(node is one for one in above):
+            raise self._error(line, "an alias refers to what it stands in")
+        above = (*above, node)
+        if isinstance(node, yaml.MappingNode):
+            self._mapping(node, location, above)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self.collect(value, (*location, index), above)
+        else:
+            self._check_text(node)
+
+    def _mapping(self, node: yaml.MappingNode, location: Location, above: tuple[yaml.Node, ...]) -> None:
         seen: set[str] = set()
+        merged: list[yaml.Node] = []
         for key, value in node.value:
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                kind = "list" if isinstance(key, yaml.SequenceNode) else "mapping"
+                raise self._error(line, f"a key is a {kind}, not text: give a name")
             if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise ConfigError(f"{source}:{line}: the key {shown(key.value)} is not text; put it in quotes")
+                raise self._error(line, f"the key {shown(key.value)} is not text; put it in quotes")
+            self._check_text(key)
             name = str(key.value)
             if name in seen:  # YAML would keep the last one in silence
-                raise ConfigError(f"{source}:{line}: {shown(name)} is given twice")
+                raise self._error(line, f"{shown(name)} is given twice")
             seen.add(name)
-            here = (*location, name)
-            lines[here] = line
-            _collect_lines(value, here, lines, source, above)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _collect_lines(value, (*location, index), lines, source, above)
+            if key.tag == "tag:yaml.org,2002:merge":
+                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                continue
+            here: Location = (*location, name)
+            self.lines[here] = line
+            self.collect(value, here, above)
+        for value in merged:  # last, since what stands in the mapping itself counts
+            self.collect(value, location, above)
+
+    def _check_text(self, node: yaml.Node) -> None:
+        if not is_text(node.value):
+            raise self._error(node.start_mark.line + 1, f"{shown(node.value)} holds a character that no name can have")
+
+    def _error(self, line: int, message: str) -> ConfigError:
+        return ConfigError(f"{self.source}:{line}: {message}")
+
+
+def is_text(value: str) -> bool:
+    """Whether text can be written to a file and name one: no NUL, and nothing that was no UTF-8."""
+    return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def shown(value: Any) -> str:
     """A value as it stands in an error message: its repr, on one line and not too long."""
-    return _one_line(_REPR.repr(value))
+    return one_line(_REPR.repr(value))
 
 
 def named(value: Any) -> str:
@@ -175,11 +260,11 @@ def named(value: Any) -> str:
     return _YAML_NAMES.get(type(value)) or f"{type(value).__name__} {shown(value)}"
 
 
-def _one_line(text: str) -> str:
-    # Not a line break anywhere, and no control character that would play with a terminal.
+def one_line(text: str, longest: int = 600) -> str:
+    """Text without a line break or a control character that would play with a terminal, cut if it is too long."""
     text = " ".join(text.split())
     text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= 600 else text[:597] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def nearest(name: str, known: Sequence[str], hint: str | None = None) -> str:
@@ -215,6 +300,9 @@ def _first_error(
     # An unknown key explains a "field required" beside it (a typo makes both), so it is told first.
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     place = first["loc"]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError) and cause.location:  # of a document that lies inside this one
+        return document.error((*location, *place, *cause.location), cause.problem)
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, place[:-1])
         message = f"unknown key {shown(place[-1])}{nearest(str(place[-1]), known)}"
@@ -223,7 +311,8 @@ def _first_error(
         return document.error((*location, *place), "is missing")
     place = _in_data(document.part(location).data, place)
     message = first["msg"].removeprefix("Value error, ")
-    message = _SHAPES.get(first["type"], message)
+    if first["type"] in _SHAPES:
+        message = _SHAPES[first["type"]].format(**first.get("ctx", {}))
     if "input" in first and not isinstance(first["input"], dict):
         message += f", found {'nothing' if first['input'] is None else shown(first['input'])}"
     return document.error((*location, *place), message)
@@ -294,5 +383,5 @@ def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # the module is the user's: whatever it raises is theirs to mend, and is chained
-        reason = _one_line(f"{type(error).__name__}: {error}")
+        reason = one_line(f"{type(error).__name__}: {error}")
         raise ConfigError(f"{what} {shown(reference)} cannot be imported: {reason}") from error

@@ -72,7 +72,9 @@ def retrained_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _spread(mean: float, interval: float | None, count: int) -> str:
-    return f"{mean:.2%}" if interval is None else f"{mean:.2%} ± {interval:.2%} (95 %, {count} seeds)"
+    if interval is None:
+        return f"{mean:.2%}"
+    return f"{mean:.2%} ± {interval:.2%} (95 %, {count} seeds{', which say little' if count == 2 else ''})"
 
 
 def _arch_table(arch: Arch) -> str:

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from raynas.pipeline import Outcome
 
 PRESET = "digits/preset"
-WORKERS, REPLICAS = 2, 2
 OVERRIDES = {"retrain.seeds": [0]}
 
 
-def run_demo(run_dir: str | Path, say: Callable[[str], None] = print) -> Outcome:
+def run_demo(run_dir: str | Path, workers: int = 2, replicas: int = 2, say: Callable[[str], None] = print) -> Outcome:
     """Run the demo, or go on with it.
 
     Args:
         run_dir: where everything goes.
+        workers, replicas: as of `raynas.pipeline.pipeline`.
         say: called with the lines of the story.
     """
     began = time.monotonic()
@@ -31,11 +31,11 @@ def run_demo(run_dir: str | Path, say: Callable[[str], None] = print) -> Outcome
         "scores hundreds of them without training them, and trains only the winner.\n"
         f"Everything goes to {run_dir}. Stop it whenever you like: the same command goes on where it was."
     )
-    with heartbeat("importing PyTorch and Ray"):
+    with heartbeat("importing PyTorch"):
         from raynas.pipeline import pipeline
         from raynas.preset import load_preset
 
-        outcome = pipeline(load_preset(PRESET, OVERRIDES), run_dir, WORKERS, REPLICAS, say=say)
+        outcome = pipeline(load_preset(PRESET, OVERRIDES), run_dir, workers, replicas, say=say)
     say(f"\nThe winner: {outcome.run.name}/best/arch.yaml")
     say(f"Its files:  {outcome.exported}")
     say(f"Took {(time.monotonic() - began) / 60:.1f} minutes. Open the report in a browser:")

@@ -9,7 +9,17 @@ class UserError(ValueError):
 
 
 class ConfigError(UserError):
-    """A YAML file or configuration value that cannot be used; the message names file, line and key."""
+    """A YAML file or configuration value that cannot be used; the message names file, line and key.
+
+    Args:
+        message: all of it.
+        location: the keys of what is wrong, where another document holds it and names file and line.
+        problem: what is wrong there.
+    """
+
+    def __init__(self, message: str = "", location: tuple[str | int, ...] = (), problem: str = ""):
+        super().__init__(message)
+        self.location, self.problem = location, problem
 
 
 class InfeasibleError(UserError):

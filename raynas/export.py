@@ -1,26 +1,30 @@
 """A found network as plain files that others can use: arch, weights, a torch.export archive and ONNX.
 
+How images become its input is in each that has room for it: a file, the archive's extra files, ONNX's metadata.
+
 What is written is read back and compared with the network before it is called an export.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import io
-import json
 import logging
 import os
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from pyarrow import fs
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from raynas.data import DataConfig, load_data
+from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preprocessing_of
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
@@ -36,12 +40,16 @@ from raynas.networks import (
     of_size,
 )
 from raynas.results import RunDir
-from raynas.results.run_dir import run_around
+from raynas.results.folder import whole_folder
+from raynas.results.run_dir import json_text, run_around
 from raynas.space import Arch
 
-ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE = "model.pt2", "model.onnx", "preprocessing.json"
+ARCHIVE_FILE, ONNX_FILE, README_FILE = "model.pt2", "model.onnx", "README.md"
 RECEIPT = "export.json"
-"""Written last, into a run directory's export: what of."""
+"""In a run directory's export: what it is of, and what its files hold."""
+
+FILES = frozenset({ARCH_FILE, WEIGHTS_FILE, ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE, README_FILE, RECEIPT})
+"""What an export consists of: another one leaves nothing of it."""
 
 TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
 """The largest difference of logits, relative to the largest logit, that an export may have."""
@@ -55,7 +63,8 @@ def export(
     Args:
         run: the run directory.
         network: one of its networks.
-        to: the folder, outside of any run directory; it is made, and files of an earlier export in it are replaced.
+        to: the folder, outside of any run directory; it is made, or an earlier export in it is replaced, in one step.
+            Other files beside that stay.
         onnx: whether to write ONNX; None where its packages are installed.
         progress: called with a line for each file.
 
@@ -67,7 +76,22 @@ def export(
             things in it.
     """
     _check_folder(to)
-    return _export(run, network, Path(to), onnx, progress)
+    folder = Path(os.path.realpath(to))  # the user's own link is followed
+    wanted, model = _onnx_here(onnx, progress), load_weights(run, network)
+    try:
+        with whole_folder(fs.LocalFileSystem(), str(folder), ARCH_FILE, keep=_no_part) as new:
+            names = _write(run, network, model, new, Path(to).name, wanted)
+    except OSError as error:
+        raise UserError(f"{to}: cannot be written: {error.strerror or error}") from error
+    files = [Path(to) / name for name in names]
+    for file in files:
+        progress(str(file))
+    return files
+
+
+def _no_part(name: str) -> bool:
+    """Whether a file in the folder of an export is no part of it."""
+    return name not in FILES
 
 
 def _check_folder(to: str | Path) -> None:
@@ -82,31 +106,35 @@ def _check_folder(to: str | Path) -> None:
             raise UserError(f"{to} holds other files than an export's: give a new folder, or an empty one")
 
 
-def _export(
-    run: RunDir, network: Network, folder: Path, onnx: bool | None, progress: Callable[[str], None]
-) -> list[Path]:
-    if onnx or onnx is None:
-        missing = _missing_for_onnx()
-        if missing and onnx:
-            raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'raynas[onnx]'")
-        onnx = not missing
-        if missing:
-            progress(f"no {ONNX_FILE}: {', '.join(missing)} not installed (pip install 'raynas[onnx]')")
-    model = load_weights(run, network)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [
-            *_write_network(model, network, folder),
-            _write_preprocessing(run, model.space.input_size, folder),
-            _write_archive(model, folder / ARCHIVE_FILE),
-            *([_write_onnx(model, folder / ONNX_FILE)] if onnx else []),
-            _write_readme(model, network, folder, onnx),
-        ]
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    for file in files:
-        progress(str(file))
-    return files
+def _onnx_here(wanted: bool | None, progress: Callable[[str], None]) -> bool:
+    """Whether ONNX is written.
+
+    Raises:
+        UserError: it is asked for, and its packages are missing.
+    """
+    missing = [] if wanted is False else _missing_for_onnx()
+    if missing and wanted:
+        raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'raynas[onnx]'")
+    if missing:
+        progress(f"no {ONNX_FILE}: {', '.join(missing)} not installed (pip install 'raynas[onnx]')")
+    return wanted is not False and not missing
+
+
+def _write(run: RunDir, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
+    """Write an export's files into an empty folder; their names.
+
+    Args:
+        name: of the folder when it is finished.
+    """
+    reading = _reading(run, model.space.input_size)
+    _write_network(model, network, folder)
+    (folder / PREPROCESSING_FILE).write_text(reading.text())
+    _write_archive(model, reading, folder / ARCHIVE_FILE)
+    if onnx:
+        _write_onnx(model, reading, folder / ONNX_FILE)
+    (folder / README_FILE).write_text(_readme(model, network, reading, name, onnx))
+    others = [ARCHIVE_FILE, *([ONNX_FILE] if onnx else []), README_FILE]
+    return [ARCH_FILE, WEIGHTS_FILE, PREPROCESSING_FILE, *others]
 
 
 def example(model: Supernet, images: int = 2) -> Tensor:
@@ -116,66 +144,52 @@ def example(model: Supernet, images: int = 2) -> Tensor:
     return torch.randn(images, space.channels, *space.input_size, generator=generator)
 
 
-def _write_network(model: Supernet, network: Network, folder: Path) -> list[Path]:
+def _write_network(model: Supernet, network: Network, folder: Path) -> None:
     arch, weights = folder / ARCH_FILE, folder / WEIGHTS_FILE
     arch.write_text(arch_text(network.arch))
     weights.write_bytes(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
     again = build(network.arch, weights.read_bytes(), str(weights))
     _check(weights, model, lambda x: again(x))
-    return [arch, weights]
 
 
-def _write_preprocessing(run: RunDir, size: tuple[int, int], folder: Path) -> Path:
-    """How images become the network's input: everything that a user without raynas needs to know."""
-    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"])).resized(size)
-    path = folder / PREPROCESSING_FILE
-    content = {
-        "input": "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std",
-        "channels": data.channels,
-        "size": data.size,
-        "mean": data.mean,
-        "std": data.std,
-        "crop_pct": data.train.geometry.crop_pct,
-        "interpolation": data.train.geometry.interpolation,
-        "class_names": data.class_names,
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    return path
+def _reading(run: RunDir, size: tuple[int, int]) -> Preprocessing:
+    """How images become the input of a run's networks of a size."""
+    data = load_data(DataConfig.model_validate(run.read_yaml("preset.yaml", "data")["data"]))
+    return preprocessing_of(data.resized(size))
 
 
-def _write_archive(model: Supernet, path: Path) -> Path:
+def _write_archive(model: Supernet, reading: Preprocessing, path: Path) -> None:
     with _quiet():
         dynamic = {"x": {0: torch.export.Dim("batch", min=1)}}
         program = torch.export.export(_ImagesOnly(model).eval(), (example(model),), dynamic_shapes=dynamic)
         written = io.BytesIO()  # written by us: a full disk is then an OSError, as with the other files
-        torch.export.save(program, written)
+        torch.export.save(program, written, extra_files={PREPROCESSING_FILE: reading.text()})
         path.write_bytes(written.getvalue())
         again = torch.export.load(path).module()
     _check(path, model, again)
-    return path
 
 
-def _write_onnx(model: Supernet, path: Path) -> Path:
+def _write_onnx(model: Supernet, reading: Preprocessing, path: Path) -> None:
     with _quiet():
-        torch.onnx.export(
+        program = torch.onnx.export(
             _ImagesOnly(model).eval(),
             (example(model),),
-            str(path),
             input_names=["images"],
             output_names=["logits"],
             dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}},
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
+        assert program is not None
+        program.model.metadata_props[PREPROCESSING_FILE] = reading.text()
+        path.write_bytes(program.model_proto.SerializeToString())  # by us, as the archive
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     _check(path, model, lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0]))
-    return path
 
 
-def _write_readme(model: Supernet, network: Network, folder: Path, onnx: bool) -> Path:
+def _readme(model: Supernet, network: Network, reading: Preprocessing, name: str, onnx: bool) -> str:
     about = describe(network.arch)
     space = model.space
     height, width = space.input_size
@@ -190,7 +204,9 @@ With timm (fine-tune it on other classes: `num_classes=...` makes a new head):
 ```python
 import raynas, timm
 
-model = timm.create_model("raynas_vit", pretrained=True, arch="{folder.name}")
+model = timm.create_model("raynas_vit", pretrained=True, arch="{name}").eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+{_classify(reading)}
 ```
 
 Without raynas:
@@ -198,7 +214,8 @@ Without raynas:
 ```python
 import torch
 
-model = torch.export.load("{folder.name}/{ARCHIVE_FILE}").module()
+extra = {{"{PREPROCESSING_FILE}": ""}}  # read with it
+model = torch.export.load("{name}/{ARCHIVE_FILE}", extra_files=extra).module()
 logits = model(torch.randn(8, {space.channels}, {height}, {width}))
 ```
 """
@@ -207,14 +224,20 @@ logits = model(torch.randn(8, {space.channels}, {height}, {width}))
 ```python
 import numpy, onnxruntime
 
-session = onnxruntime.InferenceSession("{folder.name}/{ONNX_FILE}")
+session = onnxruntime.InferenceSession("{name}/{ONNX_FILE}")
+preprocessing = session.get_modelmeta().custom_metadata_map["{PREPROCESSING_FILE}"]
 images = numpy.zeros((8, {space.channels}, {height}, {width}), numpy.float32)
 logits = session.run(["logits"], {{"images": images}})[0]
 ```
 """
-    path = folder / "README.md"
-    path.write_text(text)
-    return path
+    return text
+
+
+def _classify(reading: Preprocessing) -> str:
+    """The line of Python that classifies an image of PIL's."""
+    if reading.mode is None:
+        return f"# it is of images with {reading.channels} channels, which PIL has no mode for"
+    return f'logits = model(transform(image.convert("{reading.mode}"))[None])  # of an image of PIL\'s'
 
 
 class _ImagesOnly(nn.Module):
@@ -265,34 +288,63 @@ def export_into_run(
     Returns:
         Its path, or its URI without credentials.
     """
-    weights = weights_fingerprint(load_weights(run, network).state_dict())
-    wanted = {"network": network.name, "weights": weights, "onnx": not _missing_for_onnx() if onnx is None else onnx}
-    if run.exists(f"export/{RECEIPT}") and run.read_json(f"export/{RECEIPT}") == wanted:
-        progress(f"{network.name} is exported already: {run.name}/export")
+    with run.lock():
+        model = load_weights(run, network)
+        wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
+        wanted["onnx"] = not _missing_for_onnx() if onnx is None else onnx
+        if _is_exported(run, wanted):
+            progress(f"{network.name} is exported already: {run.name}/export")
+            return f"{run.name}/export"
+        with_onnx = _onnx_here(onnx, progress)
+        with run.folder("export", last=RECEIPT, keep=_no_part) as folder:
+            names = _write(run, network, model, folder, "export", with_onnx)
+            files = {name: _digest((folder / name).read_bytes()) for name in names}
+            (folder / RECEIPT).write_text(json_text({**wanted, "files": files}))
+        for name in names:
+            progress(f"{run.name}/export/{name}")
         return f"{run.name}/export"
-    if run.path is not None:
-        _export(run, network, run.path / "export", onnx, progress)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            for file in _export(run, network, Path(folder) / "export", onnx, progress=lambda line: None):
-                run.write_bytes(f"export/{file.name}", file.read_bytes())
-                progress(f"{run.name}/export/{file.name}")
-    run.write_json(f"export/{RECEIPT}", wanted)
-    return f"{run.name}/export"
 
 
-def choose(networks: Sequence[Network], winner: Arch, size: tuple[int, int] | None = None) -> Network:
+def _is_exported(run: RunDir, wanted: Mapping[str, Any]) -> bool:
+    """Whether the run's export is of what is wanted, and its files are those that were written."""
+    if not run.exists(f"export/{RECEIPT}"):
+        return False
+    receipt = run.read_json(f"export/{RECEIPT}")
+    if not isinstance(receipt, dict) or not isinstance(files := receipt.pop("files", None), dict) or receipt != wanted:
+        return False  # one without `files` is of a version that wrote file by file
+    return all(
+        run.exists(f"export/{name}") and _digest(run.read_bytes(f"export/{name}")) == digest
+        for name, digest in files.items()
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def choose(
+    networks: Sequence[Network], winner: Arch, size: tuple[int, int] | None = None, seed: int | None = None
+) -> Network:
     """The network that stands for a run: the winner, retrained if it was (the first seed), else as it inherits.
 
     Args:
         networks: the retrained networks of the run.
         winner: its best arch.
         size: of its images, where they are not to be the run's.
+        seed: of its training, where it is not to be the first.
 
     Raises:
-        UserError: the winner was not trained at that size.
+        UserError: the winner was not trained at that size, or with that seed.
     """
     found = of_size(networks, winner, size)
+    seeds = sorted({network.seed for network in found if network.seed is not None})
+    if seed is not None and seed not in seeds:
+        trained = f"only with seed {', '.join(map(str, seeds))}" if seeds else "with no seed at all"
+        raise UserError(
+            f"no network of arch {winner.id} was trained with seed {seed} ({trained}): give another --seed, or "
+            "train it first (raynas retrain --seeds N trains with seeds 0 to N - 1)"
+        )
+    found = [network for network in found if seed in (None, network.seed)]
     best = min(found, key=lambda network: (WAYS.index(network.how), network.seed or 0), default=None)
     if best is None and size not in (None, winner.space.input_size):
         raise UserError(

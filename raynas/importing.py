@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save
 from torch import Tensor
 
 from raynas.data import Data, DataConfig, load_data
-from raynas.errors import RunDirError, UserError
+from raynas.errors import RunDirError, UserError, reason
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import write_arch
+from raynas.networks import ARCH_FILE, arch_text, write_weights
 from raynas.preset import Preset, load_preset
 from raynas.results import RunDir
 from raynas.results.versions import versions
@@ -79,7 +78,8 @@ def import_supernet(
     else:
         if weights_file is not None:
             raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
-        found, weights = _reader(system)(checkpoint, None if space is None else _space_of(space))
+        of = None if space is None else _space_of(space)
+        found, weights = _read(system, checkpoint, of)
     preset = (preset or load_preset(SYSTEMS[system])).model_copy(update={"data": images_config})
     preset = preset.model_copy(update={"data": resolve_data(preset, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
@@ -102,12 +102,31 @@ def import_supernet(
         run.begin("import", {**source, "space": found.fingerprint, "data": images.fingerprint})
         run.write_yaml("space.yaml", found.to_dict())
         run.write_yaml("preset.yaml", preset)
-        run.write_bytes("supernet.safetensors", save({name: value.contiguous() for name, value in weights.items()}))
         about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}
-        run.write_json("supernet.json", {**about, "data": images.fingerprint, "seed": None, "versions": versions()})
+        about |= {"data": images.fingerprint, "seed": None, "versions": versions()}
+        write_weights(run, weights, about)
         if found.cardinality() == 1:
-            write_arch(run, "best/arch.yaml", found.smallest())
+            with run.folder("best", last=ARCH_FILE) as folder:
+                (folder / ARCH_FILE).write_text(arch_text(found.smallest()))
     return run
+
+
+def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Space, dict[str, Tensor]]:
+    """A released checkpoint, read; whatever is wrong with it names the file.
+
+    Raises:
+        UserError: it cannot be read, or is of another space.
+    """
+    try:
+        return _reader(system)(checkpoint, space)
+    except UserError as error:
+        named = str(checkpoint) in str(error)
+        raise UserError(str(error) if named else f"{checkpoint}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # Names as a release has them, with tensors of shapes that none has: readers go by shapes.
+        raise UserError(
+            f"{checkpoint} is not of a network of {system}: its tensors have other shapes ({reason(error)})"
+        ) from error
 
 
 def _reader(system: str) -> Callable[..., tuple[Space, dict[str, Tensor]]]:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, parse_preprocessing
 from raynas.errors import RunDirError, UserError
 from raynas.results import RunDir
-from raynas.results.networks import network_rows
+from raynas.results.networks import ABOUT_FILE, network_rows
+from raynas.results.run_dir import json_text
 from raynas.space import Arch, Space, load_arch
 from raynas.space.load import find_shipped
 from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from raynas.nets.supernet import Supernet
     from raynas.parent import Parent
 
@@ -125,17 +129,26 @@ def read_arch(run: RunDir, path: str) -> Arch:
     return Space.from_dict(content["space"]).arch(content["arch"])
 
 
-def arch_text(arch: Arch, **published: Any) -> str:
-    """An arch with its whole space, as the text of an arch file."""
+def arch_text(arch: Arch, **found: Any) -> str:
+    """An arch with its whole space, as the text of an arch file; `found` is what was measured of it."""
     content: dict[str, Any] = {"space": arch.space.to_dict(), "arch": arch.to_dict()}
-    if published:
-        content["published"] = published
+    if found:
+        content["found"] = found
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
-def write_arch(run: RunDir, path: str, arch: Arch, **published: Any) -> None:
+def write_arch(run: RunDir, path: str, arch: Arch, **found: Any) -> None:
     """Write an arch file inside a run directory; `raynas.load_arch` reads it anywhere."""
-    run.write_bytes(path, arch_text(arch, **published).encode())
+    run.write_bytes(path, arch_text(arch, **found).encode())
+
+
+def write_weights(run: RunDir, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write a supernet's weights, and then `supernet.json`, whose presence says that they are finished."""
+    from safetensors.torch import save
+
+    content = save({name: tensor.contiguous() for name, tensor in weights.items()})
+    files = {"supernet.safetensors": content, "supernet.json": json_text(about).encode()}
+    run.write_together(files, last="supernet.json")
 
 
 def describe(arch: Arch) -> dict[str, Any]:
@@ -221,13 +234,20 @@ def of_size(networks: Sequence[Network], arch: Arch, size: tuple[int, int] | Non
     return [network for network in networks if network.arch == arch and network.arch.space.input_size == size]
 
 
-def load_network(arch: str | Path, weights: bool = True, classes: int | None = None) -> Supernet:
+def load_network(
+    arch: str | Path, weights: bool = True, classes: int | None = None, channels: int | None = None
+) -> Supernet:
     """A network from a folder, an arch file or a shipped arch's name.
+
+    How images become its input is its `pretrained_cfg`, which timm's tools read: what lies beside the arch file says
+    so. A network of fresh weights that has nothing beside it may be trained on any: it gets its size and ImageNet's
+    mean and deviation.
 
     Args:
         arch: a folder that `raynas export` or `raynas retrain` wrote, an arch file, or a shipped arch's name.
         weights: whether to load the `model.safetensors` beside the arch file; fresh weights otherwise.
         classes: another number of classes than the arch's: the head is then new, with a message.
+        channels: another number of channels than the arch's: weights are summed or spread over them, with a message.
 
     Raises:
         UserError: there is no such arch, it has no weights beside it, or they do not fit.
@@ -237,32 +257,93 @@ def load_network(arch: str | Path, weights: bool = True, classes: int | None = N
     if path.is_dir() and not file.is_file():
         raise UserError(f"{path} has no {ARCH_FILE}: give the folder of raynas export or raynas retrain")
     found = load_arch(file)
-    if not weights:
-        return build(found, None, str(file), classes)
     beside = file.parent / WEIGHTS_FILE
-    if not beside.is_file():
+    if weights and not beside.is_file():
         raise UserError(f"{file} has no {WEIGHTS_FILE} beside it: load it without weights (pretrained=False)")
-    return build(found, beside.read_bytes(), str(beside), classes)
+    name = str(beside if weights else file)
+    model = build(found, beside.read_bytes() if weights else None, name, classes, channels)
+    reading = _preprocessing(file.parent, found.space)
+    if reading is None:
+        if weights:
+            print(
+                f"{file.parent} does not say how images become the network's input (it has no {PREPROCESSING_FILE}): "
+                "its pretrained_cfg has ImageNet's mean and deviation, which may not be those that it was trained with"
+            )
+        reading = _imagenet(found.space)
+    reading = reading.for_network(model.space.channels, model.space.classes)
+    model.pretrained_cfg = model.default_cfg = reading.timm_config(model.space.classes)
+    return model
 
 
-def build(arch: Arch, weights: bytes | None, name: str, classes: int | None = None) -> Supernet:
+def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
+    """How images become the input of the network in a folder, if the folder says so.
+
+    Raises:
+        UserError: what it says is damaged, or of other images.
+    """
+    for name, part in ((PREPROCESSING_FILE, None), (ABOUT_FILE, "preprocessing")):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            content = json.loads(file.read_bytes())
+        except ValueError as error:
+            raise UserError(f"{file} is damaged: it is not JSON: export the network again") from error
+        if part is not None:
+            content = content.get(part) if isinstance(content, dict) else None
+        if content is None:
+            continue
+        found = parse_preprocessing(content, str(file))
+        if (found.channels, found.size) != (space.channels, space.input_size):
+            raise UserError(
+                f"{file} is of images of {found.size[0]} x {found.size[1]} pixels and {found.channels} channel(s), the "
+                f"network of {space.input_size[0]} x {space.input_size[1]} and {space.channels}: export it again"
+            )
+        return found
+    return None
+
+
+def _imagenet(space: Space) -> Preprocessing:
+    """How images of ImageNet become the input of a space's networks."""
+    from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+    from raynas.data.config import DataConfig, crop_pct_for
+
+    config = DataConfig(name="imagenet")
+    colour = Preprocessing(
+        mode="RGB",
+        channels=3,
+        size=space.input_size,
+        mean=IMAGENET_DEFAULT_MEAN,
+        std=IMAGENET_DEFAULT_STD,
+        crop_pct=crop_pct_for(config, space.input_size),
+        interpolation=config.interpolation,
+    )
+    return colour.for_network(space.channels, 0)
+
+
+def build(
+    arch: Arch, weights: bytes | None, name: str, classes: int | None = None, channels: int | None = None
+) -> Supernet:
     """The network of an arch, with the weights of a safetensors file or fresh ones.
 
     Args:
         name: of the file, for messages.
         classes: another number of classes than the arch's: the head is then new, with a message.
+        channels: another number of channels than the arch's; see `adapt_channels`.
 
     Raises:
         UserError: the weights do not fit the arch.
     """
     from raynas.nets import build_supernet
-    from raynas.nets.weights import load_supernet, parse_weights
+    from raynas.nets.weights import adapt_channels, load_supernet, parse_weights
 
-    space = arch.space.fix(arch)
-    space = space if classes is None else space.with_input(classes=classes)
+    own = arch.space.fix(arch)
+    space = own.with_input(channels=channels, classes=classes)
     if weights is None:
         return build_supernet(space).eval()
     try:
-        return load_supernet(space, parse_weights(weights, name)).eval()
+        state = parse_weights(weights, name)
+        return load_supernet(space, adapt_channels(state, own, space.channels)).eval()
     except UserError as error:
         raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error

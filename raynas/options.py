@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from raynas.config import nearest
+from raynas.config import nearest, shown
 from raynas.errors import UserError
 
 
@@ -39,8 +40,20 @@ def add_procedure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", help="a shipped preset (digits, autoformer) or a YAML file")
     parser.add_argument("--run", required=True, metavar="DIR", help="run directory: a path, or a URI such as s3://...")
     add_data(parser)
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="Ray Train workers (default: 1)")
+    add_workers(parser)
     add_set(parser)
+
+
+def add_workers(parser: argparse.ArgumentParser, default: int = 1) -> None:
+    """Where training computes."""
+    text = "Ray Train workers; 0: without Ray (default: %(default)s)"
+    parser.add_argument("--workers", type=natural, default=default, metavar="N", help=text)
+
+
+def add_replicas(parser: argparse.ArgumentParser) -> None:
+    """Where scoring computes."""
+    text = "scorers as Ray actors; 0: without Ray (default: %(default)s)"
+    parser.add_argument("--replicas", type=natural, default=2, metavar="N", help=text)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -77,10 +90,26 @@ class Resource(argparse.Action):
             raise UserError(f"{option} {value}: give NAME=AMOUNT, such as GPU=1") from None
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+def whole(least: int, most: int = 10**6) -> Callable[[str], int]:
+    """The type of an option that is a whole number within bounds, both included."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least} and at most {most:,}, not {shown(text)}"
+            )
+        return int(text)
+
+    return read
+
+
+natural, positive = whole(0), whole(1)
+
+
+def from_0(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
     return int(text)
 
 
@@ -91,12 +120,19 @@ def above_0(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {shown(text)}")
+    return value
+
+
+def share(text: str) -> float:
+    """A number above 0 and at most 1."""
+    if (value := above_0(text)) > 1:
+        raise argparse.ArgumentTypeError(f"must be a share, above 0 and at most 1, not {shown(text)}")
     return value
 
 
 def name_of_search(text: str) -> str:
     """The name of a search, which is a folder's as well."""
     if not text.replace("-", "").replace("_", "").isalnum():
-        raise argparse.ArgumentTypeError(f"must be of letters, digits, - and _, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be of letters, digits, - and _, not {shown(text)}")
     return text

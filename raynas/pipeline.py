@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,19 +75,22 @@ def pipeline(
     Args:
         preset: the procedure; its data must be named.
         run_dir: a path or a pyarrow filesystem URI.
-        workers: Ray Train workers of the supernet's training.
-        replicas: Ray actors that score; 0: without Ray.
+        workers: Ray Train workers of the supernet's training; 0 trains the supernet and the found networks in this
+            process.
+        replicas: Ray actors that score; 0 scores in this process. With neither, Ray is not started.
         gpus: GPUs of one worker and of one replica: 0 or 1.
         say: called with the lines of the story.
 
     Raises:
         UserError: what the user can mend: settings, data, an impossible budget, a busy or foreign run directory.
     """
-    for name, value, least in (("workers", workers, 1), ("replicas", replicas, 0)):
-        if value < least:
-            raise UserError(f"{name} must be at least {least}, not {value}")
+    for name, value in (("workers", workers), ("replicas", replicas)):
+        if value < 0:
+            raise UserError(f"{name} must be at least 0, not {value}")
+    parallel = None if workers else 1
     run = RunDir(run_dir, create=True)
-    with run.lock(), heartbeat("starting Ray") as beat, ray_cluster(cpus=max(workers, replicas)):
+    cluster = ray_cluster(cpus=max(workers, replicas)) if workers or replicas else nullcontext()
+    with run.lock(), heartbeat("starting") as beat, cluster:
         from raynas.evaluate import evaluate  # torch takes its time: the heartbeat tells of it
         from raynas.export import choose, export_into_run
 
@@ -116,8 +119,8 @@ def pipeline(
         beside = "" if preset.reference is None else ", and the hand-designed reference beside it"
         with story.stage(4, "Retraining the winner", f"on its own{beside}"):
             reference = make_reference(run, preset, winner, space)
-            retrained = retrain_with_reference(run, preset, winner, reference, story.tell)
-            finetune_winner(run, preset, retrained, story.tell)
+            retrained = retrain_with_reference(run, preset, winner, reference, story.tell, parallel)
+            finetune_winner(run, preset, retrained, story.tell, parallel)
         with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *trained_networks(run)]
             evaluations = evaluate(run, networks, progress=lambda line: None)
@@ -158,7 +161,7 @@ def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[
         space = read_space(run)
     else:
         space, data = load_inputs(preset)
-        rehearse(space, data, preset.plan, preset.recipe, workers)
+        rehearse(space, data, preset.plan, preset.recipe, max(workers, 1))
         check_calibration(space, data, preset.calibration)
     check_later(preset, space, note=lambda line: None)  # a search that cannot be made here is an error: see below
     settings = time_space(run, Settings(search=preset.search), progress=say, space=space)
@@ -173,7 +176,12 @@ def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[
 
 
 def retrain_with_reference(
-    run: RunDir, preset: Preset, winner: Arch, reference: Arch | None, say: Callable[[str], None]
+    run: RunDir,
+    preset: Preset,
+    winner: Arch,
+    reference: Arch | None,
+    say: Callable[[str], None],
+    parallel: int | None = None,
 ) -> list[Network]:
     """Train the winner as the preset says, and the reference from scratch.
 
@@ -187,7 +195,7 @@ def retrain_with_reference(
 
     seeds, train_on = preset.retrain.seeds, preset.retrain.train_on
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
-    train = partial(retrain, run, seeds=seeds, train_on=train_on, progress=say, labels=labels)
+    train = partial(retrain, run, seeds=seeds, train_on=train_on, parallel=parallel, progress=say, labels=labels)
     references = [] if reference is None else [reference]
     if preset.retrain.start == "scratch":
         rows = train([winner, *references], preset.retrain_recipe, "scratch")[: len(seeds)]
@@ -198,14 +206,20 @@ def retrain_with_reference(
     return [network for network in trained_networks(run) if network.path in paths]
 
 
-def finetune_winner(run: RunDir, preset: Preset, retrained: Sequence[Network], say: Callable[[str], None]) -> None:
+def finetune_winner(
+    run: RunDir,
+    preset: Preset,
+    retrained: Sequence[Network],
+    say: Callable[[str], None],
+    parallel: int | None = None,
+) -> None:
     """Fine-tune the retrained winner at another image size, where the preset says so."""
     from raynas.retrain import finetune_resized
 
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
-        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, progress=say, labels=labels)
+        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, parallel, say, labels)
 
 
 class _Story:

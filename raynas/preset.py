@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pydantic
 from pydantic import Field, field_validator, model_validator
 
-from raynas.config import Config, Document, Seed, parse_yaml, read_yaml, shown, validate
+from raynas.config import (
+    MAX_DEPTH,
+    MOST_SEEDS,
+    Config,
+    Document,
+    Seed,
+    is_text,
+    parse_yaml,
+    read_yaml,
+    shown,
+    validate,
+)
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
-from raynas.errors import UserError, reason
+from raynas.errors import ConfigError, UserError, reason
 from raynas.outer.config import SpaceEvolutionConfig
 from raynas.search.config import TIMED, SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
@@ -42,7 +54,8 @@ class RetrainConfig(Config):
 
     Attributes:
         recipe: what differs from the preset's recipe, nested as it is.
-        train_on: `train`, or `train+search` once the search is over.
+        train_on: images that it is trained on: `train`, or `train+search`, those that subnets were scored on as
+            well, since the search is over.
         seeds: one training each, all different.
         start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
         finetune: how what has been trained is fine-tuned at another image size; None for not at all.
@@ -50,7 +63,7 @@ class RetrainConfig(Config):
 
     recipe: dict[str, Any] = Field(default_factory=dict)
     train_on: Literal["train", "train+search"] = "train+search"
-    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, max_length=MOST_SEEDS)
     start: Literal["scratch", "inherited"] = "scratch"
     finetune: FinetuneConfig | None = None
 
@@ -95,14 +108,13 @@ class Preset(Config):
     @property
     def retrain_recipe(self) -> Recipe:
         """The recipe with what `retrain.recipe` changes."""
-        changed = _merged(self.recipe.model_dump(), self.retrain.recipe)
-        return validate(Recipe, Document(changed, "retrain.recipe"))
+        return _changed(self.recipe, self.retrain.recipe, ("retrain", "recipe"))
 
     @property
     def finetune_recipe(self) -> Recipe:
         """The retraining's recipe with what `retrain.finetune.recipe` changes."""
         changes = {} if self.retrain.finetune is None else self.retrain.finetune.recipe
-        return validate(Recipe, Document(_merged(self.retrain_recipe.model_dump(), changes), "retrain.finetune.recipe"))
+        return _changed(self.retrain_recipe, changes, ("retrain", "finetune", "recipe"))
 
 
 def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset:
@@ -130,6 +142,9 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
     """A preset with some values changed, validated again.
 
+    What follows from a changed value gives way, unless it is changed as well: the warm-up to fewer epochs, the rates
+    that a schedule begins and ends with to a lower learning rate.
+
     Args:
         overrides: by dotted key; a mapping as value is merged, an empty one takes the place of what was there.
 
@@ -138,13 +153,11 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
     """
     if not overrides:
         return preset
-    data = preset.model_dump()
+    data, changes = preset.model_dump(), dict[str, Any]()
     for key, value in overrides.items():
-        change: Any = value
-        for part in reversed(key.split(".")):
-            change = {part: change}
-        data = _merged(data, change)
-    return validate(Preset, Document(data, "override"))
+        data, changes = _merged(data, _nested(key, value)), _merged(changes, _nested(key, value))
+    _give_way(data, changes)
+    return validate(Preset, Document(data, "override", changed=[tuple(key.split(".")) for key in overrides]))
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
@@ -226,6 +239,71 @@ def reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
 
     shape = load_arch(name)
     return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
+
+
+def _nested(key: str, value: Any) -> Any:
+    """`a.b` and a value as `{a: {b: value}}`."""
+    parts = key.split(".")
+    if len(parts) > MAX_DEPTH or not is_text(key):
+        raise ConfigError(f"override: no preset has a key {shown(key)}")
+    for part in reversed(parts):
+        value = {part: value}
+    return value
+
+
+RECIPES = (("recipe",), ("retrain", "recipe"), ("retrain", "finetune", "recipe"))
+"""Where a preset has recipes; each changes the one before."""
+
+FOLLOWERS = {"epochs": {"warmup_epochs"}, "lr": {"warmup_lr", "min_lr"}}
+"""Values of a recipe that give way to another one that is changed, unless they are changed with it."""
+
+
+def _changed(recipe: Recipe, changes: Mapping[str, Any], where: tuple[str, ...]) -> Recipe:
+    """A recipe with some values changed."""
+    merged = _merged(recipe.model_dump(), changes)
+    for name in _giving_way(merged, changes.keys()):
+        del merged[name]  # the default takes its place, and gives way in its turn
+    return validate(Recipe, Document(merged, inside=where))
+
+
+def _giving_way(recipe: Mapping[str, Any], changed: Iterable[str]) -> set[str]:
+    """The values of a recipe that no longer fit to what was changed, and were not changed themselves."""
+    following = {name for leader in changed for name in FOLLOWERS.get(leader, ())} - set(changed)
+    if not following & recipe.keys():
+        return set()
+    try:
+        Recipe.model_validate(recipe)
+    except pydantic.ValidationError:
+        return following & recipe.keys()
+    return set()
+
+
+def _give_way(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Drop from the recipes of a preset what gives way to changes of them.
+
+    A later recipe that has a value of its own in place of the changed one keeps what followed it.
+    """
+    whole: dict[str, Any] = {}
+    for place, where in enumerate(RECIPES):
+        own, changed = _inside(data, where), _inside(changes, where)
+        if not isinstance(own, dict):
+            return
+        whole = _merged(whole, own)
+        for name in _giving_way(whole, changed.keys() if isinstance(changed, dict) else ()):
+            del whole[name]
+            before = own.pop(name, None)
+            for later in (_inside(data, later) for later in RECIPES[place + 1 :]):
+                leader = next(leader for leader, names in FOLLOWERS.items() if name in names)
+                if before is not None and isinstance(later, dict) and later.keys() & {name, leader}:
+                    later.setdefault(name, before)
+                    break
+
+
+def _inside(data: Any, where: Sequence[str]) -> Any:
+    """What lies at a place in nested mappings; None where nothing does."""
+    for key in where:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
 
 
 def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

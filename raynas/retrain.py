@@ -19,14 +19,16 @@ from safetensors.torch import save
 from torch import Tensor
 
 from raynas.data import DataConfig, load_data
+from raynas.data.preprocessing import Preprocessing, preprocessing_of
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
+from raynas.networks import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, Network, arch_text, describe, input_size, load_weights
 from raynas.parent import Parent
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
+from raynas.results.run_dir import json_text
 from raynas.space import Arch
 from raynas.training.recipe import Recipe
 from raynas.training.rehearsal import check_recipe
@@ -164,6 +166,8 @@ def _train_and_keep(
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
     jobs = [_with_checkpoints(run, job) for job in jobs]
     todo = [job for job in jobs if not _is_finished(run, job)]
+    for train_on in dict.fromkeys(job.train_on for job in todo):
+        progress(_images_in_words(train_on))
     device = device_here(todo, parallel)
     for job in todo:  # what can be refused is refused before the run directory remembers the settings
         check_recipe(job.arch.space.fix(job.arch), job.recipe)
@@ -176,13 +180,24 @@ def _train_and_keep(
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
     parent = Parent(run)
     starts = [_weights_to_start_from(run, job, parent) for job in todo]
+    images = {job.data: load_data(job.data) for job in todo}
     attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
     with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
         for job, trained in finished:
-            _keep(run, job, trained)
+            _keep(run, job, trained, preprocessing_of(images[job.data].resized(job.arch.space.input_size)))
             progress(f"{job.label}: trained, {run.name}/{job.network.path}")
     rows = {row["path"]: row for row in network_rows(run)}
     return [rows[job.network.path] for job in jobs]
+
+
+def _images_in_words(train_on: str) -> str:
+    """What networks are about to be trained on."""
+    if train_on == "train":
+        return "training on the training images alone: the search split is left for scoring (train_on: train)"
+    return (
+        "training on the training images and the search split, since the search is over (train_on: train+search); "
+        "raynas retrain --on train leaves the search split out"
+    )
 
 
 def _weights_to_start_from(run: RunDir, job: Job, parent: Parent) -> dict[str, Tensor] | None:
@@ -212,11 +227,10 @@ def _begin(run: RunDir, job: Job) -> None:
 
 def _is_finished(run: RunDir, job: Job) -> bool:
     path = job.network.path
-    rows = run.store.read("networks", ["path"]).to_pylist()
-    return any(row["path"] == path for row in rows) and run.exists(f"{path}/{WEIGHTS_FILE}")
+    return any(row["path"] == path for row in network_rows(run)) and run.exists(f"{path}/{WEIGHTS_FILE}")
 
 
-def _keep(run: RunDir, job: Job, trained: Result) -> None:
+def _keep(run: RunDir, job: Job, trained: Result, reading: Preprocessing) -> None:
     """Write a network's files, then its rows: a row says that all of it is there."""
     network, path = job.network, job.network.path
     row = {
@@ -230,9 +244,10 @@ def _keep(run: RunDir, job: Job, trained: Result) -> None:
         **input_size(job.arch),
         "start": None if job.start is None else job.start.path or "supernet",
     }
-    write_arch(run, f"{path}/{ARCH_FILE}", network.arch)
-    run.write_bytes(f"{path}/{WEIGHTS_FILE}", save({k: v.contiguous() for k, v in trained.weights.items()}))
-    run.write_json(f"{path}/network.json", row)
+    with run.folder(str(path), last=ARCH_FILE, keep=lambda name: True) as folder:
+        (folder / ARCH_FILE).write_text(arch_text(network.arch))
+        (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous() for k, v in trained.weights.items()}))
+        (folder / ABOUT_FILE).write_text(json_text({**row, "preprocessing": reading}))
     names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers", "event")
     what = (path or "").removeprefix("networks/")
     about = {"what": what, "seed": job.recipe.seed, "data": row["data"], "device": row["device"]}

@@ -17,7 +17,7 @@ from raynas.costs import CostFunction
 from raynas.costs.latency import TimedOn
 from raynas.costs.predictor import LatencyPredictor
 from raynas.errors import RunDirError, UserError
-from raynas.networks import read_space, write_arch
+from raynas.networks import arch_text, read_space
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
@@ -44,7 +44,7 @@ class Scoring(Config):
         precision: `fp32`, or `bf16` or `fp16` by autocast.
     """
 
-    images: int | None = Field(default=None, ge=1)
+    images: int | None = Field(default=None, ge=1, le=10**7)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 
@@ -204,11 +204,11 @@ def make_scorer(run: RunDir, settings: Settings, replicas: int = 2, gpus: float 
     Raises:
         UserError: nothing in the space meets the constraints, or the search cannot be built: before anything starts.
     """
-    from raynas.scoring import LocalScorer, ScorePool
+    from raynas import scoring  # with actors alone it imports Ray
 
     build(run, settings)
     on: dict[str, Any] = settings.scoring.model_dump()
-    return ScorePool(run, replicas, gpus=gpus, **on) if replicas else LocalScorer(run, **on)
+    return scoring.ScorePool(run, replicas, gpus=gpus, **on) if replicas else scoring.LocalScorer(run, **on)
 
 
 def search_fully(
@@ -304,28 +304,30 @@ def _while_in(archs: Iterable[Arch], rows: dict[str, Any]) -> Iterator[Arch]:
 
 
 def _write_winners(run: RunDir, settings: Settings, finished: Any, name: str, chosen: Mapping[Arch, Candidate]) -> None:
-    folder = folder_of(name)
     rows = comparable_scores(run, settings.scoring.images, settings.scoring.precision)
-    for place, arch in _winners(finished, folder, chosen):
-        write_arch(run, place, arch, **_found(rows.get(arch.id)), **_measured(chosen.get(arch), str(settings.timed_on)))
+    with run.folder(folder_of(name), last=ARCH_FILE) as folder:
+        for place, arch in _winners(finished, chosen):
+            measured = _measured(chosen.get(arch), str(settings.timed_on))
+            (folder / place).parent.mkdir(exist_ok=True)
+            (folder / place).write_text(arch_text(arch, **_found(rows.get(arch.id)), **measured))
 
 
-def _winners(finished: Any, folder: str, chosen: Collection[Arch]) -> Iterator[tuple[str, Arch]]:
-    """Files and archs: what a search found best; of that, what is among `chosen` where anything is."""
+def _winners(finished: Any, chosen: Collection[Arch]) -> Iterator[tuple[str, Arch]]:
+    """Files in a search's folder, and archs: what it found best; of that, what is in `chosen` where anything is."""
     best = finished.best() if hasattr(finished, "best") else None
     if best is None:
         raise UserError("the search has no best(): its winner cannot be written; its scores are in the run directory")
     if isinstance(best, Arch):
-        yield f"{folder}/{ARCH_FILE}", next(iter(chosen), best)
+        yield ARCH_FILE, next(iter(chosen), best)
         return
     for arch in chosen or best:
-        yield f"{folder}/front/{arch.id}.yaml", arch
+        yield f"front/{arch.id}.yaml", arch
     # Of the front, the one that is best by accuracy stands for the search; by the first objective if it has none.
     objectives = finished.objectives
     name = "accuracy" if "accuracy" in objectives.names else objectives.names[0]
     sign = 1 if objectives.directions[name] == "max" else -1
     front = [row for row in finished.front() if not chosen or row.arch in chosen]
-    yield f"{folder}/{ARCH_FILE}", max(front, key=lambda row: sign * row.objectives[name]).arch
+    yield ARCH_FILE, max(front, key=lambda row: sign * row.objectives[name]).arch
 
 
 def _found(row: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+FEW = {count: float(stats.t.ppf(0.975, count - 1)) for count in (2, 3)}
+"""How many standard errors a 95 % interval over so few values is wide, to either side."""
+
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None]:
     """The mean, and the half-width of its Student t interval; None for a single value, which has none.

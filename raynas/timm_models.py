@@ -29,6 +29,7 @@ def raynas_vit(
     pretrained: bool = False,
     arch: str | Path | None = None,
     num_classes: int | None = None,
+    in_chans: int | None = None,
     pretrained_cfg: Any = None,
     pretrained_cfg_overlay: Any = None,
     cache_dir: Any = None,
@@ -39,6 +40,7 @@ def raynas_vit(
         pretrained: whether to load the weights that lie beside the arch file (`model.safetensors`).
         arch: a directory written by `raynas export` or `raynas retrain`, an arch file, or a shipped arch's name.
         num_classes: number of classes; by default the arch's own. Another number makes a new head, with a message.
+        in_chans: number of channels; by default the arch's own. Weights are adapted to another, with a message.
         pretrained_cfg: not used; timm passes it to every model. So are `pretrained_cfg_overlay` and `cache_dir`.
 
     Raises:
@@ -53,7 +55,7 @@ def raynas_vit(
         raise UserError(
             'raynas_vit needs arch=...: the directory of `raynas export`, or an arch file such as "arch.yaml"'
         )
-    return load_network(arch, weights=pretrained, classes=num_classes)
+    return load_network(arch, weights=pretrained, classes=num_classes, channels=in_chans)
 
 
 def register() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raynas.config import nearest, shown
 from raynas.errors import UserError, reason
-from raynas.nets.released import check_finite
+from raynas.nets.released import check_file, check_finite, check_weights
 from raynas.nets.weights import mismatch
 
 _WANTED = "not a file of weights: give a .safetensors file, or a state dict that torch.save wrote (tensors alone)"
@@ -41,7 +41,7 @@ def load_timm(
     else:
         state = _read_timm_file(weights_file)
         bias = state.get("head.bias", state.get("head.fc.bias"))
-        classes: dict[str, Any] = {} if bias is None else {"num_classes": len(bias)}
+        classes: dict[str, Any] = {} if bias is None or bias.ndim != 1 else {"num_classes": len(bias)}
         model = _create(name, classes | dict(options or {}))
         if problem := mismatch(state, model.state_dict()):
             raise UserError(f"{weights_file} holds other weights than those of {name}: {problem}; name their own model")
@@ -92,12 +92,13 @@ def _read_timm_file(path: str | Path) -> dict[str, Tensor]:
     """A file of weights, of any kind that timm reads."""
     from timm.models import load_state_dict
 
-    if not Path(path).is_file():
-        raise UserError(f"{path}: there is no such file")
+    check_file(path)
     try:
         state = load_state_dict(str(path), weights_only=True)
     except Exception as error:  # of whichever library reads the file; few say what a user could mend
         raise UserError(f"{path}: {_WANTED}") from error
-    if not state or not all(isinstance(value, Tensor) for value in state.values()):
+    named = isinstance(state, Mapping) and all(isinstance(name, str) for name in state)
+    if not named or not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path}: {_WANTED}")
-    return state
+    check_weights(state, str(path))
+    return dict(state)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
+
+from raynas.costs import COSTS, Bounds, Constraints, CostFunction
 from raynas.networks import read_space
 from raynas.reports.collect import Predicted, Timed, Trace
 from raynas.results import RunDir
 from raynas.search import PredictorEvolution
+from raynas.search.config import TIMED
 from raynas.searches import BASELINE, MAIN, Settings, folder_of, latency_predictor, read_back, settings_of
+from raynas.space import Arch
 from raynas.timing.winners import known_candidates
 
 Row = dict[str, Any]
@@ -17,19 +23,56 @@ Row = dict[str, Any]
 def traces(run: RunDir) -> list[Trace]:
     """What each search of a run asked for, the main one first."""
     names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
-    found = []
+    found: list[Trace] = []
     for name in sorted(names, key=lambda name: (name != MAIN, name)):
         settings = settings_of(run, name)
         config = settings.search
         made, finished = read_back(run, name)
         history = getattr(made, "history", [])
         accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
-        limits = config.constraints.get("macs", (None, None))
         label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
+        if label in (trace.name for trace in found):
+            label = f"{name} (the search of that name)"
+        goes_by: dict[str, Bounds] = {name: (None, None) for name in config.objectives if name in (*COSTS, *TIMED)}
+        limits = goes_by | config.constraints
         timed = _timed(run, settings, made) if finished else None
         front = _front(run, name, made, timed) if finished else []
-        archs = [row.arch.id for row in history]
-        found.append(Trace(label, archs, accuracy, limits, finished, timed, front, _predicted(made)))
+        archs = [row.arch for row in history]
+        found.append(
+            Trace(
+                label,
+                [arch.id for arch in archs],
+                accuracy,
+                limits,
+                finished,
+                timed,
+                front,
+                _predicted(made),
+                _costs(run, settings, limits, archs),
+                "" if settings.timed_on is None else str(settings.timed_on),
+            )
+        )
+    return found
+
+
+def _costs(run: RunDir, settings: Settings, names: Collection[str], archs: Sequence[Arch]) -> dict[str, list[float]]:
+    """Of each arch those costs that no table has, as the search counts or predicts them; NaN for archs off its grid."""
+    names = [name for name in names if name not in ("macs", "params")]
+    space = read_space(run)
+    known = [arch in space for arch in archs]
+    if not names or not any(known):
+        return {}
+    predictor = latency_predictor(run, settings, space)
+    timed: dict[str, CostFunction] = (
+        {} if predictor is None else {"latency": predictor, "throughput": predictor.throughput}
+    )
+    codes = space.encode([arch for arch, inside in zip(archs, known, strict=True) if inside])
+    counted = Constraints(space, {}, timed).costs(codes)
+    found: dict[str, list[float]] = {}
+    for name in names:
+        values = np.full(len(archs), np.nan)
+        values[known] = counted[name]
+        found[name] = values.tolist()
     return found
 
 

@@ -20,7 +20,7 @@ def demo(options: argparse.Namespace) -> None:
     """The whole way on the digits."""
     from raynas.demo import run_demo
 
-    run_demo(_run_to_make(options.run))
+    run_demo(_run_to_make(options.run), options.workers, options.replicas)
 
 
 def pipeline(options: argparse.Namespace) -> None:
@@ -65,10 +65,10 @@ def search(options: argparse.Namespace) -> None:
 
 def rank(options: argparse.Namespace) -> None:
     """Say how well inherited weights rank subnets."""
+    from raynas import scoring
     from raynas.heartbeat import heartbeat
     from raynas.rank import rank_lines, rank_run
     from raynas.results import RunDir
-    from raynas.scoring import LocalScorer, ScorePool
 
     run = RunDir(options.run)
     preset = _preset(run, options)
@@ -77,7 +77,8 @@ def rank(options: argparse.Namespace) -> None:
     if options.gpu and not options.replicas:
         raise UserError("--gpu gives a GPU to each replica: give --replicas")
     gpus = 1 if options.gpu else 0
-    scorer = ScorePool(run, options.replicas, gpus=gpus) if options.replicas else LocalScorer(run)
+    pool = options.replicas  # without one Ray is not imported
+    scorer = scoring.ScorePool(run, pool, gpus=gpus) if pool else scoring.LocalScorer(run)
     with run.lock(), heartbeat("ranking"):
         rows = rank_run(
             run,
@@ -218,10 +219,14 @@ def export(options: argparse.Namespace) -> None:
 
     run = RunDir(options.run)
     arch = find_arch(run, options.arch)
+    if options.inherited and options.seed is not None:
+        raise UserError("inherited weights are not of a seed: leave out --inherited, or --seed")
     if options.inherited and options.size:
         raise UserError("inherited weights are for the run's image size: leave out --inherited, or --size")
     size = (options.size, options.size) if options.size else None
-    network = Network(arch, "inherited") if options.inherited else choose(trained_networks(run), arch, size)
+    network = Network(arch, "inherited")
+    if not options.inherited:
+        network = choose(trained_networks(run), arch, size, options.seed)
     print(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
     with heartbeat("exporting"):
         if options.to is None:
@@ -260,7 +265,7 @@ def _run_to_make(given: str) -> str:
 
 def _preset(source: Any, options: argparse.Namespace) -> Preset:
     """A preset by name or file, or a run's own, with what the command line changes."""
-    from raynas.config import Document, validate
+    from raynas.config import validate
     from raynas.preset import Preset, load_preset, override, parse_overrides
     from raynas.results import RunDir
 
@@ -270,4 +275,4 @@ def _preset(source: Any, options: argparse.Namespace) -> Preset:
     if not isinstance(source, RunDir):
         return load_preset(source, changes)
     source.require("preset.yaml")
-    return override(validate(Preset, Document(source.read_yaml("preset.yaml"), f"{source.name}/preset.yaml")), changes)
+    return override(validate(Preset, source.read_document("preset.yaml")), changes)

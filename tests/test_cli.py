@@ -69,7 +69,7 @@ MISTAKES = {
         ["train", "{preset}", "--run", "{files}/new", "--data", "{files}/absent"],
         ["absent"],
     ),
-    "bad number": (["train", "{preset}", "--run", "{files}/new", "--workers", "0"], ["--workers", "at least 1"]),
+    "bad number": (["train", "{preset}", "--run", "{files}/new", "--workers", "-1"], ["--workers", "at least 0"]),
     "unknown override": (
         ["train", "{preset}", "--run", "{files}/new", "--set", "recipe.epoch=3"],
         ["recipe.epoch", "epochs"],
@@ -97,7 +97,20 @@ MISTAKES = {
         ["empty", "--data"],
     ),
     "too long for a file": (["train", "x" * 5000, "--run", "{files}/new"], ["no preset"]),
-    "odd digits": (["train", "{preset}", "--run", "{files}/new", "--workers", "²"], ["--workers", "at least 1"]),
+    "odd digits": (["train", "{preset}", "--run", "{files}/new", "--workers", "²"], ["--workers", "at least 0"]),
+    "more than a day of trainings": (["retrain", "{run}", "--seeds", "1001"], ["--seeds", "at most 1,000"]),
+    "a number of too many digits": (["search", "{run}", "--images", "9" * 5000], ["--images", "at most 1,000,000"]),
+    "a NUL in a name": (["report", "{run}\0"], ["no text", "NUL"]),
+    "a name that is no UTF-8": (["report", "{run}\udcff"], ["no text", "UTF-8"]),
+    "a URI with an open bracket": (["report", "s3://KEY:SECRET@[bad/x"], ["s3://", "cannot be opened"]),
+    "a key of thousands of parts": (
+        ["train", "{preset}", "--run", "{files}/new", "--set", ".".join("a" * 3000) + "=1"],
+        ["no preset has a key"],
+    ),
+    "a seed that sklearn cannot take": (
+        ["train", "{preset}", "--run", "{files}/new", "--set", "data.seed=9223372036854775807"],
+        ["data.seed", "4294967296"],
+    ),
     "a wrong arch": (["cost", "{files}/arch.yaml"], ["arch.yaml:2", "width", "32"]),
     "an arch of a space with an impossible name": (["cost", "{files}/long.yaml"], ["no space"]),
     "no such device": (["bench", "latency", "digits/deit", "--device", "tpu"], ["device", "cuda", "tpu"]),
@@ -229,6 +242,16 @@ def test_bench_times_subnets_alone_and_once(run: RunDir, capsys: pytest.CaptureF
     assert main(command) == 0 and capsys.readouterr().out.splitlines()[-3:] == shown
     (row,) = run.store.read("latencies").to_pylist()
     assert row["device"] in shown[0] and f"{row['ms']:.3f}" in shown[2] and row["batch_size"] == 3
+
+
+def test_bench_times_the_ends_of_a_space(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "latency", "digits/vit", "digits/deit", "--seconds", "0.01"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.partition("  ")[0] for line in lines] == ["digits/vit, smallest", "digits/vit, largest", "digits/deit"]
+    assert "371,200" in lines[0] and "3,671,296" in lines[1]
+    run.write_yaml("space.yaml", load_space("digits/vit").with_input(size=16).to_dict())
+    assert main(["bench", "latency", "digits/vit", "--seconds", "0.01", "--run", run.uri]) == 0
+    assert "2,017,792" in capsys.readouterr().out.splitlines()[-2]  # for the run's images
 
 
 def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

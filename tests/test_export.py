@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from raynas.data import DataConfig
 from raynas.errors import UserError
-from raynas.export import choose, export
+from raynas.export import choose, export, export_into_run
 from raynas.nets import build_supernet
-from raynas.networks import Network, load_network
+from raynas.networks import Network, load_network, load_weights
 from raynas.results import RunDir
 from raynas.space import Arch, load_space
+from tests.datasets.pictures import write_classes
+from tests.killing import killed_at
+from tests.small_run import small_run
 
 SPACE = load_space("digits/vit")
 
@@ -116,6 +124,93 @@ def test_preprocessing_is_that_of_the_data(folder: Path) -> None:
     assert found["class_names"] == [str(digit) for digit in range(10)]
 
 
+def test_timm_reads_how_images_become_the_input(folder: Path, expected: np.ndarray) -> None:
+    """In a process of its own, for the network as it is, with a new head, and for more channels."""
+    code = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import raynas, timm
+said = json.load(open("preprocessing.json"))
+def config(**options):
+    return timm.data.resolve_model_data_config(timm.create_model("raynas_vit", pretrained=True, arch=".", **options))
+own = config()
+assert own == {{
+    "input_size": (1, 8, 8), "interpolation": "bicubic", "mean": tuple(said["mean"]), "std": tuple(said["std"]),
+    "crop_pct": 1.0, "crop_mode": "center",
+}}, own
+assert config(num_classes=3) == own
+assert config(in_chans=3) == {{**own, "input_size": (3, 8, 8), "mean": own["mean"] * 3, "std": own["std"] * 3}}
+model = timm.create_model("raynas_vit", arch="arch.yaml", checkpoint_path="model.safetensors", num_classes=10)
+assert timm.data.resolve_model_data_config(model) == own
+assert model.default_cfg["num_classes"] == 10 and model.pretrained_cfg["label_names"] == said["class_names"]
+logits = x
+"""
+    fresh_process(code, folder)
+
+
+def test_the_same_grey_in_three_channels_gives_the_same(folder: Path, expected: np.ndarray) -> None:
+    images = torch.from_numpy(np.load(folder / "images.npy"))
+    with torch.no_grad():
+        found = load_network(folder, channels=3)(images.expand(-1, 3, -1, -1))
+    assert np.abs(found.numpy() - expected).max() < 1e-5
+
+
+def test_archive_and_onnx_carry_the_preprocessing(folder: Path) -> None:
+    written = (folder / "preprocessing.json").read_text()
+    extra = {"preprocessing.json": ""}
+    torch.export.load(folder / "model.pt2", extra_files=extra)
+    assert extra["preprocessing.json"] == written
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map["preprocessing.json"] == written
+
+
+@pytest.mark.parametrize(("mode", "size"), [("RGB", [96, 128]), ("L", 24), ("RGB", 64)])
+def test_timms_transform_gives_the_pixels_that_raynas_gives(mode: str, size: Any, tmp_path: Path) -> None:
+    from timm.data import create_transform, resolve_data_config
+
+    from raynas.data import decode, load_data, normalise
+    from raynas.data.preprocessing import preprocessing_of
+
+    write_classes(tmp_path, {"a": 10, "b": 10}, size=(150, 110), mode="RGB")
+    data = load_data(DataConfig(name=str(tmp_path), size=size, channels=3 if mode == "RGB" else 1))
+    reading = preprocessing_of(data)
+    transform = create_transform(**resolve_data_config(pretrained_cfg=reading.timm_config(2)))
+    ours = normalise(decode(data.search)[0], data)
+    for position, row in enumerate(ours):
+        image = data.search[position][0]
+        assert isinstance(image, Image.Image) and reading.mode == mode
+        torch.testing.assert_close(transform(image.convert(reading.mode)), row, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[", "is damaged"),
+        ("[]", "expected a mapping"),
+        ({"mean": [0.5, 0.5]}, "one for each channel"),
+        ({"size": [9, 9]}, "is of images of 9 x 9"),
+        ({"crop": 1}, "crop"),
+    ],
+)
+def test_a_damaged_description_is_told(content: Any, words: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "damaged")
+    said = json.loads((folder / "preprocessing.json").read_text())
+    text = content if isinstance(content, str) else json.dumps({**said, **content})
+    (tmp_path / "damaged" / "preprocessing.json").write_text(text)
+    with pytest.raises(UserError, match=words) as raised:
+        load_network(tmp_path / "damaged")
+    assert "preprocessing.json" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_weights_without_a_description_say_so(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("arch.yaml", "model.safetensors"):
+        shutil.copy(folder / name, tmp_path)
+    model = load_network(tmp_path)
+    assert "may not be those that it was trained with" in capsys.readouterr().out
+    assert model.pretrained_cfg["input_size"] == (1, 8, 8) and len(model.pretrained_cfg["mean"]) == 1
+
+
 def test_other_classes_make_a_new_head_and_say_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import timm
 
@@ -162,6 +257,69 @@ def test_the_retrained_winner_is_chosen(arch: Arch) -> None:
     assert choose([other], arch) == Network(arch, "inherited")
     assert choose([other, tuned], arch) is tuned
     assert choose([second, tuned, first], arch) is first
+
+
+def test_a_seed_can_be_chosen(arch: Arch) -> None:
+    networks = [Network(arch, "scratch", seed, f"networks/{seed}") for seed in (2, 0, 5)]
+    assert choose(networks, arch).seed == 0 and choose(networks, arch, seed=5).seed == 5
+    with pytest.raises(UserError, match=r"with seed 1 .*seed 0, 2, 5"):
+        choose(networks, arch, seed=1)
+    with pytest.raises(UserError, match="no seed at all"):
+        choose([], arch, seed=0)
+
+
+def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    first, second = (Network(SPACE.sample(np.random.default_rng(seed)), "inherited") for seed in (1, 2))
+    export_into_run(run, first, onnx=False, progress=lambda line: None)
+    at = tmp_path / "run" / "export"
+    before = {file.name: file.read_bytes() for file in at.iterdir()}
+    assert set(json.loads(before["export.json"])["files"]) == set(before) - {"export.json"}
+    for step in (0, 3, 5, 8, 11, 14, 17, 20):
+        killed = killed_at(step, lambda: export_into_run(run, second, onnx=False, progress=lambda line: None))
+        after = {file.name: file.read_bytes() for file in at.iterdir()}
+        if after != before:
+            break
+        assert killed
+    names = {json.loads(files["export.json"])["network"] for files in (before, after)}
+    assert names == {first.name, second.name}
+    lines: list[str] = []
+    export_into_run(run, second, onnx=False, progress=lines.append)
+    assert "is exported already" in lines[0]
+    torch.testing.assert_close(load_network(at)(torch.ones(1, 1, 8, 8)), second_logits(run, second))
+    (at / "model.pt2").write_bytes(before["model.pt2"])  # mixed, as an earlier version may have left it
+    export_into_run(run, second, onnx=False, progress=lines.append)
+    assert "is exported already" not in lines[1]
+    assert {file.name: file.read_bytes() for file in at.iterdir() if file.name != "model.pt2"} == {
+        name: data for name, data in after.items() if name != "model.pt2"
+    }
+
+
+def second_logits(run: RunDir, network: Network) -> torch.Tensor:
+    return load_weights(run, network)(torch.ones(1, 1, 8, 8))
+
+
+def test_an_export_is_under_the_lock_of_its_run(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    with (tmp_path / "run" / ".lock").open("a+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="in use"):
+            export_into_run(run, Network(SPACE.smallest(), "inherited"), onnx=False)
+    assert not run.exists("export")
+
+
+def test_an_export_follows_no_links_in_its_folder(run: RunDir, arch: Arch, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    to = tmp_path / "network"
+    to.mkdir()
+    shutil.copy(folder / "arch.yaml", to)
+    (to / "README.md").symlink_to(tmp_path / "mine")
+    (to / "notes.txt").write_text("the user's")
+    (to / "model.onnx").write_bytes(b"of an earlier network")
+    export(run, Network(arch, "inherited"), to, onnx=False, progress=lambda line: None)
+    assert (tmp_path / "mine").read_text() == "mine" and not (to / "README.md").is_symlink()
+    assert (to / "notes.txt").read_text() == "the user's" and not (to / "model.onnx").exists()
+    assert sorted(os.listdir(tmp_path)) == ["mine", "network"]
 
 
 def test_an_export_replaces_an_export_alone(run: RunDir, arch: Arch, folder: Path, tmp_path: Path) -> None:

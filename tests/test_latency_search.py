@@ -23,6 +23,7 @@ from raynas.timing.rows import Outcome
 from raynas.timing.stopwatch import Stopwatch
 from raynas.timing.winners import Candidate, choose
 from raynas.traces import traces
+from tests.reports.test_report import Page
 
 SETTINGS = Settings(
     search=SearchConfig.model_validate(
@@ -80,7 +81,7 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     ranked = [row.arch for row in made.ranking(10)]
     keeps = [arch for arch in ranked if takes(arch) <= 9.0]
     assert best == keeps[0] and best in device
-    said = run.read_yaml("best/arch.yaml")["published"]["latency"]
+    said = run.read_yaml("best/arch.yaml")["found"]["latency"]
     assert said["ms"] == pytest.approx(takes(best)) and said["predicted_ms"] == pytest.approx(truth(best), rel=1e-3)
     rows = {row["arch"]: row for row in run.store.read("latencies").to_pylist()}
     assert rows[best.id]["predicted_ms"] == said["predicted_ms"]
@@ -99,8 +100,14 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     (main, _) = traces(run)
     assert main.timed is not None and [row["arch"] for row in main.timed.rows] == [arch.id for arch in ranked]
     assert [row["keeps"] for row in main.timed.rows] == [takes(arch) <= 9.0 for arch in ranked]
-    page = Path(write_report(run, traces(run))).read_text()
-    assert "Latency, predicted and measured" in page and f"{takes(best):.4f}" in page
+    page = Page(Path(write_report(run, traces(run))).read_text())
+    assert "Latency, predicted and measured" in page.text and f"{takes(best):.4f}" in page.text
+    assert "Accuracy against latency" in page.text and "Accuracy against MACs" not in page.text
+    assert "latency of a batch (ms)" in page.text and "limit: 9 ms" in page.text and "when timed" in page.text
+    drawn = {row["arch"]: row for row in page.rows("scores")}
+    assert {arch.id: float(drawn[arch.id]["ms, predicted"]) for arch in asked} == pytest.approx(
+        {arch.id: truth(arch) for arch in asked}, rel=1e-3
+    )
 
 
 def test_a_search_goes_on_only_where_it_was_timed(
@@ -149,6 +156,27 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
     (trace,) = traces(run)
     front = {row["arch"]: (row["accuracy"], pytest.approx(row["latency"])) for row in trace.front}
     assert front == {arch: kept[arch] for arch in written}  # what was measured, not what was predicted
+
+    best = find_arch(run, "best")
+    macs = int(cost(SPACE, [best])["macs"][0])
+    about = {"arch": best.id, "network": best.network_id, "values": "{}", "macs": macs, "params": 7, "space": "s"}
+    tested = {"how": "inherited", "weights": "w", "images": 360, "loss": 0.2, "seconds": 0.1, "reading": 1}
+    tested |= {"accuracy": 0.75, "supernet": "s", "data": "d", "seed": 0, "device": "cpu"}
+    run.store.append("evaluations", [{**about, **tested}])
+    page = Page(Path(write_report(run, traces(run))).read_text())
+    (rate, cheap) = (row for name in ("scores-1", "scores-2") for row in [page.rows(name)[0]])
+    assert float(rate["images/s, predicted"].replace(",", "")) == pytest.approx(
+        1000 / truth(next(row.arch for row in made.history if row.arch.id == rate["arch"])), rel=2e-3
+    )
+    assert "images/s, predicted" not in cheap
+    headings = ["Accuracy against latency", "Accuracy against throughput", "Accuracy against MACs"]
+    assert sorted(headings, key=page.text.index) == headings
+    assert "limit: 100 images/s" in page.text and "limit: 1.45M MACs" in page.text
+    lead = f"The winner, {takes(best):.4g} ms measured, {1000 / takes(best):.4g} images/s measured "
+    lead += f"(the search's limit: at least 100 images/s), {macs / 1e3:.3g}k MACs "
+    assert macs < 1e6 and f"{lead}(the search's limit: at most 1.45M MACs)" in page.text
+    assert "reaches 75.00% on the test split" in page.text
+    assert page.rows("summary")[0]["ms"] == f"{takes(best):.4f}"
 
 
 def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,8 +165,7 @@ def test_what_is_wrong_with_a_later_stage_is_told_before_the_first(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": 0}, "workers must be at least 1, not 0"),
-        ({"workers": -1}, "workers must be at least 1, not -1"),
+        ({"workers": -1}, "workers must be at least 0, not -1"),
         ({"replicas": -1}, "replicas must be at least 0, not -1"),
     ],
 )
@@ -173,3 +175,23 @@ def test_impossible_numbers_are_refused_before_anything_is_made(
     with pytest.raises(UserError, match=message):
         pipeline(PRESET, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+WITHOUT_RAY = """
+import sys
+from pathlib import Path
+from small_run import PRESET
+from training_of_small_run import trained_run
+from raynas.pipeline import pipeline
+run = trained_run(Path(sys.argv[1]))
+outcome = pipeline(PRESET, run.path, workers=0, replicas=0)
+assert len(outcome.evaluations) == 3
+assert "ray" not in sys.modules
+"""
+
+
+def test_without_workers_and_replicas_ray_is_not_even_imported(tmp_path: Path) -> None:
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", WITHOUT_RAY, str(tmp_path / "run")]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr

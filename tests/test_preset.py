@@ -13,6 +13,7 @@ from raynas.errors import ConfigError, UserError
 from raynas.outer.axes import axes_of, step_of
 from raynas.preset import check_later, load_preset, override, parse_overrides
 from raynas.space import load_arch, load_space
+from raynas.training.rehearsal import check_recipe
 
 WRONG = """\
 space: digits/vit
@@ -127,6 +128,99 @@ def test_overrides_of_a_command_line() -> None:
         parse_overrides(["recipe.epochs"])
     with pytest.raises(UserError, match=r"recipe\.epochs is given twice"):
         parse_overrides(["recipe.epochs=3", "recipe.epochs=4"])
+
+
+OWN = """\
+space: digits/vit
+data: digits
+recipe: {epochs: 3, batch_size: 32, lr: 0.001}
+retrain:
+  recipe:
+    epochs: 9
+    lr: 0.002
+  finetune:
+    size: 12
+    recipe:
+      lr: 0.0005
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("lr: 0.002", "lr: -2", r"mine.yaml:7: retrain.recipe.lr: .*greater than 0, found -2"),
+        ("lr: 0.002", "rl: 2", r"mine.yaml:7: retrain.recipe.rl: unknown key 'rl' \(did you mean 'lr'"),
+        ("lr: 0.002", "warmup_epochs: 10", r"mine.yaml:5: retrain.recipe: warmup_epochs \(10\) is longer"),
+        ("lr: 0.0005", "augment: {shift: -1}", r"mine.yaml:11: retrain.finetune.recipe.augment.shift: .* found -1"),
+    ],
+)
+def test_a_mistake_in_a_later_recipe_names_its_line(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN.replace(right, wrong))
+    with pytest.raises(ConfigError, match=message):
+        load_preset(tmp_path / "mine.yaml")
+
+
+def test_an_override_that_does_not_fit_to_the_rest_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^override of recipe.warmup_epochs: recipe: warmup_epochs \(61\) is longer"):
+        load_preset("digits", {"recipe.warmup_epochs": 61, "search.seed": 1})
+    with pytest.raises(ConfigError, match=r"no preset has a key 'a\.a\."):
+        load_preset("digits", {".".join("a" * 3000): 1})
+
+
+def test_the_warm_up_gives_way_to_fewer_epochs() -> None:
+    short = load_preset("digits", {"recipe.epochs": 3})
+    assert (short.recipe.warmup_epochs, short.retrain_recipe.epochs, short.retrain_recipe.warmup_epochs) == (1, 80, 5)
+    again = override(short, {"recipe.lr": 1e-3})
+    assert (again.recipe, again.retrain_recipe.warmup_epochs) == (short.recipe.model_copy(update={"lr": 1e-3}), 5)
+    assert load_preset("digits", {"retrain.recipe.epochs": 2}).retrain_recipe.warmup_epochs == 1
+    assert load_preset("autoformer", {"recipe.epochs": 10}).recipe.warmup_epochs == 5  # 20 of 500 as shipped
+    assert load_preset("digits", {"recipe.epochs": 6}).recipe.warmup_epochs == 5  # it fits
+    with pytest.raises(ConfigError, match="is longer than the training"):
+        load_preset("digits", {"recipe.epochs": 3, "recipe.warmup_epochs": 4})
+
+
+def test_the_rates_at_both_ends_give_way_to_a_lower_learning_rate() -> None:
+    low = load_preset("digits", {"recipe.lr": 1e-7})
+    assert (low.recipe.warmup_lr, low.recipe.min_lr, low.retrain_recipe.min_lr) == (1e-7, 1e-7, 1e-5)
+    with pytest.raises(ConfigError, match=r"min_lr \(1e-06\) is above the learning rate \(1e-07"):
+        load_preset("digits", {"recipe.lr": 1e-7, "recipe.min_lr": 1e-6})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("recipe.augment.scale", [5, 1], "less than or equal to 1, found 5"),
+        ("recipe.augment.scale", [0, 0], "greater than 0, found 0"),
+        ("recipe.augment.scale", [0.5, 0.1], r"the least comes first: \[0.1, 0.5\]"),
+        ("recipe.augment.ratio", [-1, 0], "greater than or equal to 0.01, found -1"),
+        ("recipe.augment.repeats", 10**9, "less than or equal to 100"),
+        ("recipe.warmup_lr", 1e300, "less than or equal to 10000"),
+        ("recipe.warmup_lr", 1.0, "warmup_lr .1. is above the learning rate"),
+        ("recipe.decay_milestones", [3, 1], "give ascending epochs"),
+        ("search.generations", 0, "greater than or equal to 1"),
+        ("data.seed", 2**63 - 1, "less than 4294967296"),
+        ("retrain.seeds", list(range(2000)), "at most 1000 items"),
+        ("recipe.augment.interpolation", "cubic", "'bilinear', 'bicubic' or 'random'"),
+    ],
+)
+def test_what_cannot_work_is_refused_where_it_is_declared(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_preset("digits", {key: value})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"recipe.augment.shift": 8}, "shift 8 moves images of 8 x 8 pixels out of sight"),
+        ({"recipe.opt_args": {"eps": "small"}}, "recipe.opt 'adamw' {'eps': 'small'.*TypeError"),
+        ({"recipe.opt_args": {"betas": [0.9]}}, "recipe.opt 'adamw' {'betas': .0.9..*IndexError"),
+        ({"recipe.opt": "adahessian", "recipe.opt_args": {}}, "recipe.opt 'adahessian'"),
+    ],
+)
+def test_what_no_step_can_be_taken_with_is_refused_before_training(overrides: dict[str, Any], message: str) -> None:
+    preset = load_preset("digits", overrides)
+    with pytest.raises(ConfigError, match=message):
+        check_recipe(load_space("digits/vit"), preset.recipe)
 
 
 def test_a_space_is_no_preset() -> None:

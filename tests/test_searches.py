@@ -162,7 +162,7 @@ def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
     after = collect(run).scores
     assert after == before and {row["images"] for row in after} == {40}
     carry_out(run, SETTINGS)
-    said = run.read_yaml("best/arch.yaml")["published"]["inherited weights"]
+    said = run.read_yaml("best/arch.yaml")["found"]["inherited weights"]
     rows = [row for row in run.store.read("scores").to_pylist() if row["arch"] == winner.id]
     assert {row["images"] for row in rows} == {15, 40}
     assert said["images"] == 40 and said["accuracy"] == rows[0]["accuracy"]

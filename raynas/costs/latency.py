@@ -46,10 +46,10 @@ class Conditions(Config):
     """
 
     device: str = "cpu"
-    batch_size: int = Field(1, ge=1)
+    batch_size: int = Field(1, ge=1, le=10**6)
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    threads: int = Field(1, ge=1)
-    seconds: float = Field(0.3, gt=0)
+    threads: int = Field(1, ge=1, le=1024)
+    seconds: float = Field(0.3, gt=0, le=3600)
 
     @field_validator("device")
     @classmethod

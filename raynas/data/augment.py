@@ -5,9 +5,14 @@ Mixup, CutMix and label smoothing combine images of a batch and belong to the tr
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import pydantic
 
 from raynas.config import Config
+
+Share = Annotated[float, pydantic.Field(gt=0, le=1)]
+Aspect = Annotated[float, pydantic.Field(ge=0.01, le=100)]
 
 
 class AugmentConfig(Config):
@@ -16,27 +21,37 @@ class AugmentConfig(Config):
     Attributes:
         shift: move the image by up to this many pixels in each direction; what is left empty is black.
         hflip, vflip: probability of mirroring.
-        scale, ratio: area and aspect ratio of the random resized crop; no random crop without `scale`.
+        scale: least and largest share of the image's area in a random resized crop; no random crop without it.
+        ratio: least and largest aspect ratio (width by height) of that crop.
         interpolation: of the random crop: `bilinear`, `bicubic` or `random` (either).
         color_jitter: strength of brightness, contrast and saturation changes (not under `auto_augment`, as in timm).
         auto_augment: a timm policy, e.g. `rand-m9-mstd0.5-inc1`.
-        reprob, remode, recount: random erasing: probability, filling (`const`, `rand`, `pixel`), most regions.
+        reprob: probability of random erasing.
+        remode: what erased regions are filled with: `const` (black), `rand` (one random colour) or `pixel` (noise).
+        recount: most regions that are erased.
         repeats: copies of an image in one epoch, augmented differently (repeated augmentation, as DeiT's: an epoch is
             as long as without it and sees fewer images).
     """
 
-    shift: int = pydantic.Field(default=0, ge=0)
+    shift: int = pydantic.Field(default=0, ge=0, le=2**14)
     hflip: float = pydantic.Field(default=0.0, ge=0, le=1)
     vflip: float = pydantic.Field(default=0.0, ge=0, le=1)
-    scale: tuple[float, float] | None = None
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: str = pydantic.Field(default="bicubic", pattern="^(bilinear|bicubic|random)$")
-    color_jitter: float | None = pydantic.Field(default=None, ge=0)
+    scale: tuple[Share, Share] | None = None
+    ratio: tuple[Aspect, Aspect] = (3 / 4, 4 / 3)
+    interpolation: Literal["bilinear", "bicubic", "random"] = "bicubic"
+    color_jitter: float | None = pydantic.Field(default=None, ge=0, le=10)
     auto_augment: str | None = None
     reprob: float = pydantic.Field(default=0.0, ge=0, le=1)
-    remode: str = pydantic.Field(default="const", pattern="^(const|rand|pixel)$")
-    recount: int = pydantic.Field(default=1, ge=1)
-    repeats: int = pydantic.Field(default=1, ge=1)
+    remode: Literal["const", "rand", "pixel"] = "const"
+    recount: int = pydantic.Field(default=1, ge=1, le=100)
+    repeats: int = pydantic.Field(default=1, ge=1, le=100)
+
+    @pydantic.field_validator("scale", "ratio")
+    @classmethod
+    def _ascending(cls, span: tuple[float, float] | None) -> tuple[float, float] | None:
+        if span is not None and span[0] > span[1]:
+            raise ValueError(f"the least comes first: [{span[1]:g}, {span[0]:g}]")
+        return span
 
     @pydantic.model_validator(mode="after")
     def _one_way_to_move(self) -> AugmentConfig:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 
-from raynas.config import Config
+from raynas.config import Config, Seed
 
 EMBEDDED = ("digits", "mnist5k")
 PAPERS_CROP_FROM = 96  # pixels of the shorter side
 
-Size = tuple[Annotated[int, pydantic.Field(ge=1)], Annotated[int, pydantic.Field(ge=1)]]
+Pixels = Annotated[int, pydantic.Field(ge=1, le=2**14)]
+Size = tuple[Pixels, Pixels]
 
 
 def square(size: Any) -> Any:
@@ -37,17 +38,17 @@ class DataConfig(Config):
         channels: 1 (grey) or 3 (RGB); without it the dataset's own, else 3. Images are converted.
         crop_pct: part of the resized image that the centre crop keeps when nothing is random (timm's `crop_pct`);
             without it 0.875 from 96 pixels up, and 1.0 below.
-        interpolation: of that resizing.
+        interpolation: of that resizing: `bilinear` or `bicubic`.
         image_column, label_column: of Parquet files; found by type and name when left out.
     """
 
     name: str = pydantic.Field(min_length=1)
     search_fraction: float = pydantic.Field(default=0.2, gt=0, le=0.5)
-    seed: int = pydantic.Field(default=0, ge=0)
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**32)
     size: Size | None = None
-    channels: int | None = pydantic.Field(default=None, ge=1)
-    crop_pct: float | None = pydantic.Field(default=None, gt=0, le=1)
-    interpolation: str = pydantic.Field(default="bicubic", pattern="^(bilinear|bicubic)$")
+    channels: int | None = pydantic.Field(default=None, ge=1, le=2**14)
+    crop_pct: float | None = pydantic.Field(default=None, ge=0.1, le=1)
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     image_column: str | None = None
     label_column: str | None = None
 
@@ -79,9 +80,9 @@ class CalibrationConfig(Config):
         seed: of the draw.
     """
 
-    images: int = pydantic.Field(default=2048, ge=2)
-    batch_size: int = pydantic.Field(default=64, ge=2)
-    seed: int = pydantic.Field(default=0, ge=0)
+    images: int = pydantic.Field(default=2048, ge=2, le=10**6)
+    batch_size: int = pydantic.Field(default=64, ge=2, le=10**5)
+    seed: Seed = 0
 
     @pydantic.model_validator(mode="after")
     def _whole_batches(self) -> CalibrationConfig:

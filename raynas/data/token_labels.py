@@ -22,6 +22,6 @@ class TokenLabelsConfig(Config):
     """
 
     mixing: Literal["released", "switch", "none"] = "released"
-    cutmix: float = Field(default=1.0, gt=0)
-    mixup: float = Field(default=0.8, gt=0)
+    cutmix: float = Field(default=1.0, gt=0, le=1000)
+    mixup: float = Field(default=0.8, gt=0, le=1000)
     switch_prob: float = Field(default=0.5, ge=0, le=1)

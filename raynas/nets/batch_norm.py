@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -75,17 +76,39 @@ class ElasticBatchNorm(nn.Module):
         weight, bias, mean, variance = (selected[n] for n in ("weight", "bias", "running_mean", "running_var"))
         if not self.training:
             return F.batch_norm(x, mean, variance, weight, bias, eps=self.eps)
-        if x.numel() == width.count:
-            raise UserError(
-                "batch normalisation cannot train on one image whose grid is 1 x 1: give every arch at least two "
-                "images of a batch (a larger batch, or fewer archs that share it)"
-            )
-        # Copies, because autograd keeps its inputs and another arch may update these channels before the backward pass.
-        mean, variance = mean.clone(), variance.clone()
-        out = F.batch_norm(x, mean, variance, weight, bias, True, self.momentum, self.eps)
-        self._averaged(width).put(self.running_mean, mean)
-        self._averaged(width).put(self.running_var, variance)
-        return out
+        averages, acting = (self.running_mean, self.running_var), self._averaged(width)
+        return normed_by_batch(x, weight, bias, *averages, acting, self.momentum, self.eps)
+
+
+def normed_by_batch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    means: Tensor,
+    variances: Tensor,
+    acting: Channels,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """A batch [batch, acting, rows, columns] normalised by itself; the acting channels' running averages are moved.
+
+    Raises:
+        UserError: it has one value a channel.
+    """
+    if x.numel() == acting.count:
+        raise UserError(
+            "batch normalisation cannot train on one image whose grid is 1 x 1: give every arch at least two "
+            "images of a batch (a larger batch, or fewer archs that share it)"
+        )
+    # Copies: autograd keeps what it is given, and another arch may move these channels before this one's gradient.
+    mean, variance = (acting.select(averages, 0).clone() for averages in (means, variances))
+    out = F.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
+    acting.put(means, mean)
+    acting.put(variances, variance)
+    return out
+
+
+torch.fx.wrap("normed_by_batch")  # it asks for sizes, which a trace does not know
 
 
 @contextmanager

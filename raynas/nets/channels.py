@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.fx
 from torch import Tensor
 
 from raynas.errors import UserError
@@ -91,6 +92,8 @@ class Channels:
         Raises:
             UserError: the tensor does not have that many channels.
         """
+        if isinstance(tensor, torch.fx.Proxy):
+            return tensor  # fx traces networks of one arch, in which all of every axis acts
         size = tensor.shape[dim]
         # Patterns that wrap around or take the last channels stay within the end, so the count is checked as well.
         if max(self.count, *(stop for _, stop in self.runs)) * unit > size:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -74,9 +75,15 @@ def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dic
 
 
 def padded(x: Tensor, patch: int) -> Tensor:
-    """Pad images [batch, channels, height, width] with zeros at the bottom and right, so that patches divide them."""
+    """An image [batch, channels, height, width] with zeros at the bottom and right, so that patches divide it.
+
+    Where it is called it is wrapped for torch.fx, whose traces know no sizes.
+    """
     below, right = (-side % patch for side in x.shape[2:])
     return F.pad(x, (0, right, 0, below)) if below or right else x
+
+
+torch.fx.wrap("padded")
 
 
 class ElasticPatchConv(nn.Module):
@@ -232,6 +239,7 @@ class Projection(nn.Module):
 
     def __init__(self, parts: int, width: int, channels: int, bias: bool):
         super().__init__()
+        self.parts = parts
         self.weight = new_parameter(parts, channels, width)
         self.bias = nn.Parameter(torch.zeros(parts, channels)) if bias else None
 
@@ -287,15 +295,18 @@ class SplitQkv(nn.Module):
     def weights(self, width: Channels, units: Channels, count: int) -> tuple[Tensor, Tensor | None]:
         """Return the active weights [3, channels, width] and biases [3, channels] of query, key and value."""
         projections = [self.shared, None if self.private is None else self.private.of(count)]
-        selected = [each.select(width, units, self.unit) for each in projections if each is not None]
-        weight = self._in_order([parts["weight"] for parts in selected])
-        return weight, self._in_order([parts["bias"] for parts in selected]) if "bias" in selected[0] else None
+        selected = [(each.parts, each.select(width, units, self.unit)) for each in projections if each is not None]
+        weight = self._in_order([(parts, tensors["weight"]) for parts, tensors in selected])
+        if "bias" not in selected[0][1]:
+            return weight, None
+        return weight, self._in_order([(parts, tensors["bias"]) for parts, tensors in selected])
 
-    def _in_order(self, stacks: list[Tensor]) -> Tensor:
-        """Merge stacks of parts in stored order to one stack of query, key and value."""
+    def _in_order(self, stacks: list[tuple[int, Tensor]]) -> Tensor:
+        """Stacks, of so many parts, in the order in which they lie, as one of query, key and value."""
         if len(stacks) == 1:
-            return stacks[0]
-        parts = dict(zip(self.order, [part for stack in stacks for part in stack], strict=True))
+            return stacks[0][1]
+        listed = [stack[index] for parts, stack in stacks for index in range(parts)]
+        parts = dict(zip(self.order, listed, strict=True))
         return torch.stack([parts[part] for part in "qkv"])
 
 

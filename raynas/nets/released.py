@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,32 +38,62 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
     """
     content: Any = checkpoint
     if not isinstance(checkpoint, Mapping):
+        check_file(checkpoint)
         try:
             with torch.serialization.safe_globals(_PLAIN):
                 content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        except FileNotFoundError as error:
-            raise UserError(f"{checkpoint}: there is no such file") from error
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # torch's unpickler lets whatever a foreign file makes of it through
             raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error
     state = content
     if isinstance(content, Mapping):
-        # An empty mapping holds averaged weights if averaging never started.
-        state = next((content[name] for name in names if content.get(name) not in (None, {})), content)
+        # An empty one is that of averaging which never began.
+        held = [content[name] for name in names if isinstance(content.get(name), Mapping) and content[name]]
+        state = held[0] if held else content
     source = "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
-    if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not state or not all(_is_parameter(*item) for item in state.items()):
         listed = " or ".join(f"'{name}'" for name in names)
         raise UserError(f"{source} is not {what}: expected a mapping of parameter names to tensors, or one as {listed}")
     if all(name.startswith(PREFIX) for name in state):
         state = {name.removeprefix(PREFIX): value for name, value in state.items()}
-    whole = [name for name, value in state.items() if not (value.is_floating_point() or _counts(name))]
-    if whole:
-        raise UserError(f"{source}: {whole[0]} holds whole numbers, where weights are fractions")
+    check_weights(state, source)
+    return state
+
+
+def _is_parameter(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and isinstance(value, Tensor)
+
+
+def check_file(path: str | Path) -> None:
+    """Refuse what cannot be a file of weights: reading a pipe would wait for ever.
+
+    Raises:
+        UserError: there is no such file, or it is no regular one.
+    """
+    try:
+        found = Path(path).is_file()
+        exists = found or Path(path).exists()
+    except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+        raise UserError(f"{str(path)!r}: no file can have this name") from error
+    if not found:
+        raise UserError(f"{path}: not a file" if exists else f"{path}: there is no such file")
+
+
+def check_weights(state: Mapping[str, Tensor], source: str) -> None:
+    """Refuse tensors that are no weights of a network.
+
+    Raises:
+        UserError: one is not dense, or not of fractions (but for counters), or not finite, or a variance below 0.
+    """
+    for name, value in state.items():
+        if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_nested:
+            raise UserError(f"{source}: {name} is no dense tensor of real numbers ({value.dtype}, {value.layout})")
+        if not (value.is_floating_point() or _counts(name)):
+            raise UserError(f"{source}: {name} holds whole numbers, where weights are fractions")
     check_finite(state, source)
     variances = {name: value for name, value in state.items() if name.endswith("running_var") and not value.is_meta}
     negative = [name for name, value in variances.items() if bool((value < 0).any())]
     if negative:
         raise UserError(f"{source}: {negative[0]} holds variances below 0")
-    return state
 
 
 def _counts(name: str) -> bool:

@@ -85,8 +85,8 @@ class ElasticStage(nn.Module, Generic[BlockT]):
 class StagedSupernet(Supernet, Generic[StageT]):
     """A supernet of stages, each with its own channels and an elastic number of blocks.
 
-    A family builds its stages, calls `add_heads`, and implements the embedding and the shapes of blocks. A family with
-    other searched layers around the stages (hybrids) overrides `run_one` and `select`.
+    A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block;
+    where more than a width acts before and behind the stages (hybrids), `acting`, `run` and `select` themselves.
 
     Attributes:
         stages: the stages.
@@ -133,6 +133,10 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
+    def acting(self, arch: Arch, side: Side | None) -> Any:
+        """All that a forward pass reads of an arch: what acts in each stage."""
+        return self.shape(arch, side)
+
     def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
         """Return the shape of each stage for one arch.
 
@@ -174,8 +178,9 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, shapes: list[StageShape], paths: Tensor | None, patches: bool) -> Tensor:
-        """Map the stem's output to logits, as `forward` returns them; used by every execution."""
+    def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
+        """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
+        shapes: list[StageShape] = acting
         x = self.run_stages(self.embed(x, shapes[0].width), shapes, paths)
         return self.classify(x, shapes[-1].width, patches)
 
@@ -189,10 +194,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         """Map the last stage's tokens [batch, tokens, width] to logits, from their mean."""
         x = self.norm(x, width)
         return classify(self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, width)
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Return the logits of a batch that runs one arch, as `forward` does."""
-        return self.run(x, self.shape(arch, side), paths, patches)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Return the logits of a mixed batch from one masked pass, as `forward` does."""

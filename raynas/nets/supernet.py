@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -72,23 +73,53 @@ def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, i
     return torch.cat([others, image.flatten(2).transpose(1, 2)], dim=1)
 
 
+def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
+    """Images, if they are [batch, *expected].
+
+    Raises:
+        UserError: they are of another size.
+    """
+    if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(images.shape)}")
+    return images
+
+
+def drawn(images: Tensor, keep: Tensor, branches: int) -> Tensor:
+    """What stochastic depth multiplies branches with: [places, branches, batch], each 0 or 1 / its rate of being kept.
+
+    Args:
+        keep: [places, 1, 1 or batch], the rates.
+    """
+    keep = keep.to(images.device)
+    return (torch.rand(len(keep), branches, len(images), device=images.device) < keep) / keep
+
+
+torch.fx.wrap("checked")  # a traced network calls them: they ask for sizes, which a trace does not know
+torch.fx.wrap("drawn")
+
+
 class Supernet(nn.Module):
     """A weight-sharing network over a space; a subnet is the same class over a one-point space.
 
-    The arch is an argument of each forward pass; there is no current subnet. A family implements `select` and `run_one`
-    (and the methods for masks, if it has them). Its forward pass must not depend on a maximum of the space, because a
-    one-point space would then compute something else.
+    A forward pass is told its arch; there is no current subnet. A family implements `select`, `acting`
+    and `run` (and what masks need, where it has them), and never reads a maximum of the space in a forward pass: a
+    one-point space would then compute something else. What acts in the network of a one-point space is computed once,
+    by `settle`: torch can then compile and trace it.
 
     Attributes:
         space: the search space.
         sides: the paths that the weight-sharing pattern trains: (None,) for one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
-        drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
-        dropout: dropout rate of the classifier's input; used in training mode only.
-        branches: number of branches of each block that stochastic depth may drop.
+        drop_path_over: what the rate rises over; likewise, see `draw_paths`.
+        dropout: the rate at which features are dropped before the classifier; likewise.
+        branches: of each block that stochastic depth may drop.
+        pretrained_cfg, default_cfg: how images become its input, as timm's tools read it; of networks that
+            `raynas.networks.load_network` made.
     """
 
     branches: ClassVar[int] = 2
+    pretrained_cfg: dict[str, Any]
+    default_cfg: dict[str, Any]
 
     def __init__(self, space: Space):
         super().__init__()
@@ -96,7 +127,13 @@ class Supernet(nn.Module):
         self.drop_path = self.dropout = 0.0
         self.drop_path_over: Ramp = "supernet"
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
+        self._settled: tuple[Any, list[int]] | None = None
         self.sides = sides_of(space)
+
+    def settle(self) -> None:
+        """Compute what acts in the network of a one-point space: the last step of every family's making."""
+        if self._only is not None:
+            self._settled = self.acting(self._only, None), self.places(self._only)
 
     def forward(
         self,
@@ -130,24 +167,26 @@ class Supernet(nn.Module):
                 the archs differ in dimensions that cannot be masked, the side or the token head does not exist, or the
                 statistics are of another arch.
         """
+        if isinstance(x, torch.fx.Proxy):  # fx passes proxies for all arguments, also for those that are left out
+            return self._alone(x, patches is True)
         if side is None and len(self.sides) > 1:
             each = [self(x, archs, rows, execution, side, patches, statistics) for side in self.sides]
             return torch.stack(each).mean(0)
+        if execution not in EXECUTIONS:
+            raise UserError(f"unknown execution {execution!r}: {', '.join(EXECUTIONS)}")
         self._check_side(side)
+        if archs is None and rows is None and statistics is None:
+            return self._alone(x, patches)
         if statistics is not None:
             with using(self, self._averages(statistics, archs, side)):
                 return self(x, archs, rows, execution, side, patches)
-        expected = (self.space.channels, *self.space.input_size)
-        if x.ndim != 4 or tuple(x.shape[1:]) != expected:
-            raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(x.shape)}")
+        x = checked(x, (self.space.channels, *self.space.input_size))
         if archs is None:
             if self._only is None:
                 raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
             archs = self._only
         if patches:
             check_token_head(self.space)
-        if execution not in EXECUTIONS:
-            raise UserError(f"unknown execution {execution!r}: {', '.join(EXECUTIONS)}")
         if isinstance(archs, Mapping) and rows is None:
             arch = self._arch(archs)
             return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)
@@ -167,6 +206,16 @@ class Supernet(nn.Module):
         if not unmaskable and self.prefers_masks(x, archs):
             return self.run_masked(x, archs, rows, paths, patches)
         return self._run_groups(x, archs, rows, paths, side, patches)
+
+    def _alone(self, x: Tensor, patches: bool) -> Tensor:
+        """Images to logits of the one arch of a one-point space, by what `settle` found."""
+        if self._only is None:
+            raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
+        if patches:
+            check_token_head(self.space)
+        x = checked(x, (self.space.channels, *self.space.input_size))
+        shape, places = self._settled or (self.acting(self._only, None), self.places(self._only))
+        return self.run(self.stem_of_all(x), shape, self._draw(x, [places]), patches)
 
     def _check_side(self, side: Side | None) -> None:
         if side is not None and side not in SIDES[self.space.constants.sharing]:
@@ -214,6 +263,10 @@ class Supernet(nn.Module):
         drawn = [None] * len(archs) if paths is None else paths[..., order].split(sizes, dim=-1)
         logits = [self.run_one(*group, side, patches) for group in zip(images, archs, drawn, strict=True)]
         return torch.cat(logits)[torch.argsort(order)]
+
+    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
+        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        return self.run(x, self.acting(arch, side), paths, patches)
 
     def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
         """Return the dimensions in which these archs differ and that cannot be masked."""
@@ -302,22 +355,26 @@ class Supernet(nn.Module):
         Raises:
             UserError: the rate is not in [0, 1).
         """
+        return self._draw(x, [self.places(arch) for arch in archs] if self.training else [], rows)
+
+    def _draw(self, x: Tensor, run: Sequence[Sequence[int]], rows: Tensor | None = None) -> Tensor | None:
+        """See `draw_paths`; `run` has the places of each arch."""
         if not self.training or self.drop_path == 0:
             return None
         if not 0 < self.drop_path < 1:
             raise UserError(f"drop_path must be in [0, 1), found {self.drop_path}")
-        run, ramp = [self.places(arch) for arch in archs], self.ramp_length()
+        ramp = self.ramp_length()
         count = max([ramp, *(1 + max(each, default=0) for each in run)])
         if self.drop_path_over == "supernet":
             steps = (torch.arange(count).clamp(max=ramp - 1) / max(ramp - 1, 1))[None]
         else:
-            steps = torch.zeros(len(archs), count)
+            steps = torch.zeros(len(run), count)
             for row, each in zip(steps, run, strict=True):
                 row[each] = torch.linspace(0, 1, len(each))
-        keep = (1 - self.drop_path * steps.to(x.device)).T[:, None]  # [places, 1, 1 or archs]
+        keep = (1 - self.drop_path * steps).T[:, None]  # [places, 1, 1 or archs]
         if rows is not None and keep.shape[-1] > 1:
-            keep = keep[..., rows]
-        return (torch.rand(count, self.branches, len(x), device=x.device) < keep) / keep
+            keep = keep.to(rows.device)[..., rows]
+        return drawn(x, keep, self.branches)
 
     def drop_features(self, pooled: Tensor) -> Tensor:
         """Apply dropout to the classifier's input [batch, width]; called by every family."""
@@ -343,8 +400,12 @@ class Supernet(nn.Module):
         """Return the active part of an arch's parameters and saved buffers by name: its state dict, as views."""
         raise NotImplementedError
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Return the logits of a batch that runs one arch, as `forward` does."""
+    def acting(self, arch: Arch, side: Side | None) -> Any:
+        """All that a forward pass reads of an arch."""
+        raise NotImplementedError
+
+    def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
+        """What `stem_of_all` gives to logits as `forward` returns them; the one pass behind every execution."""
         raise NotImplementedError
 
     def stem_of_all(self, x: Tensor) -> Tensor:

@@ -75,6 +75,28 @@ def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> S
     return adopt(supernet, state)
 
 
+def adapt_channels(state: dict[str, Tensor], space: Space, channels: int) -> dict[str, Tensor]:
+    """The weights of a space's network for images of another number of channels, with a message.
+
+    As timm does it: one channel gets the sum of all; more get the weights in turn, scaled so that the same image in
+    every channel gives the same.
+    """
+    if channels == space.channels:
+        return state
+    print(f"the weights are for {space.channels} channel(s): the first convolution is adapted to {channels}")
+    with torch.device("meta"):
+        before, after = (build_supernet(each).state_dict() for each in (space, space.with_input(channels=channels)))
+    adapted = dict(state)
+    for name in [name for name, tensor in before.items() if tensor.shape != after[name].shape and name in state]:
+        weight = state[name].float()
+        if channels == 1:
+            new = weight.sum(1, keepdim=True)
+        else:
+            new = weight[:, torch.arange(channels) % space.channels] * (space.channels / channels)
+        adapted[name] = new.to(state[name].dtype)
+    return adapted
+
+
 def mismatch(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
     """Describe the first difference of a state dict to a wanted one in names or shapes, and count the others."""
     problems = [f"{name} is missing" for name in wanted if name not in state]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -27,16 +26,21 @@ class Windows:
     window: tuple[int, int]
     shift: tuple[int, int] = (0, 0)
 
-    @cached_property
+    @property
     def counts(self) -> tuple[int, int]:
         """Rows and columns of windows."""
         return (-(-self.grid[0] // self.window[0]), -(-self.grid[1] // self.window[1]))
 
-    @cached_property
+    @property
     def padding(self) -> tuple[int, int]:
         """Rows and columns of padding."""
         below, right = (n * side - length for n, side, length in zip(self.counts, self.window, self.grid, strict=True))
         return below, right
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some window holds tokens that are no neighbours, or padding."""
+        return any(self.shift) or any(self.padding)
 
     def split(self, x: Tensor) -> Tensor:
         """Split tokens [batch, tokens, channels] to [batch, windows, tokens of a window, channels], zero-padded."""
@@ -66,7 +70,7 @@ class Windows:
         Returns:
             [windows, tokens of a window, tokens of a window] bool; None if there are no such pairs.
         """
-        if not any(self.shift) and not any(self.padding):
+        if not self.mixed:
             return None
         rows, columns = (self._kinds(axis, device) for axis in (0, 1))
         kinds = rows[:, None, :, None] * 3 + columns[None, :, None, :]  # [window rows, window columns, rows, columns]

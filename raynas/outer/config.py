@@ -46,17 +46,17 @@ class SpaceEvolutionConfig(Config):
     """
 
     iterations: int = Field(3, ge=1, le=100)
-    archs: int = Field(1000, ge=2)
-    top: float = Field(0.05, gt=0)
-    tau: float = Field(0.4, gt=0)
+    archs: int = Field(1000, ge=2, le=10**6)
+    top: float = Field(0.05, gt=0, le=10**6)
+    tau: float = Field(0.4, gt=0, le=1e6)
     unit: Literal["percent", "fraction"] = "percent"
     per: Literal["choice", "value"] = "choice"
     blocks: Literal["most", "any", "apart"] = "most"
     rounding: Literal["floor", "toward_zero"] = "floor"
     steps: dict[str, float] = Field(default_factory=dict)
-    most_steps: int | None = Field(None, ge=1)
+    most_steps: int | None = Field(None, ge=1, le=10**6)
     confidence: float = Field(0.0, ge=0, lt=1)
-    fewest: int = Field(10, ge=1)
+    fewest: int = Field(10, ge=1, le=10**6)
     largest: float | None = Field(None, ge=1)
     warm_start: bool = False
     seed: Seed = 0

@@ -38,7 +38,7 @@ def evolve_preset(
         preset: with data. Subnets are scored within its search's constraints.
         run_dir: a path or URI. Each iteration is a run directory of its own in it (`iterations/0`), as `raynas train`
             leaves one: it can be searched, evaluated, reported.
-        workers: Ray Train workers.
+        workers: Ray Train workers; 0 trains in this process.
         replicas: Ray actors that score; 0 scores in this process.
         gpus: GPUs of one worker and of one replica: 0 or 1.
         say: called with lines about what goes on.
@@ -65,7 +65,7 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
     from raynas.training.rehearsal import rehearse
 
     space, data = load_inputs(preset)
-    rehearse(space, data, preset.plan, preset.recipe, workers)
+    rehearse(space, data, preset.plan, preset.recipe, max(workers, 1))
     check_later(preset, space, say)
     config, bounds = preset.space_evolution, constraints_of(preset)
     check_evolution(space, config, bounds)

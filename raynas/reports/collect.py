@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ HOW = {
     "resized": "retrained, then fine-tuned",
 }
 Row = dict[str, Any]
+Bounds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -62,21 +63,26 @@ class Trace:
         name: `evolution`, `random`, ...
         archs: ids.
         accuracy: of each arch, 0 to 1; None where scoring it failed.
-        limits: the search's bounds on MACs.
+        limits: the search's bounds on what it goes by: the costs that it is limited in, and those that are objectives.
         finished: whether it had spent its budget.
         timed: what its best archs take, where it went by latency.
         front: `arch` and measured objectives of what it left as its front, where it had several objectives.
         predicted: how good its predictors were, where it had any.
+        costs: of each arch, in order, those of the costs in `limits` that the rows of `scores` do not have: MACs as
+            papers count them, and latency and throughput as predicted.
+        timed_on: what its latencies hold for; empty where it does not go by them.
     """
 
     name: str
     archs: Sequence[str]
     accuracy: Sequence[float | None]
-    limits: tuple[float | None, float | None] = (None, None)
+    limits: Mapping[str, Bounds] = field(default_factory=dict)
     finished: bool = True
     timed: Timed | None = None
     front: Sequence[Row] = ()
     predicted: Predicted | None = None
+    costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    timed_on: str = ""
 
     def best_so_far(self) -> np.ndarray:
         """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""
@@ -239,11 +245,10 @@ def _finished(
         first = (group["rows"] or group["tested"])[0]
         label = labels.get(network) or labels.get(first["arch"]) or str(first["arch"])
         found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], size, **group))
-    order = ["winner", "reference"]
-    ways = list(HOW)
+    first = {name: place for place, name in enumerate(("winner", "reference", *HOW))}
     return sorted(
         found,
-        key=lambda f: (order.index(f.label) if f.label in order else 2, f.label, ways.index(f.how), f.size or (0, 0)),
+        key=lambda f: (first.get(f.label, len(first)), f.label, first.get(f.how, len(first)), f.how, f.size or (0, 0)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -11,8 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from raynas.reports import figures, html
-from raynas.reports.html import Percent
+from raynas.reports import figures
+from raynas.reports.html import Part, Percent, Picture, Section, Table
 from raynas.results.phases import seconds_text
 from raynas.space.counting import shown_count
 
@@ -22,8 +23,8 @@ _COLUMNS = 3  # of small plots
 
 def evolution_section(
     spaces: Sequence[Row], moves: Sequence[Row], scores: Sequence[Row], searched: Sequence[Row] = ()
-) -> str:
-    """The section on the evolution of a run's space; empty where there was none.
+) -> Section | None:
+    """The section on the evolution of a run's space; None where there was none.
 
     Args:
         spaces: the rows of table `spaces`, in order.
@@ -32,7 +33,7 @@ def evolution_section(
         searched: the best subnet of each space that was searched; see `raynas.findings.searched_spaces`.
     """
     if not spaces:
-        return ""
+        return None
     header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "took"]
     rows = [
         [
@@ -52,29 +53,38 @@ def evolution_section(
         [row["iteration"], row["axis"], _listed(row["choices"]), _listed(row["after"]), *_line(row)] for row in moves
     ]
     header_of_moves = ["space", "axis", "choices", "next choices", "slope", "±", "steps", "sure", "notes"]
-    return html.section(
+    return Section(
         "The evolution of the space",
-        html.paragraph(
+        [
             f"The best space is that of iteration {best['iteration']}, with an E-T error of {best['error']:.2%} "
             f"± {best['standard_error']:.2%}: the mean of the average error of its scored subnets and of that of the "
             "best of them. All spaces were scored at the same budget, with the weights of a supernet of their own. "
-            f"{_end(spaces[-1])}"
-        ),
-        html.table("spaces", header, rows),
-        html.table("best-scored", header_of_best, best_scored),
-        _searched(searched),
-        html.figure(
-            figures.svg(error_distributions(errors), "errors"),
-            f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. E-T errors: {words}.",
-            "Errors of each space's scored subnets: what share of them has at most this error (S3, Figures 3 and 6).",
-        ),
-        html.figure(
-            figures.svg(choices_by_iteration(moves), "choices"),
-            f"The choices of {len({row['axis'] for row in moves})} axes over {len(spaces)} spaces; the table has them.",
-            "The choices of each axis in each space (S3, Figure 2). What always had one choice is left out.",
-            html.table("moves", header_of_moves, numbers),
-            "Every move as a table",
-        ),
+            f"{_end(spaces[-1])}",
+            Table("spaces", header, rows),
+            Table("best-scored", header_of_best, best_scored),
+            *_searched(searched),
+            Picture(
+                figures.svg(
+                    error_distributions(errors),
+                    "errors",
+                    f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. "
+                    f"E-T errors: {words}.",
+                ),
+                "Errors of each space's scored subnets: what share of them has at most this error (S3, Figures 3 and "
+                "6).",
+            ),
+            Picture(
+                figures.svg(
+                    choices_by_iteration(moves),
+                    "choices",
+                    f"The choices of {len({row['axis'] for row in moves})} axes over {len(spaces)} spaces; the table "
+                    "has them.",
+                ),
+                "The choices of each axis in each space (S3, Figure 2). What always had one choice is left out.",
+                Table("moves", header_of_moves, numbers),
+                "Every move as a table",
+            ),
+        ],
     )
 
 
@@ -91,24 +101,24 @@ def _end(last: Row) -> str:
     return "It is not over yet." if last["ended"] is None else f"It ended there: {last['ended']}."
 
 
-def _searched(rows: Sequence[Row]) -> str:
+def _searched(rows: Sequence[Row]) -> list[Part]:
     """Table 5 of S3: what a search finds in each space."""
     if not rows:
-        return ""
+        return []
     header = ["space", "search", "subnets scored", "best subnet", "its error", "its MACs", "its parameters"]
     cells = [
         [row["name"], row["search"], row["evaluations"], row["arch"], Percent(row["error"]), row["macs"], row["params"]]
         for row in rows
     ]
     text = "What a search finds in each space (S3, Table 5), with the weights inherited from its supernet."
-    return "\n".join([html.paragraph(text), html.table("searched", header, cells), budgets_differ(rows)])
+    return [text, Table("searched", header, cells), budgets_differ(rows)]
 
 
 def budgets_differ(rows: Sequence[Row]) -> str:
     """A warning where searches differ in what they were given; empty where they do not."""
     if len({(row["search"], row["evaluations"]) for row in rows}) < 2:
         return ""
-    return html.paragraph("These searches differ in their budgets or limits: their best subnets do not compare.")
+    return "These searches differ in their budgets or limits: their best subnets do not compare."
 
 
 def errors_of(scores: Sequence[Row], iteration: int) -> np.ndarray:
@@ -136,14 +146,13 @@ def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
     """
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    for place, (name, values) in enumerate(errors.items()):
-        colour, style = figures.PALETTE[place % len(figures.PALETTE)], ("-", "--", "-.", ":")[place % 4]
+    for (name, values), colour, style in zip(errors.items(), cycle(figures.PALETTE), cycle(figures.STYLES)):
         shares = np.arange(1, len(values) + 1) / len(values)
-        axes.step(values, shares, where="post", color=colour, linestyle=style, label=name)
+        axes.step(values, shares, where="post", color=colour, linestyle=style, label=figures.shown(name))
     axes.set(xlabel="top-1 error on the search split, inherited weights", ylabel="share of the subnets", ylim=(0, 1))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    figure.legend(loc="outside upper left", ncols=4 if len(max(errors, key=len)) < 20 else 2)
+    figures.legend(figure)
     return figure
 
 
@@ -179,7 +188,6 @@ def choices_by_iteration(moves: Sequence[Row]) -> Figure:
         axes.grid(alpha=0.2, color=figures.PALETTE[5])
         if place >= len(moving) - _COLUMNS:
             axes.set_xlabel("space")
-    named = {label: line for each in figure.axes for line, label in zip(*each.get_legend_handles_labels(), strict=True)}
-    if len(named) > 1:
-        figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=4)
+    if len({stage for stages in moving.values() for stage in stages}) > 1:
+        figures.legend(figure)
     return figure

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -16,18 +17,23 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
+from raynas.reports.quantities import QUANTITIES, amount
 from raynas.space import Arch, Space
 
 Estimates = Mapping[str, tuple[float, float, float]]
 """By statistic: its value, and the ends of its interval."""
 
 INK = "#010203"
+_LONGEST = 90  # characters of a name that a figure has room for; the page's tables have all of it
+STYLES = ("-", "--", "-.", ":")
 PALETTE = ("#3b82d6", "#e08a1e", "#2c9f70", "#b05cc6", "#d1495b", "#7a8793")
 STYLE: dict[Any, Any] = {
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
     "font.size": 10,
     "text.color": INK,
@@ -45,10 +51,10 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished network: its MACs, its accuracy in [0, 1] and the half-width of the interval around it."""
+    """A finished network: what it costs, its accuracy in [0, 1] and the half-width of the interval around it."""
 
     label: str
-    macs: float
+    cost: float
     accuracy: float
     interval: float | None = None
 
@@ -62,83 +68,82 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
             95 % interval of the mean.
     """
     figure, axes = _new(7.2, 3.8)
-    for (name, values), colour in zip(curves.items(), PALETTE, strict=False):
+    for (name, values), colour in zip(curves.items(), cycle(PALETTE)):
         evaluations = np.arange(1, values.shape[1] + 1)
         mean = values.mean(axis=0)
         half = 1.96 * values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros_like(mean)
-        axes.plot(evaluations, mean, color=colour, label=name)
+        axes.plot(evaluations, mean, color=colour, label=shown(name))
         axes.fill_between(evaluations, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="subnets scored", ylabel="accuracy below the best there is")
     started = max(values[:, min(10, values.shape[1]) - 1].mean() for values in curves.values())
     axes.set_ylim(0, 1.3 * started or 1)  # the first few are far off, and would flatten the rest
     _percent(axes)
-    _legend(figure, axes)
+    legend(figure)
     return figure
 
 
 @matplotlib.rc_context(STYLE)
-def accuracy_against_macs(
+def accuracy_against_cost(
     groups: Mapping[str, tuple[np.ndarray, np.ndarray]],
     front: tuple[np.ndarray, np.ndarray],
-    limits: tuple[float | None, float | None] = (None, None),
+    cost: str = "macs",
+    limits: Sequence[float] = (),
     marks: Sequence[Mark] = (),
 ) -> Figure:
     """Every scored subnet as a point.
 
     Args:
-        groups: name of who asked for the subnets -> (macs [n], accuracy [n] in [0, 1]).
-        front: (macs [k], accuracy [k]) of the Pareto front, by ascending MACs.
-        limits: the search's bounds on MACs.
+        groups: name of who asked for the subnets -> (cost [n], accuracy [n] in [0, 1]).
+        front: (cost [k], accuracy [k]) of the Pareto front, the cheapest first.
+        cost: which; see `raynas.reports.quantities`.
+        limits: the searches' bounds on it.
         marks: networks with weights of their own, measured on the same images; those of one label look alike.
     """
     figure, axes = _new(7.2, 4.2)
-    for (name, (macs, accuracy)), colour, marker in zip(groups.items(), PALETTE, "osDv^P", strict=False):
+    for (name, (costs, accuracy)), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("osDv^P")):
         axes.scatter(
-            macs,
+            costs,
             accuracy,
             s=14,
             alpha=0.55,
             color=colour,
             marker=marker,
             linewidths=0,
-            label=name,
-            rasterized=len(macs) > 3000,
+            label=shown(name),
+            rasterized=len(costs) > 3000,
         )
     if len(front[0]):
         axes.step(*front, where="post", color=INK, linewidth=1.2, label="Pareto front")
     for limit in limits:
-        if limit is not None:
-            axes.axvline(
-                limit, color=PALETTE[5], linestyle="--", linewidth=1, label=f"limit: {EngFormatter(sep='')(limit)} MACs"
-            )
+        axes.axvline(limit, color=PALETTE[5], linestyle="--", linewidth=1, label=f"limit: {amount(cost, limit)}")
     looks = dict(zip(dict.fromkeys(mark.label for mark in marks), cycle(product("*PX", PALETTE[3:5])), strict=False))
     named: set[str] = set()
     for mark in marks:
-        (marker, colour), label = looks[mark.label], None if mark.label in named else mark.label
+        (marker, colour), label = looks[mark.label], None if mark.label in named else shown(mark.label)
         named.add(mark.label)
         axes.errorbar(
-            mark.macs, mark.accuracy, yerr=mark.interval, color=colour, marker=marker, ms=11, ls="none", label=label
+            mark.cost, mark.accuracy, yerr=mark.interval, color=colour, marker=marker, ms=11, ls="none", label=label
         )
-    axes.set(xlabel="multiply-accumulates (MACs)", ylabel="accuracy on the search split")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set(xlabel=QUANTITIES[cost].axis, ylabel="accuracy on the search split")
+    if QUANTITIES[cost].measured is None:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _percent(axes)
-    _legend(figure, axes)
+    legend(figure)
     return figure
 
 
 @matplotlib.rc_context(STYLE)
-def finished_networks(marks: Sequence[Mark]) -> Figure:
-    """Test accuracy of the networks that were evaluated, one line each, with their 95 % intervals."""
-    units = EngFormatter(places=2, sep="")
-    labels = [wrap(f"{mark.label} ({units(mark.macs)} MACs)", 36) for mark in marks]
-    figure, axes = _new(7.2, 0.9 + 0.42 * len(marks) * max(1, max(map(len, labels)) / 2))
-    for row, mark in enumerate(marks):
+def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figure:
+    """Test accuracy of the networks that were evaluated, one line each: (label, accuracy, 95 % interval)."""
+    labels = [wrap(shown(label), 36) for label, _, _ in found]
+    figure, axes = _new(7.2, 0.9 + 0.42 * len(found) * max(1, max(map(len, labels)) / 2))
+    for row, (_, accuracy, interval) in enumerate(found):
         colour = PALETTE[row % len(PALETTE)]
-        axes.errorbar(mark.accuracy, row, xerr=mark.interval, color=colour, marker="o", ms=8, capsize=4, ls="none")
-        above: dict[str, Any] = {"xy": (mark.accuracy, row), "xytext": (0, 7), "textcoords": "offset points"}
-        axes.annotate(f"{mark.accuracy:.2%}", ha="center", fontsize=8, **above)
-    axes.set_yticks(range(len(marks)), ["\n".join(lines) for lines in labels])
-    axes.set(xlabel="top-1 accuracy on the test split", ylim=(len(marks) - 0.5, -0.7))
+        axes.errorbar(accuracy, row, xerr=interval, color=colour, marker="o", ms=8, capsize=4, ls="none")
+        above: dict[str, Any] = {"xy": (accuracy, row), "xytext": (0, 7), "textcoords": "offset points"}
+        axes.annotate(f"{accuracy:.2%}", ha="center", fontsize=8, **above)
+    axes.set_yticks(range(len(found)), ["\n".join(lines) for lines in labels])
+    axes.set(xlabel="top-1 accuracy on the test split", ylim=(len(found) - 0.5, -0.7))
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -149,12 +154,14 @@ def finished_networks(marks: Sequence[Mark]) -> Figure:
 def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: str) -> Figure:
     """Measured against predicted values of an objective: by kind of arch, (predicted, measured) of each."""
     figure, axes = _new(7.2, 4.2)
-    for (name, points), colour, marker in zip(groups.items(), PALETTE, "os^", strict=False):
+    for (name, points), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("os^")):
         predicted, measured = np.array(points).T
-        axes.scatter(predicted, measured, s=14, alpha=0.55, color=colour, marker=marker, linewidths=0, label=name)
+        axes.scatter(
+            predicted, measured, s=14, alpha=0.55, color=colour, marker=marker, linewidths=0, label=shown(name)
+        )
     axes.axline((axes.get_xlim()[0],) * 2, slope=1, color=INK, linewidth=1)
-    axes.set(xlabel=f"{objective}, predicted", ylabel=f"{objective}, measured")
-    _legend(figure, axes)
+    axes.set(xlabel=f"{shown(objective)}, predicted", ylabel=f"{shown(objective)}, measured")
+    legend(figure)
     return figure
 
 
@@ -162,12 +169,12 @@ def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: 
 def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     """The best score so far after each evaluation, one step curve for each search."""
     figure, axes = _new(7.2, 3.6)
-    for (name, best), colour, style in zip(curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False):
-        axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=name)
+    for (name, best), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
+        axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=shown(name))
     axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(axes)
-    _legend(figure, axes)
+    legend(figure)
     return figure
 
 
@@ -175,14 +182,14 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
 def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Figure:
     """Shares, such as accuracies, after some or all epochs of supernet training: (epochs, shares) by name."""
     figure, axes = _new(7.2, 3.6)
-    for (name, (epochs, accuracy)), colour, style in zip(
-        curves.items(), PALETTE, ("-", "--", "-.", ":") * 2, strict=False
-    ):
-        axes.plot(epochs, accuracy, color=colour, linestyle=style, label=name, marker="." if len(epochs) < 30 else None)
+    for (name, (epochs, accuracy)), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
+        axes.plot(
+            epochs, accuracy, color=colour, linestyle=style, label=shown(name), marker="." if len(epochs) < 30 else None
+        )
     axes.set(xlabel="epoch", ylabel=quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(axes)
-    _legend(figure, axes)
+    legend(figure)
     return figure
 
 
@@ -303,20 +310,48 @@ def present_blocks(arch: Arch, space: Space) -> list[str]:
     return [block for block in named if arch.get(f"{block}.kept", True)]
 
 
-def svg(figure: Figure, name: str) -> str:
+def svg(figure: Figure, name: str, description: str) -> Markup:
     """A figure as SVG to stand inside an HTML page.
 
     Args:
         name: a word that no other figure of the page has; it keeps their ids apart.
+        description: what is drawn, for those who cannot see it.
     """
     stream = io.StringIO()
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        # Text is drawn by the browser, with fonts that know more glyphs than the one that places it here.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]  # without the XML declaration and the doctype
-    text = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return text.replace(INK, "currentColor")
+
+    def own(tag: re.Match[str]) -> str:
+        named = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{name}-", tag[0])
+        return named.replace(INK, "currentColor")
+
+    text = re.sub(r"<[^>]*>", own, text)  # in tags alone: what a name says stays as it is
+    about = Markup('<svg role="img" aria-label="{}" ').format(description)
+    return Markup(text.replace("<svg ", about, 1))
+
+
+def shown(name: str) -> str:
+    """A name of the user's as a figure can draw it: one line, not too long, and with no sign that hides it."""
+    line = "".join(sign if sign.isprintable() else " " for sign in name)
+    if len(line) > _LONGEST:  # what tells it from others may stand at either end
+        line = f"{line[: _LONGEST // 2]}…{line[-_LONGEST // 2 + 1 :]}"
+    return f" {line}" if line.startswith("_") else line  # a legend leaves out what begins with an underscore
+
+
+def legend(figure: Figure) -> None:
+    """Name what is drawn, each name once, above the axes, where the names can lie on nothing that is drawn."""
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    longest = max(map(len, named), default=0)
+    columns = max(1, 3 - longest // 25)  # of so many characters each three fit beside one another
+    figure.legend(list(named.values()), list(named), loc="outside upper left", ncols=columns)
 
 
 def _new(width: float, height: float) -> tuple[Figure, Axes]:
@@ -325,14 +360,6 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
     axes.grid(alpha=0.2, color=PALETTE[5])
     axes.set_axisbelow(True)
     return figure, axes
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Above the axes, where it can lie on nothing that is drawn."""
-    handles, labels = axes.get_legend_handles_labels()
-    longest = max(map(len, labels), default=0)
-    columns = max(1, 3 - longest // 25)  # of so many characters each three fit beside one another
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
 
 
 def _percent(axes: Axes) -> None:

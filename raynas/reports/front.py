@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raynas.reports import figures, html
+from raynas.reports import figures
 from raynas.reports.collect import Trace
-from raynas.reports.html import Percent
+from raynas.reports.html import Part, Percent, Picture, Section, Table
 
 Row = dict[str, Any]
 TITLES = {
@@ -33,8 +33,8 @@ _TRIED = {
 _POINT = ["of", "arch", "predicted", "measured"]
 
 
-def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: Sequence[Row]) -> str:
-    """The section on fronts; empty where no search has left one.
+def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: Sequence[Row]) -> Section | None:
+    """The section on fronts; None where no search has left one.
 
     Args:
         traces: of the run's searches.
@@ -44,7 +44,7 @@ def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: S
     sizes = {row["arch"]: {"macs": row["macs"], "params": row["params"]} for row in scores}
     fronts = [(trace.name, {**sizes.get(row["arch"], {}), **row}) for trace in traces for row in trace.front]
     if not fronts:
-        return ""
+        return None
     tested = {row["arch"]: row["accuracy"] for row in evaluations if row["how"] == "inherited"}
     names = list(dict.fromkeys(["macs", "params", *(name for _, row in fronts for name in row if name != "arch")]))
     rows = []
@@ -52,40 +52,43 @@ def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: S
         cells = [_cell(name, row.get(name)) for name in names]
         rows.append([search, row["arch"], *cells, _cell("accuracy", tested.get(row["arch"]))])
     header = ["search", "arch", *(TITLES.get(name, name) for name in names), "test split"]
-    table = html.table("front", header, rows)
+    table = Table("front", header, rows)
     text = (
         "What no other scored network beats in all objectives, with the weights that it inherits; all of it measured."
     )
     if any(row["arch"] not in tested for _, row in fronts):
         text += " For accuracies on the test split: raynas evaluate with --arch front (or NAME/front)."
-    return html.section("Fronts", html.paragraph(text), table)
+    return Section("Fronts", [text, table])
 
 
-def predictor_section(traces: Sequence[Trace]) -> str:
-    """The section on predictors of scores; empty where no search had any."""
+def predictor_section(traces: Sequence[Trace]) -> Section | None:
+    """The section on predictors of scores; None where no search had any."""
     found = [(trace.name, trace.predicted) for trace in traces if trace.predicted is not None]
     if not found:
-        return ""
+        return None
     rows = [[name, *(row[column] for column in _TRIED)] for name, each in found for row in each.tried]
-    parts = [html.table("predictors", ["search", *_TRIED.values()], rows)]
+    parts: list[Part] = [Table("predictors", ["search", *_TRIED.values()], rows)]
     for index, (name, each) in enumerate(found):
-        for objective in dict.fromkeys(row["objective"] for row in each.points):
+        for number, objective in enumerate(dict.fromkeys(row["objective"] for row in each.points)):
             points = [row for row in each.points if row["objective"] == objective]
-            parts.append(_predictions(f"predictions-{index}-{objective}", name, objective, points))
-    return html.section("How good the predictor is", *parts)
+            parts.append(_predictions(f"predictions-{index}-{number}", name, objective, points))
+    return Section("How good the predictor is", parts)
 
 
-def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -> str:
+def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -> Picture:
     groups: dict[str, list[tuple[float, float]]] = {}
     for row in points:
         groups.setdefault(row["of"], []).append((row["predicted"], row["measured"]))
     counts = ", ".join(f"{len(each)} {of}" for of, each in groups.items())
-    return html.figure(
-        figures.svg(figures.predictions(groups, objective), key),
-        f"Scatter plot of {objective}, measured against predicted, of {search}: {counts}.",
+    return Picture(
+        figures.svg(
+            figures.predictions(groups, objective),
+            key,
+            f"Scatter plot of {objective}, measured against predicted, of {search}: {counts}.",
+        ),
         f"{search}: {objective} as predicted and as measured, of archs that the predictor had not seen: random ones "
         "held out to judge it, and those that the search scored because of it. On the line both are the same.",
-        html.table(key, _POINT, [[row[column] for column in _POINT] for row in points]),
+        Table(key, _POINT, [[row[column] for column in _POINT] for row in points]),
     )
 
 

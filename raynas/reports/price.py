@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raynas.reports import html
+from raynas.reports.html import Note, Section, Table
 from raynas.results.phases import energy_text, seconds_text
 
 Row = dict[str, Any]
 
 
-def price_section(rows: Sequence[Row]) -> str:
-    """The section on what each phase took, all its attempts together; empty where there are none.
+def price_section(rows: Sequence[Row]) -> Section | None:
+    """The section on what each phase took, all its attempts together; None where there are none.
 
     Args:
         rows: of the table `phases`.
     """
     if not rows:
-        return ""
+        return None
     groups: dict[tuple[Any, Any], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["phase"], row["name"]), []).append(row)
     cells = [[phase, name, *_sums(found)] for (phase, name), found in groups.items()]
     header = ["phase", "name", "attempts", "machines", "time", "energy", "of", "not measured"]
-    return html.section(
+    return Section(
         "What it took",
-        html.table("phases", header, [*cells, ["all", None, *_sums(rows)]]),
-        html.paragraph(
-            "Attempts that were stopped or killed are in the sums. Energy is that of whole machines while a phase went "
-            "on, whatever else they did; what could not be measured is not in it.",
-            quiet=True,
-        ),
+        [
+            Table("phases", header, [*cells, ["all", None, *_sums(rows)]]),
+            Note(
+                "Attempts that were stopped or killed are in the sums. Energy is that of whole machines while a phase "
+                "went on, whatever else they did; what could not be measured is not in it."
+            ),
+        ],
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raynas.reports import figures, html
+from raynas.reports import figures
+from raynas.reports.html import Picture, Section, Table
 
 Row = dict[str, Any]
 NAMES = {
@@ -18,8 +19,8 @@ NAMES = {
 STATISTICS = {"pearson": "Pearson's r", "spearman": "Spearman's rho", "kendall": "Kendall's tau"}
 
 
-def ranking_section(rows: Sequence[Row]) -> str:
-    """The section on the rankings of a run; empty where there are none.
+def ranking_section(rows: Sequence[Row]) -> Section | None:
+    """The section on the rankings of a run; None where there are none.
 
     Args:
         rows: of the table `rankings`, one ranking of each pair of quantities.
@@ -31,7 +32,7 @@ def ranking_section(rows: Sequence[Row]) -> str:
     within: list[tuple[float, float, figures.Estimates]] = []
     numbers, words = [], []
     for (x, y, bucket, low, high), found in groups.items():
-        pair = f"{NAMES[y]} by {NAMES[x]}"
+        pair = f"{NAMES.get(y, y)} by {NAMES.get(x, x)}"
         measured = {name: row for name, row in found.items() if row["value"] is not None}
         estimates = {STATISTICS[name]: (row["value"], row["lower"], row["upper"]) for name, row in measured.items()}
         if bucket is None:
@@ -43,21 +44,24 @@ def ranking_section(rows: Sequence[Row]) -> str:
         cells = [cell for name in STATISTICS for cell in (found[name]["value"], _interval(found[name]))]
         numbers.append([pair, "all" if bucket is None else bucket, low, high, found["kendall"]["networks"], *cells])
     if not numbers:
-        return ""
+        return None
     header = ["accuracy of, by", "range", "from MACs", "to MACs", "networks"]
     header += [column for name in STATISTICS.values() for column in (name, f"95 % interval of {name}")]
-    heading, table = "Do inherited weights rank subnets rightly?", html.table("rankings", header, numbers)
+    heading, table = "Do inherited weights rank subnets rightly?", Table("rankings", header, numbers)
     if not words:
         text = "Too few subnets were ranked, or their accuracies are all the same: there is no correlation to tell."
-        return html.section(heading, html.paragraph(text), table)
-    picture = html.figure(
-        figures.svg(figures.rankings(overall, within), "rankings"),
-        f"Correlations of accuracies with MACs and with each other. Kendall's tau: {'; '.join(words)}.",
+        return Section(heading, [text, table])
+    picture = Picture(
+        figures.svg(
+            figures.rankings(overall, within),
+            "rankings",
+            f"Correlations of accuracies with MACs and with each other. Kendall's tau: {'; '.join(words)}.",
+        ),
         "Correlations with their 95 % bootstrap intervals over networks, 1 where the order is the same. A whole space "
         "is easier to order than one range of MACs, which is what a search under a budget has to do.",
         table,
     )
-    return html.section(heading, picture)
+    return Section(heading, [picture])
 
 
 def _interval(row: Row) -> str | None:

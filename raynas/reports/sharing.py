@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from raynas.nets.cyclic import bilateral_tables, cyclic_starts, gap, influences, ordinal_table
-from raynas.reports import figures, html
+from raynas.reports import figures
+from raynas.reports.html import Picture, Section, Table
 from raynas.space import Space
 
 GROUPS = 10
@@ -27,27 +28,30 @@ def sharing_figure(groups: int) -> Figure:
     return figures.sharing_patterns(_patterns(groups))
 
 
-def sharing_section(space: Space) -> str:
-    """The section on a space's weight sharing, beside the other patterns; empty for ordinal sharing, the usual one."""
+def sharing_section(space: Space) -> Section | None:
+    """The section on a space's weight sharing, beside the other patterns; None for ordinal sharing, the usual one."""
     sharing, groups = space.constants.sharing, space.constants.groups or GROUPS
     if sharing == "ordinal":
-        return ""
+        return None
     rows = []
     for name, paths in _patterns(groups).items():
         found = influences(*paths)
         rows.append([name, float(gap(found)), float(min(found)), float(max(found)), name == sharing])
     header = ["pattern", "gap", "least influence", "greatest influence", "this space's"]
     gaps = ", ".join(f"{row[0]} {row[1]:.2f}" for row in rows)
-    picture = html.figure(
-        figures.svg(sharing_figure(groups), "sharing"),
-        f"Which of {groups} groups each width uses, by three patterns of weight sharing. Their gaps: {gaps}.",
+    picture = Picture(
+        figures.svg(
+            sharing_figure(groups),
+            "sharing",
+            f"Which of {groups} groups each width uses, by three patterns of weight sharing. Their gaps: {gaps}.",
+        ),
         f"Which of {groups} groups of channels each width uses (bilateral: a left and a right path), and the influence "
         "that training all widths has on each group: the sum of 1/width over the widths that use it, 1 on average. The "
         "gap is the sum of the squared deviations from 1.",
-        html.table("sharing", header, rows),
+        Table("sharing", header, rows),
     )
     text = f"The narrower widths of an axis use channels of the widest one, in this space by the {sharing} pattern."
-    return html.section("Weight sharing", html.paragraph(text), picture)
+    return Section("Weight sharing", [text, picture])
 
 
 def _patterns(groups: int) -> dict[str, Sequence[np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -10,20 +11,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from raynas.reports import figures, html
+from raynas.reports import figures
 from raynas.reports.collect import Row, Tried
 from raynas.reports.evolution import budgets_differ, error_distributions, errors_of
-from raynas.reports.html import Percent
+from raynas.reports.html import Percent, Picture, Section, Table
 from raynas.results.phases import seconds_text
 from raynas.space.counting import shown_count
 
 
-def trials_section(trials: Sequence[Tried]) -> str:
-    """The section on the trials of an experiment, the best first; empty where none has finished an iteration."""
+def trials_section(trials: Sequence[Tried]) -> Section | None:
+    """The section on the trials of an experiment, the best first; None where none has finished an iteration."""
     without = [trial.values for trial in trials if not trial.spaces]
     trials = sorted((trial for trial in trials if trial.spaces), key=lambda trial: _best(trial)["error"])
     if not trials:
-        return ""
+        return None
     searched = any(trial.searched for trial in trials)
     header = ["trial", "spaces", "first E-T error", "lowest E-T error", "±", "its top tier", "at iteration"]
     header += ["each iteration took", "last space", "archs in it", "ended"]
@@ -32,26 +33,33 @@ def trials_section(trials: Sequence[Tried]) -> str:
     curves = {trial.values: trial.spaces for trial in trials}
     words = "; ".join(f"{trial.values} {_best(trial)['error']:.2%}" for trial in trials)
     best = {trial.values: errors_of(trial.scores, _best(trial)["iteration"]) for trial in trials}
-    return html.section(
+    return Section(
         "The trials",
-        html.paragraph(
+        [
             "The E-T error of a space is the mean of the average error of its scored subnets and of that of the best "
             "of them. Standard errors are of the sample of subnets; that of a supernet's training shows in trials that "
-            "differ by their seed alone. Each trial is a run directory with a report of its own."
-        ),
-        html.table("trials", header, rows),
-        html.paragraph(f"Without a finished iteration: {'; '.join(without)}.") if without else "",
-        budgets_differ([row for trial in trials for row in trial.searched]),
-        html.figure(
-            figures.svg(errors_by_iteration(curves), "trials-errors"),
-            f"E-T errors of {len(trials)} trials over their iterations. The lowest: {words}.",
-            "The E-T error of each trial's spaces. Bars are standard errors.",
-        ),
-        html.figure(
-            figures.svg(error_distributions(best), "trials-distributions"),
-            f"Cumulative distributions of the errors of the subnets of {len(trials)} spaces, each trial's best.",
-            "Errors of the scored subnets of each trial's best space: what share of them has at most this error.",
-        ),
+            "differ by their seed alone. Each trial is a run directory with a report of its own.",
+            Table("trials", header, rows),
+            f"Without a finished iteration: {'; '.join(without)}." if without else None,
+            budgets_differ([row for trial in trials for row in trial.searched]),
+            Picture(
+                figures.svg(
+                    errors_by_iteration(curves),
+                    "trials-errors",
+                    f"E-T errors of {len(trials)} trials over their iterations. The lowest: {words}.",
+                ),
+                "The E-T error of each trial's spaces. Bars are standard errors.",
+            ),
+            Picture(
+                figures.svg(
+                    error_distributions(best),
+                    "trials-distributions",
+                    f"Cumulative distributions of the errors of the subnets of {len(trials)} spaces, each trial's "
+                    "best.",
+                ),
+                "Errors of the scored subnets of each trial's best space: what share of them has at most this error.",
+            ),
+        ],
     )
 
 
@@ -95,15 +103,14 @@ def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
     """
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    for place, (name, spaces) in enumerate(trials.items()):
-        colour, style = figures.PALETTE[place % len(figures.PALETTE)], ("-", "--", "-.", ":")[place % 4]
+    looks = zip(trials.items(), cycle(figures.PALETTE), cycle(figures.STYLES), strict=False)
+    for place, ((name, spaces), colour, style) in enumerate(looks):
         where = [row["iteration"] + 0.03 * (place - (len(trials) - 1) / 2) for row in spaces]
         errors = np.array([[row["error"], row["standard_error"]] for row in spaces])
-        axes.errorbar(
-            where, errors[:, 0], errors[:, 1], color=colour, ls=style, marker="o", ms=4, capsize=2, label=name
-        )
+        look: dict[str, Any] = {"color": colour, "ls": style, "marker": "o", "ms": 4, "capsize": 2}
+        axes.errorbar(where, errors[:, 0], errors[:, 1], label=figures.shown(name), **look)
     axes.set(xlabel="iteration", ylabel="E-T error on the search split")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    figure.legend(loc="outside upper left", ncols=2)
+    figures.legend(figure)
     return figure

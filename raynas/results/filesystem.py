@@ -7,9 +7,13 @@ import uuid
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 from raynas.errors import RunDirError
+
+FAILURES = (OSError, pa.ArrowException)
+"""What a store raises that is out of reach: Azure's answers come as the latter."""
 
 
 def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
@@ -29,7 +33,7 @@ def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
     try:
         filesystem, path = fs.FileSystem.from_uri(text)
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
+    except (*FAILURES, ValueError) as error:
         raise RunDirError(f"{without_secrets(text)}: cannot be opened: {_first_line(error)}") from error
     return filesystem, path.rstrip("/")
 
@@ -38,7 +42,10 @@ def without_secrets(uri: str) -> str:
     """A URI for messages: without its user, password and query, where credentials may be."""
     if "://" not in uri:
         return uri
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # a bracket that is not closed: what is a secret in it cannot be told
+        return f"{uri.partition('://')[0]}://..."
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -57,11 +64,16 @@ def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
         else:
             with filesystem.open_output_stream(path) as stream:
                 stream.write(data)
-    except OSError as error:
-        raise RunDirError(
-            f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
-            "intact: mend the cause (free space, permissions, network) and run the same command again"
-        ) from error
+    except FAILURES as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: str, error: BaseException) -> RunDirError:
+    """What a user is told of a file or folder that cannot be written."""
+    return RunDirError(
+        f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
+        "intact: mend the cause (free space, permissions, network) and run the same command again"
+    )
 
 
 def _write_local(path: Path, data: bytes) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
@@ -18,10 +18,11 @@ import pydantic
 import yaml
 from pyarrow import fs
 
-from raynas.config import parse_yaml
+from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.results import lock
-from raynas.results.filesystem import open_filesystem, without_secrets, write_whole
+from raynas.results.filesystem import FAILURES, cannot_write, open_filesystem, without_secrets, write_whole
+from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
 from raynas.results.versions import versions
 
@@ -104,14 +105,14 @@ class RunDir:
         """
         try:
             return self.filesystem.get_file_info(self.at(name)).type != fs.FileType.NotFound
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
     def list(self, name: str = "") -> list[str]:
         """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be listed: {error}") from error
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
@@ -126,7 +127,7 @@ class RunDir:
                 return stream.read()
         except FileNotFoundError:
             raise RunDirError(f"{self.name} has no {name}") from None
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be read: {error}") from error
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -137,8 +138,35 @@ class RunDir:
         """
         write_whole(self.filesystem, self.at(name), data)
 
+    def write_together(self, files: Mapping[str, bytes], last: str) -> None:
+        """Write files that belong together: where the last one is, the rest is whole.
+
+        Raises:
+            RunDirError: one cannot be written.
+        """
+        write_together(self.filesystem, self.root, files, last)
+
+    @contextmanager
+    def folder(self, name: str, last: str, keep: Callable[[str], bool] = lambda name: False) -> Iterator[Path]:
+        """An empty local folder to write files into, which takes the place of a folder of the run in one step.
+
+        See `whole_folder` for the arguments.
+
+        Raises:
+            RunDirError: it cannot be written; what was there before stays.
+        """
+        try:
+            with whole_folder(self.filesystem, self.at(name), last, keep) as folder:
+                yield folder
+        except OSError as error:
+            raise cannot_write(f"{self.name}/{name}", error) from error
+
     def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
-        """The plain values of a YAML file: a mapping, as all that are written here.
+        """The plain values of a YAML file; for the rest see `read_document`."""
+        return self.read_document(name, *keys).data
+
+    def read_document(self, name: str, *keys: str) -> Document:
+        """A YAML file: a mapping, as all that are written here.
 
         Args:
             name: of the file.
@@ -150,16 +178,17 @@ class RunDir:
         """
         where = f"{self.name}/{name}"
         try:
-            content = parse_yaml(self.read_bytes(name).decode(), where).data
+            document = parse_yaml(self.read_bytes(name).decode(), where)
         except UnicodeDecodeError as error:
             raise RunDirError(
                 f"{where} is damaged: it is not text; restore it, or use another run directory"
             ) from error
+        content = document.data
         missing = keys if not isinstance(content, dict) else [key for key in keys if key not in content]
         if missing or not isinstance(content, dict):
             what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
             raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
-        return content
+        return document
 
     def write_yaml(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as YAML, keys in their own order."""
@@ -178,7 +207,7 @@ class RunDir:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as JSON."""
-        self.write_bytes(name, (json.dumps(plain(value), indent=1) + "\n").encode())
+        self.write_bytes(name, json_text(value).encode())
 
     def require(self, name: str, otherwise: str = "train a supernet first (raynas train, or raynas import)") -> None:
         """Refuse a run that does not have a file.
@@ -277,6 +306,11 @@ def run_around(path: str | os.PathLike[str]) -> Path | None:
     """The run directory that a local path is, or lies in; None where there is none."""
     here = Path(os.path.realpath(path))
     return next((folder for folder in (here, *here.parents) if os.path.isfile(folder / MARKER)), None)
+
+
+def json_text(value: Any) -> str:
+    """Plain values (or a pydantic model) as the text of a JSON file."""
+    return json.dumps(plain(value), indent=1) + "\n"
 
 
 def plain(value: Any) -> Any:

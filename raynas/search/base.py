@@ -237,8 +237,12 @@ class Search(ABC):
         return f"best {name} {front[0].objectives[name]:.6g} ({front[0].arch.id})"
 
 
+MOST = 10**6
+"""Far more archs, tries or generations than a search can spend."""
+
+
 def at_least(minimum: int, **options: int | None) -> None:
-    """Check that options are integers of at least a minimum; budgets may be None.
+    """Refuse options below a minimum, or above what any search can use. A budget may be None: not given.
 
     Raises:
         UserError: an option is not; the message names it.
@@ -246,5 +250,6 @@ def at_least(minimum: int, **options: int | None) -> None:
     for name, value in options.items():
         if value is None and name in ("evaluations", "generations"):
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise UserError(f"{name} must be an integer of at least {minimum}, not {shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MOST:
+            bound = f"at most {MOST:,}" if isinstance(value, int) and value > MOST else f"at least {minimum}"
+            raise UserError(f"{name} must be an integer of {bound}, not {shown(value)}")

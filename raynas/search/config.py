@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat, PositiveFloat, field_validator, model_validator
 
-from raynas.config import Config, nearest, shown
+from raynas.config import Config, Seed, nearest, shown
 from raynas.costs import COSTS
 from raynas.costs.latency import Conditions
 
@@ -51,7 +51,7 @@ class LatencyConfig(Conditions):
             search's own process, without Ray.
     """
 
-    timings: int = Field(300, ge=20)
+    timings: int = Field(300, ge=20, le=10**6)
     resources: dict[str, PositiveFloat] | None = None
 
     @model_validator(mode="after")
@@ -84,11 +84,11 @@ class SearchConfig(Config):
     objectives: dict[str, Direction] = Field({"accuracy": "max"}, min_length=1)
     constraints: dict[str, _Bounds] = Field(default_factory=dict)
     latency: LatencyConfig | None = None
-    evaluations: int | None = Field(None, ge=1)
-    generations: int | None = Field(None, ge=0)
+    evaluations: int | None = Field(None, ge=1, le=10**6)
+    generations: int | None = Field(None, ge=1, le=10**6)
     options: dict[str, Any] = Field(default_factory=dict)
-    seed: int = Field(0, ge=0)
-    batch: int = Field(50, ge=1)
+    seed: Seed = 0
+    batch: int = Field(50, ge=1, le=10**6)
 
     @field_validator("constraints", mode="before")
     @classmethod

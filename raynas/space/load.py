@@ -28,13 +28,15 @@ class ArchConfig(Config):
         off_grid: True if the values may differ from the space's choices; the arch then gets a one-point space with the
             named space's constants.
         arch: the values, as `Arch.to_dict` writes them.
-        published: the arch's figures from its paper or release, for information.
+        published: what a paper or release says of it, for information.
+        found: what a search measured of it, for information.
     """
 
     space: str | dict[str, Any]
     off_grid: bool = False
     arch: dict[str, Any]
     published: dict[str, Any] = Field({})
+    found: dict[str, Any] = Field({})
 
 
 def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:

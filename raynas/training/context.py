@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -113,8 +113,8 @@ def write_state(state: State, path: Path) -> None:
     os.replace(hidden, path)
 
 
-def read_state(path: str | os.PathLike[str]) -> State:
-    """Read a checkpoint; only tensors and plain values are unpickled."""
+def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
+    """Read a checkpoint. Nothing in it is unpickled but tensors and plain values."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

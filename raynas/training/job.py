@@ -1,4 +1,4 @@
-"""Supernet training as a Ray Train job: workers train, the driver alone writes the run directory.
+"""Supernet training, as a Ray Train job or in this process; the driver alone writes the run directory.
 
 Workers keep their checkpoints through Ray Train (several, on the run's own filesystem) and send events to a small
 actor, the board. The driver reads the board, prints progress, and appends rows. A row belongs to one entry of the
@@ -11,9 +11,12 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from raynas.board import Board
 from raynas.cluster import ray_cluster
@@ -26,12 +29,13 @@ from raynas.space import Space
 from raynas.space.counting import shown_count
 from raynas.training.context import State, read_state
 from raynas.training.inputs import estimate, load_inputs, resolve_data
+from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
 from raynas.training.record import WHAT, Recorder, write_supernet
 from raynas.training.rehearsal import check_calibration, rehearse
+from raynas.training.run_context import RUN, STATE, RunContext, read_weights
 from raynas.training.teachers import teacher_settings
 
-RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
 POLL_S = 0.5
 
@@ -49,7 +53,7 @@ def train(
     progress: Callable[[str], None] = print,
     init: str | None = None,
 ) -> RunDir:
-    """Train a preset's supernet with Ray Train, into a run directory.
+    """Train a preset's supernet into a run directory, with Ray Train or in this process.
 
     Run again with the same arguments it goes on from the last checkpoint, whatever had been killed, and returns at once
     when training is finished. The number of workers may change in between.
@@ -58,9 +62,11 @@ def train(
         preset: a preset, a shipped preset's name, or a path to one.
         data: in place of the preset's dataset: a name, folder, URI or `DataConfig`.
         run_dir: a local path or any pyarrow filesystem URI; on a cluster all nodes must reach it.
-        workers: Ray Train workers; each takes an equal share of every batch.
-        use_gpu: one GPU for each worker.
+        workers: Ray Train workers; each takes an equal share of every batch. 0 trains in this process, without Ray,
+            to the same weights as one worker.
+        use_gpu: one GPU for each worker, or for this process.
         resources_per_worker: as Ray's ScalingConfig takes them; by default one CPU (and one GPU with `use_gpu`).
+            Torch uses as many threads, without Ray, too.
         overrides: of the preset, by dotted key: `{"recipe.epochs": 3}`.
         max_failures: how often dead workers are replaced before the job gives up.
         wait_s: how long to wait for a cluster that has not the resources yet (it may be growing).
@@ -82,12 +88,17 @@ def train(
     space, images = load_inputs(preset)
     recipe = preset.recipe
     per_worker = {"CPU": 1.0, **({"GPU": 1.0} if use_gpu else {}), **(resources_per_worker or {})}
-    micro_batch = recipe.micro_batch(workers)
+    ranks = 1 if workers == 0 else workers
+    micro_batch = recipe.micro_batch(ranks)
+    if workers == 0 and use_gpu and not torch.cuda.is_available():
+        raise UserError(
+            "torch finds no GPU here: leave out --gpu (use_gpu), or train with Ray Train workers that have one"
+        )
     if recipe.amp == "fp16" and not use_gpu:
         raise ConfigError("recipe.amp fp16 needs GPUs: train with use_gpu, or set recipe.amp to none (or bf16)")
 
     # What can be refused is refused before anything is written: a run directory remembers what it began with.
-    rehearse(space, images, preset.plan, recipe, workers)
+    rehearse(space, images, preset.plan, recipe, ranks)
     check_calibration(space, images, preset.calibration)
     check_later(preset, space, progress)
     estimated = estimate(space, images, preset.plan, recipe)
@@ -108,15 +119,23 @@ def train(
         progress(f"  {estimated}")
         base = f"{recipe.lr:g} per {recipe.lr_base_batch}" if recipe.lr_base_batch else "as given"
         progress(
-            f"  {workers} worker(s) x {micro_batch} images"
+            f"  {f'{workers} worker(s)' if workers else 'this process'} x {micro_batch} images"
             + (f" x {recipe.accumulate} accumulated" if recipe.accumulate > 1 else "")
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
+            + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
         )
-        recorder = Recorder(run, space, images, recipe, Printer(progress, f"starting {workers} Ray Train worker(s)"))
-        cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
-        with cluster, phase(run, WHAT, cluster=True, say=progress):
-            _wait_for_resources(workers, per_worker, wait_s, progress)
-            state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
+        waiting_for = f"starting {workers} Ray Train worker(s)" if workers else ""
+        recorder = Recorder(run, space, images, recipe, Printer(progress, waiting_for))
+        if workers == 0:
+            with phase(run, WHAT, say=progress), _threads(int(per_worker["CPU"])):
+                context = RunContext(run, recipe.checkpoints.keep, recorder.event, "cuda" if use_gpu else "cpu")
+                trained = train_loop(space, images, preset.plan, recipe, context, init=read_weights(run, init))
+                state = trained.capture(context)
+        else:
+            cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
+            with cluster, phase(run, WHAT, cluster=True, say=progress):
+                _wait_for_resources(workers, per_worker, wait_s, progress)
+                state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
         recorder.history(state["history"])
         write_supernet(run, state, space, images, recipe)
         progress(f"supernet written to {run.local_or_uri('supernet.safetensors')}")
@@ -143,6 +162,17 @@ def _settings(preset: Preset, space: Space, data: Data) -> dict[str, Any]:
         "recipe": preset.recipe.model_dump(mode="json", exclude={"checkpoints"}),
         **teacher_settings(preset.recipe, data),
     }
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """In the block torch uses so many threads, as a Ray Train worker does: results differ with their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _wait_for_resources(
@@ -189,8 +219,6 @@ def _fit(
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from raynas.training.worker import STATE
-
     def work(config: dict[str, Any]) -> None:
         """Travels by value: Ray's controller, which only hands it on, need not import what workers do."""
         from raynas.training import worker
@@ -205,7 +233,8 @@ def _fit(
             "preset": preset.model_dump(mode="json"),
             "space": space.to_dict(),
             "board": board,
-            "init": None if init is None else (run.uri, init),
+            "run": run.uri,
+            "init": init,
         },
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu, resources_per_worker=per_worker),
         run_config=RunConfig(

@@ -37,6 +37,9 @@ def inplace_distillation(
     The loss of the others is soft cross-entropy, with the gradient of the KL divergence, times temperature squared
     (Hinton's scaling).
 
+    Args:
+        temperature: of both softmaxes.
+
     Raises:
         ConfigError: no pass named `largest` came before, or the temperature is not a number above 0.
     """

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from raynas.config import Config, Seed
+from raynas.config import Config, Seed, shown
 from raynas.data.augment import AugmentConfig
 from raynas.data.token_labels import TokenLabelsConfig
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, reason
 from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:
     import torch
     from timm.scheduler.scheduler import Scheduler
+
+
+Epoch = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class CheckpointConfig(Config):
@@ -26,9 +29,9 @@ class CheckpointConfig(Config):
         keep: number of checkpoints to keep: the newest, and those with the best probes.
     """
 
-    every_epochs: int = Field(default=1, ge=1)
-    every_steps: int | None = Field(default=None, ge=1)
-    keep: int = Field(default=3, ge=1)
+    every_epochs: int = Field(default=1, ge=1, le=10**6)
+    every_steps: int | None = Field(default=None, ge=1, le=10**9)
+    keep: int = Field(default=3, ge=1, le=1000)
 
 
 class ConflictConfig(Config):
@@ -40,7 +43,7 @@ class ConflictConfig(Config):
         layers: True to also keep the ratio of every layer.
     """
 
-    steps: int = Field(default=4, ge=1)
+    steps: int = Field(default=4, ge=1, le=10**6)
     layers: bool = False
 
 
@@ -54,9 +57,9 @@ class HealthConfig(Config):
         conflict: measurement of the conflict ratio of every epoch; None does not measure it.
     """
 
-    probe_every: int = Field(default=1, ge=1)
-    probe_images: int = Field(default=1000, ge=1)
-    checksum_every: int = Field(default=1, ge=1)
+    probe_every: int = Field(default=1, ge=1, le=10**6)
+    probe_images: int = Field(default=1000, ge=1, le=10**7)
+    checksum_every: int = Field(default=1, ge=1, le=10**6)
     conflict: ConflictConfig | None = None
 
 
@@ -66,52 +69,65 @@ class Recipe(Config):
     Attributes:
         epochs: passes over the training images.
         batch_size: images of one optimiser step, over all workers and accumulated micro-batches.
-        accumulate: number of micro-batches of one worker's share of a step.
-        opt: a timm optimiser name; `opt_args` are passed on to it.
+        accumulate: micro-batches that one worker's share of a step is cut into.
+        opt: a timm optimiser name.
+        opt_args: arguments of the optimiser, such as `{betas: [0.9, 0.95]}`.
         lr: learning rate for `lr_base_batch` images; scaled linearly with `batch_size`, see `effective_lr`.
-        lr_base_batch: reference batch size of `lr`; None does not scale `lr`.
-        scale_all_lrs: scale `warmup_lr` and `min_lr` like `lr` (NASViT).
-        weight_decay: weight decay, except for 1-D tensors and the parameters of the model's `no_weight_decay()`.
-        sched: a timm schedule, stepped at every update, after a linear warm-up from `warmup_lr`.
+        lr_base_batch: images that `lr` is for; None leaves `lr` as it is, whatever the batch.
+        scale_all_lrs: scale `warmup_lr` and `min_lr` as `lr` is (NASViT).
+        weight_decay: of the optimiser; not applied to 1-D tensors, nor to what the model's `no_weight_decay()` names.
+        momentum: of optimisers that have one.
+        sched: a timm schedule, stepped at every update, after a linear warm-up.
+        decay_epochs: epochs between two decays, for `step`.
+        decay_milestones: ascending epochs after each of which the rate decays, for `multistep`.
+        decay_rate: factor of one decay (at most 1), for `step` and `multistep`; the power of `poly`.
+        warmup_epochs: of the linear warm-up; left out, half of the epochs where they are fewer than 5.
+        warmup_lr: the rate that the warm-up begins with; left out, no higher than the rate that it leads to.
+        min_lr: the rate that a schedule ends with; left out, no higher than the rate that it begins with.
         smoothing: label smoothing.
-        mixup, cutmix: alphas; 0 is off. `mixup_prob`, `mixup_switch_prob`, `mixup_mode` as in timm.
-        token_labels: labels for every patch, with their own mixing; the space needs a token head. None for none.
-        teachers: external teachers, whose predictions replace labels; None for none.
-        augment: augmentation of single images.
-        drop_path: drop-path rate of the deepest block.
-        drop_path_over: range over which the rate rises from 0: all places of the `supernet`, of which a single network
-            fills a part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
-        dropout: dropout rate of features before the classifier.
-        drop_for: passes with drop path and dropout: `all`, or only the `largest` subnet's (BigNAS; AlphaNet).
+        mixup, cutmix: alphas of the Beta distributions of how strongly images are mixed; 0 is off.
+        mixup_prob: of a batch to be mixed at all.
+        mixup_switch_prob: of CutMix, where both are on.
+        mixup_mode: what draws its own mixing, as in timm: the `batch`, a `pair` of images or every one (`elem`).
+        token_labels: labels for every patch, with mixing of their own; the space needs a token head. None for none.
+        teachers: external ones, whose answers take the place of labels; None for none.
+        augment: what happens to single images.
+        drop_path: the rate of the deepest block.
+        drop_path_over: what the rate rises over, from 0: all places of the `supernet`, which a network trained alone
+            fills in part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
+        dropout: the rate of features before the classifier.
+        drop_for: the passes in which both act: `all`, or the `largest` subnet's alone (BigNAS; AlphaNet).
         clip_grad: bound on the gradient; None does not clip.
         clip_mode: bounded quantity: the global `norm`, or every `value` (AlphaNet).
         ema: decay of an exponential moving average of the weights; None for none. Training then returns the averaged
             weights; probes score the raw ones.
         amp: autocast precision on GPU.
-        sync_batchnorm: BatchNorm statistics over the images of all workers.
-        seed: seed of everything random in training.
+        sync_batchnorm: BatchNorm takes its statistics over the images of all workers.
+        seed: of everything random in training.
+        checkpoints: when the state of training is written.
+        health: the watch over training.
     """
 
     epochs: int = Field(ge=1, le=10**6)
     batch_size: int = Field(ge=1, le=10**7)
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1, le=10**4)
     opt: str = "adamw"
     opt_args: dict[str, Any] = Field(default_factory=dict)
     lr: float = Field(gt=0, le=1e4)
-    lr_base_batch: int | None = Field(default=512, ge=1)
+    lr_base_batch: int | None = Field(default=512, ge=1, le=10**7)
     scale_all_lrs: bool = False
-    weight_decay: float = Field(default=0.05, ge=0)
+    weight_decay: float = Field(default=0.05, ge=0, le=1e3)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "constant"] = "cosine"
-    decay_epochs: float = Field(default=90, gt=0)
-    decay_milestones: tuple[int, ...] = (90, 180, 270)
-    decay_rate: float = Field(default=0.1, gt=0)
-    warmup_epochs: int = Field(default=5, ge=0)
-    warmup_lr: float = Field(default=1e-6, ge=0)
-    min_lr: float = Field(default=1e-5, ge=0)
+    decay_epochs: float = Field(default=90, ge=0.1, le=1e6)
+    decay_milestones: tuple[Epoch, ...] = Field(default=(90, 180, 270), max_length=1000)
+    decay_rate: float = Field(default=0.1, gt=0, le=100)
+    warmup_epochs: int = Field(default=5, ge=0, le=10**6)
+    warmup_lr: float = Field(default=1e-6, ge=0, le=1e4)
+    min_lr: float = Field(default=1e-5, ge=0, le=1e4)
     smoothing: float = Field(default=0.1, ge=0, lt=1)
-    mixup: float = Field(default=0.0, ge=0)
-    cutmix: float = Field(default=0.0, ge=0)
+    mixup: float = Field(default=0.0, ge=0, le=1000)
+    cutmix: float = Field(default=0.0, ge=0, le=1000)
     mixup_prob: float = Field(default=1.0, ge=0, le=1)
     mixup_switch_prob: float = Field(default=0.5, ge=0, le=1)
     mixup_mode: Literal["batch", "pair", "elem"] = "batch"
@@ -122,7 +138,7 @@ class Recipe(Config):
     drop_path_over: Literal["supernet", "network"] = "supernet"
     dropout: float = Field(default=0.0, ge=0, lt=1)
     drop_for: Literal["all", "largest"] = "all"
-    clip_grad: float | None = Field(default=None, gt=0)
+    clip_grad: float | None = Field(default=None, gt=0, le=1e9)
     clip_mode: Literal["norm", "value"] = "norm"
     ema: float | None = Field(default=None, gt=0, lt=1)
     amp: Literal["none", "bf16", "fp16"] = "none"
@@ -132,7 +148,32 @@ class Recipe(Config):
     health: HealthConfig = HealthConfig()
 
     @model_validator(mode="after")
+    def _give_way(self) -> Recipe:
+        """Defaults give way to what was given."""
+        highest = self.lr if self.scale_all_lrs else self.effective_lr
+        fitting = {
+            "warmup_epochs": self.warmup_epochs if self.warmup_epochs <= self.epochs else self.epochs // 2,
+            "warmup_lr": min(self.warmup_lr, highest),
+            "min_lr": min(self.min_lr, highest),
+        }
+        # Straight into the frozen model; what is a default stays one, for overrides.
+        self.__dict__.update({name: value for name, value in fitting.items() if name not in self.model_fields_set})
+        return self
+
+    @model_validator(mode="after")
     def _check(self) -> Recipe:
+        for name in ("warmup_lr", "min_lr"):
+            rate = self.scaled_lr(getattr(self, name)) if self.scale_all_lrs else getattr(self, name)
+            used = self.warmup_epochs > 0 if name == "warmup_lr" else self.sched != "constant"
+            if used and rate > self.effective_lr * (1 + 1e-9):
+                raise ValueError(
+                    f"{name} ({rate:g}) is above the learning rate ({self.effective_lr:g}; lr is for lr_base_batch "
+                    "images)"
+                )
+        if self.sched in ("step", "multistep") and self.decay_rate > 1:
+            raise ValueError(f"decay_rate: at most 1 for sched: {self.sched}, since the learning rate would grow")
+        if list(self.decay_milestones) != sorted(set(self.decay_milestones)):
+            raise ValueError("decay_milestones: give ascending epochs")
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs ({self.warmup_epochs}) is longer than the training ({self.epochs} epochs)")
         if self.token_labels is not None and self.token_labels.mixing != "none" and self.mixes:
@@ -145,6 +186,11 @@ class Recipe(Config):
     def effective_lr(self) -> float:
         """The learning rate after warm-up."""
         return self.scaled_lr(self.lr)
+
+    @property
+    def shown_opt(self) -> str:
+        """The optimiser in messages."""
+        return f"recipe.opt {shown(self.opt)}" + (f" {shown(self.opt_args)}" if self.opt_args else "")
 
     def scaled_lr(self, lr: float) -> float:
         """Scale a learning rate from `lr_base_batch` to `batch_size` images."""
@@ -208,8 +254,8 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
             momentum=recipe.momentum,
             **recipe.opt_args,
         )
-    except (ValueError, TypeError, AssertionError) as error:
-        raise ConfigError(f"recipe.opt {recipe.opt!r} {recipe.opt_args or ''}: {error}") from error
+    except Exception as error:  # timm's and torch's optimisers raise whatever their arguments lead to
+        raise ConfigError(f"{recipe.shown_opt}: {reason(error)}") from error
 
 
 def check_pairs(recipe: Recipe, images: int) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
-from safetensors.torch import save
 
 from raynas.costs import cost
 from raynas.data import Data
 from raynas.nets.weights import weights_fingerprint
+from raynas.networks import write_weights
 from raynas.results import RunDir
 from raynas.results.versions import versions
 from raynas.space import Space
@@ -88,10 +88,10 @@ def write_supernet(run: RunDir, state: State, space: Space, data: Data, recipe: 
     """Write the final weights, then `supernet.json`, whose presence says that training is finished."""
     averaged = state["ema"] is not None
     weights = {name: tensor.contiguous() for name, tensor in state["ema" if averaged else "model"].items()}
-    run.write_bytes("supernet.safetensors", save(weights))
     last: list[dict[str, Any]] = next((e["probes"] for e in reversed(state["history"]) if "probes" in e), [])
-    run.write_json(
-        "supernet.json",
+    write_weights(
+        run,
+        weights,
         {
             "fingerprint": weights_fingerprint(weights),
             "weights": "exponential moving average" if averaged else "as trained",

@@ -9,7 +9,7 @@ from torch import nn
 from raynas.data import CalibrationConfig, Data
 from raynas.data.loader import images_per_rank
 from raynas.data.transforms import image_transform
-from raynas.errors import ConfigError, UserError
+from raynas.errors import ConfigError, UserError, reason
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.supernet import check_token_head
@@ -74,11 +74,31 @@ def check_recipe(space: Space, recipe: Recipe) -> None:
     Raises:
         UserError: the optimiser does not take its arguments, or patches can have no labels.
     """
-    build_schedule(recipe, build_optimizer(recipe, nn.Linear(1, 1)), steps_per_epoch=1)
+    _take_a_step(recipe)
+    if recipe.augment.shift >= min(space.input_size):
+        raise ConfigError(
+            f"recipe.augment.shift {recipe.augment.shift} moves images of {space.input_size[0]} x "
+            f"{space.input_size[1]} pixels out of sight: give less"
+        )
     if recipe.token_labels is not None:
         check_token_head(space)
         with torch.device("meta"):
             _ = build_supernet(space).token_grid
+
+
+def _take_a_step(recipe: Recipe) -> None:
+    """Optimisers look at many of their arguments only when they move something."""
+    model = nn.Linear(2, 2)
+    optimizer = build_optimizer(recipe, model)
+    try:
+        build_schedule(recipe, optimizer, steps_per_epoch=1).step_update(0)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        moved = all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+    except Exception as error:  # timm's and torch's optimisers raise whatever their arguments lead to
+        raise ConfigError(f"{recipe.shown_opt} takes no step: {reason(error)}") from error
+    if not moved:
+        raise ConfigError(f"{recipe.shown_opt}: its first step is not finite")
 
 
 def _check_objective(plan: Plan, passes: list[Pass]) -> None:

@@ -143,6 +143,9 @@ def sandwich(
     For the options of the random ones see `raynas.training.draws`; for `attentive` (AttentiveNAS) see
     `raynas.training.attentive`.
 
+    Args:
+        random: how many are drawn.
+
     Raises:
         ConfigError: `random` is not a whole number from 0.
     """

@@ -68,6 +68,6 @@ class TeachersConfig(Config):
         weight: share of the targets that is theirs; the rest stays the labels'. 1 leaves labels out (the release).
     """
 
-    models: tuple[TeacherConfig, ...] = Field(min_length=1)
-    sharpen: float = Field(default=1.0, gt=0)
+    models: tuple[TeacherConfig, ...] = Field(min_length=1, max_length=16)
+    sharpen: float = Field(default=1.0, gt=0, le=1000)
     weight: float = Field(default=1.0, gt=0, le=1)

@@ -13,23 +13,26 @@ import torch
 
 from raynas.config import Document, validate
 from raynas.errors import UserError
-from raynas.nets.weights import parse_weights
 from raynas.preset import Preset
 from raynas.results import RunDir
 from raynas.space import Space
 from raynas.training.context import Event, GroupContext, State, read_state
 from raynas.training.inputs import load_inputs
 from raynas.training.loop import train_loop
-
-STATE = "state.pt"
+from raynas.training.run_context import STATE, furthest, newest_here, read_weights
 
 
 class RayContext(GroupContext):
-    """One Ray Train worker: checkpoints through `ray.train.report`, events to the board."""
+    """One Ray Train worker: checkpoints through `ray.train.report`, events to the board.
 
-    def __init__(self, board: Any):
+    Args:
+        board: hears the events.
+        run: the run directory's path or URI, where a process without Ray may have left a newer checkpoint.
+    """
+
+    def __init__(self, board: Any, run: str):
         super().__init__(device=ray.train.torch.get_device())
-        self.board = board
+        self.board, self.run = board, run
 
     def event(self, event: Event) -> None:
         self.board.put.remote(event)
@@ -44,34 +47,31 @@ class RayContext(GroupContext):
             ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
     def load(self) -> State | None:
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            return None
-        with checkpoint.as_directory() as folder:
-            return read_state(Path(folder) / STATE)
+        checkpoint, newest = ray.train.get_checkpoint(), None
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                newest = read_state(Path(folder) / STATE)
+        return furthest(newest, newest_here(RunDir(self.run)))
 
 
 def work(config: dict[str, Any]) -> None:
     """Train, as one worker of the job.
 
     Args:
-        config: `preset` and `space` as they are written, the `board` that hears of what goes on, and the run directory
-            and file of the weights to begin with (`init`), or None.
+        config: `preset` and `space` as they are written, the `board` that hears of what goes on, the `run` directory,
+            and its file of the weights to begin with (`init`), or None.
     """
     board = config["board"]
     if ray.get(board.error.remote()) is not None:
         return  # a mistake of the user's stopped the workers before these
-    context = RayContext(board)
+    context = RayContext(board, config["run"])
     try:
         if context.device.type == "cpu":
             assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             torch.set_num_threads(max(1, int(assigned)))
         preset = validate(Preset, Document(config["preset"], "preset"))  # parts of the user's own are imported again
         space, data = load_inputs(preset, Space.from_dict(config["space"]))
-        init = None
-        if config["init"] is not None:
-            folder, name = config["init"]
-            init = parse_weights(RunDir(folder).read_bytes(name), name)
+        init = read_weights(RunDir(config["run"]), config["init"])
         train_loop(space, data, preset.plan, preset.recipe, context, init=init)
     except UserError as error:
         ray.get(board.fail.remote(type(error).__name__, str(error)))

@@ -9,6 +9,7 @@ from small_run import PRESET, SPACE
 
 from raynas.data import load_data
 from raynas.reports.conflict import conflict_section
+from raynas.reports.html import Picture, Table
 from raynas.results import RunDir
 from raynas.training.progress import Printer
 from raynas.training.record import Recorder
@@ -32,5 +33,8 @@ def test_the_page_shows_what_was_counted(tmp_path: Path) -> None:
     rows = run.store.read("training").to_pylist()
     assert json.loads(rows[2]["conflict_layers"]) == layers
     section = conflict_section(rows)
-    assert "from 12.50% to 50.00%" in section and section.index("head") < section.index("blocks.0.attn.qkv")
-    assert conflict_section([without]) == ""
+    assert section is not None
+    picture, table = section.parts
+    assert isinstance(picture, Picture) and "from 12.50% to 50.00%" in picture.svg
+    assert isinstance(table, Table) and [row[0] for row in table.rows] == ["head", "blocks.0.attn.qkv"]
+    assert conflict_section([without]) is None

@@ -157,6 +157,23 @@ def test_scores_on_the_page_are_the_rows(after: tuple[Page, Any], scored: Scored
         assert shown[arch.id]["on the front"] == ("no" if beaten else "yes")
 
 
+def test_of_images_in_a_second_more_are_better(searched: RunDir, scored: Scored) -> None:
+    known = scored[1:]  # the first was asked by no search
+    rates = [float(rate) for rate in np.random.default_rng(1).permutation(len(known)) + 100]
+    accuracy = [accuracy for *_, accuracy in known]
+    trace = Trace(
+        "fast", [arch.id for arch, *_ in known], accuracy, {"throughput": (120, None)}, costs={"throughput": rates}
+    )
+    found = page(searched, [trace])
+    shown = {row["arch"]: row for row in found.rows("scores")}
+    assert shown.keys() == set(trace.archs) and "1 more were scored by or for others" in found.text
+    for arch, rate, value in zip(trace.archs, rates, accuracy, strict=True):
+        beaten = any(r >= rate and a >= value and (r, a) != (rate, value) for r, a in zip(rates, accuracy, strict=True))
+        assert shown[arch]["on the front"] == ("no" if beaten else "yes")
+        assert float(shown[arch]["images/s, predicted"]) == rate
+    assert "limit: 120 images/s" in found.text and "images in a second" in found.text
+
+
 def test_pareto_front_of_equals() -> None:
     macs, accuracy = np.array([5, 3, 3, 9, 5]), np.array([0.5, 0.4, 0.6, 0.6, 0.7])
     assert [list(values) for values in pareto(macs, accuracy)] == [[3, 5], [0.6, 0.7]]
@@ -186,6 +203,28 @@ def test_summary_has_means_and_intervals(after: tuple[Page, Any]) -> None:
     assert retrained["search split"] == "94.00%"
     assert inherited["test top-1 (mean)"] == "90.00%"
     assert reference["95 % interval, ±"] == "-"
+
+
+def test_two_seeds_are_said_to_say_little(after: tuple[Page, Any], tmp_path: Path, scored: Scored) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    finish(run, scored)
+    shutil.rmtree(next(Path(run.uri).glob("networks/*-scratch-2")))
+    found = page(run, [])
+    (row,) = [row for row in found.rows("summary") if row["network"] == "winner, retrained from scratch"]
+    assert row["95 % interval, ±"] == "6.35%"  # 12.706 x 0.7071 % / sqrt(2), t of one degree of freedom
+    assert "94.50% ± 6.35% on the test split (retrained from scratch, mean of 2 seeds)." in found.text
+    assert found.text.count("An interval over two seeds says little") == 2  # in the headline and below the table
+    assert "12.7 standard errors wide to either side, where that over three is 4.3" in found.text
+    assert "over two seeds says little" not in after[0].text
+
+
+def test_every_search_is_drawn() -> None:
+    names = [f"_{place}" for place in range(9)]
+    points = (np.arange(2), np.arange(2) / 2)
+    scatter = figures.accuracy_against_cost(dict.fromkeys(names, points), points)
+    progress = figures.search_progress({name: points[1] for name in names})
+    for figure in (scatter, progress):
+        assert [text.get_text().strip() for text in figure.legends[0].get_texts()][:9] == names
 
 
 def test_a_deleted_network_is_no_result_any_more(tmp_path: Path, scored: Scored) -> None:
@@ -248,8 +287,8 @@ def test_no_legend_lies_on_a_curve() -> None:
         figures.epoch_curves(curves, "accuracy"),
         figures.search_progress({name: accuracy for name, (_, accuracy) in curves.items()}),
         figures.regret(many),
-        figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4)),
-        figures.accuracy_against_macs(curves, (np.arange(2), np.arange(2)), (None, 4), marks),
+        figures.accuracy_against_cost(curves, (np.arange(2), np.arange(2)), "macs", [4]),
+        figures.accuracy_against_cost(curves, (np.arange(2), np.arange(2)), "macs", [4], marks),
     ):
         figure.draw_without_rendering()
         (legend,), (axes,) = figure.legends, figure.axes

@@ -131,6 +131,7 @@ def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: P
         ({"retrain.recipe": {"teachers": {"models": [{"run": "/nowhere"}]}}}, "/nowhere is not a run directory"),
         ({"recipe.augment.auto_augment": "best"}, "auto_augment: 'best'"),
         ({"search.options": {"parents": 0}}, "search: parents must be an integer of at least 1, not 0"),
+        ({"search.options": {"tries": 10**12}}, "search: tries must be an integer of at most 1,000,000"),
         ({"search.options": {"population": float("nan")}}, "search: population must be an integer"),
         ({"search.constraints": {"macs": [1, 2]}}, "search: no arch has macs in"),
         ({"search.objectives": {"latencyy": "min"}}, "no score or cost 'latencyy'"),

@@ -62,7 +62,7 @@ class TokenConv(nn.Module):
     def forward(self, x: Tensor, units: Channels, grid: Grid) -> Tensor:
         """Map [batch, tokens, units * unit] to the same shape."""
         weight = self.select(units, grid)["weight"]
-        x = F.conv2d(x.transpose(1, 2).unflatten(2, grid), weight, padding=1, groups=len(weight))
+        x = F.conv2d(x.transpose(1, 2).unflatten(2, grid), weight, padding=1, groups=units.count * self.unit)
         return x.flatten(2).transpose(1, 2)
 
 

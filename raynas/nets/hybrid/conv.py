@@ -73,13 +73,13 @@ class NormedDepthwise(nn.Module):
         super().__init__()
         self.weight = nn.Conv2d(channels, channels, side, groups=channels, bias=False).weight
         self.norm = ElasticBatchNorm(channels)
-        self.stride = stride
+        self.side, self.stride = side, stride
 
     def select(self, width: Channels, kernel: int) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
-        start = (self.weight.shape[-1] - kernel) // 2
+        """The acting part of the parameters."""
+        start = (self.side - kernel) // 2
         if start < 0:
-            raise UserError(f"the arch has a kernel of {kernel}, the supernet one of {self.weight.shape[-1]}")
+            raise UserError(f"the arch has a kernel of {kernel}, the supernet one of {self.side}")
         weight = width.select(self.weight, 0).narrow(2, start, kernel).narrow(3, start, kernel)
         return {"weight": weight, **select_layers(self, {"norm": (width,)})}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -16,10 +17,28 @@ from raynas.nets.hybrid.stage import Stage
 from raynas.nets.hybrid.transformer import BlockShape, TransformerBlock
 from raynas.nets.layers import ElasticConv, select_layers
 from raynas.nets.sharing import Sharing, Side
-from raynas.nets.stages import StagedSupernet
+from raynas.nets.stages import StagedSupernet, StageShape
 from raynas.space import Arch, Space
 from raynas.space.families.hybrid import grids, image_sides
 from raynas.space.families.stages import most_blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """What acts in the network.
+
+    Attributes:
+        sides: height and width that images are resized to.
+        stem: what the stem gives.
+        stages: what acts in each stage.
+        wide, mixed: the channels before the pooling, and those that the classifier reads.
+    """
+
+    sides: tuple[int, int]
+    stem: Channels
+    stages: list[StageShape]
+    wide: Channels
+    mixed: Channels
 
 
 class HybridSupernet(StagedSupernet[Stage]):
@@ -45,7 +64,8 @@ class HybridSupernet(StagedSupernet[Stage]):
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
         self.widen = NormedConv(max(before), wide)
         self.mix = ElasticConv(wide, mixed, side=1, bias=False)
-        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # other initialisation
+        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # it starts otherwise
+        self.settle()
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
@@ -59,14 +79,15 @@ class HybridSupernet(StagedSupernet[Stage]):
         inputs, grid = share(int(arch[before]), held), (int(rows), int(columns))
         return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
-    def _stem_width(self, arch: Arch, side: Side | None) -> Channels:
-        return self.pattern[side](int(arch["stem.width"]), self.stem.conv.weight.shape[0])
-
-    def _head_shape(self, arch: Arch, width: Channels, side: Side | None) -> tuple[Channels, Channels]:
-        """Return the channels before the pooling, and the classifier's input channels."""
-        share, wide = self.pattern[side], self.space.constants.head_expansion * width.count
-        return (
-            share(wide, self.widen.conv.weight.shape[0]),
+    def acting(self, arch: Arch, side: Side | None) -> Shape:
+        """All that a forward pass reads of an arch."""
+        share, stages = self.pattern[side], self.shape(arch, side)
+        rows, columns = image_sides(self.space.input_size, self._resolution(arch))
+        return Shape(
+            (int(rows), int(columns)),
+            share(int(arch["stem.width"]), self.stem.conv.weight.shape[0]),
+            stages,
+            share(self.space.constants.head_expansion * stages[-1].width.count, self.widen.conv.weight.shape[0]),
             share(int(arch["head.width"]), self.mix.weight.shape[0]),
         )
 
@@ -75,18 +96,15 @@ class HybridSupernet(StagedSupernet[Stage]):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Return the logits of a batch that runs one arch, as `forward` does."""
-        shapes, image = self.shape(arch, side), Channels.first(self.space.channels)
-        sides = image_sides(self.space.input_size, self._resolution(arch))
-        if sides != self.space.input_size:
-            x = F.interpolate(x, size=sides, mode="bicubic", align_corners=False)
-        x = F.silu(self.stem(x, image, self._stem_width(arch, side)))
-        x, width = self.run_stages(x, shapes, paths), shapes[-1].width
-        wide, mixed = self._head_shape(arch, width, side)
-        x = F.silu(self.widen(x, width, wide)).mean((2, 3), keepdim=True)
-        x = F.silu(self.mix(x, wide, mixed)).flatten(1)
-        return self.head(self.drop_features(x), mixed, Channels.first(self.space.classes))
+    def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
+        """Images to logits as `forward` returns them."""
+        if acting.sides != self.space.input_size:
+            x = F.interpolate(x, size=acting.sides, mode="bicubic", align_corners=False)
+        x = F.silu(self.stem(x, Channels.first(self.space.channels), acting.stem))
+        x = self.run_stages(x, acting.stages, paths)
+        x = F.silu(self.widen(x, acting.stages[-1].width, acting.wide)).mean((2, 3), keepdim=True)
+        x = F.silu(self.mix(x, acting.wide, acting.mixed)).flatten(1)
+        return self.head(self.drop_features(x), acting.mixed, Channels.first(self.space.classes))
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -132,18 +150,16 @@ class HybridSupernet(StagedSupernet[Stage]):
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
         """Return the active part of an arch's parameters and running averages: its state dict, as views."""
         arch = self._arch(arch)
-        shapes = self.shape(arch, side)
-        width, image = shapes[-1].width, Channels.first(self.space.channels)
-        wide, mixed = self._head_shape(arch, width, side)
+        shape, image = self.acting(arch, side), Channels.first(self.space.channels)
         layers = {
-            "stem": (image, self._stem_width(arch, side)),
-            "widen": (width, wide),
-            "mix": (wide, mixed),
-            "head": (mixed, Channels.first(self.space.classes)),
+            "stem": (image, shape.stem),
+            "widen": (shape.stages[-1].width, shape.wide),
+            "mix": (shape.wide, shape.mixed),
+            "head": (shape.mixed, Channels.first(self.space.classes)),
         }
         selected = select_layers(self, layers)
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
-            selected.update({f"stages.{index}.{name}": tensor for name, tensor in stage.select(shape).items()})
+        for index, (stage, here) in enumerate(zip(self._stages, shape.stages, strict=True)):
+            selected.update({f"stages.{index}.{name}": tensor for name, tensor in stage.select(here).items()})
         return selected
 
     def no_weight_decay(self) -> set[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -50,6 +52,7 @@ class RelativeBias(nn.Module):
 
     def __init__(self, heads: int, window: tuple[int, int]):
         super().__init__()
+        self.window = window
         self.table = new_parameter(heads, 2 * window[0] - 1, 2 * window[1] - 1)
 
     def select(self, heads: Channels, window: tuple[int, int]) -> dict[str, Tensor]:
@@ -59,10 +62,9 @@ class RelativeBias(nn.Module):
             UserError: the window is larger than the supernet's largest.
         """
         table = heads.select(self.table, 0)
-        for axis, side in enumerate(window, start=1):
-            margin = table.shape[axis] // 2 - (side - 1)
+        for axis, (side, largest) in enumerate(zip(window, self.window, strict=True), start=1):
+            margin = largest - side
             if margin < 0:
-                largest = table.shape[axis] // 2 + 1
                 raise UserError(f"the arch needs a window of {side} tokens, but the supernet has at most {largest}")
             table = table.narrow(axis, margin, 2 * side - 1)
         return {"table": table}
@@ -73,6 +75,16 @@ class RelativeBias(nn.Module):
         # Before the flip, entry [query row, query column, r, c] is for the key r rows and c columns before the last.
         pairs = table.unfold(1, window[0], 1).unfold(2, window[1], 1).flip(3, 4)
         return pairs.flatten(3).flatten(1, 2)
+
+
+def without_strangers(bias: Tensor, windows: Windows) -> Tensor:
+    """Biases [heads, queries, keys] for each window in turn, [windows * heads, queries, keys]; -inf for strangers."""
+    strangers = windows.strangers(bias.device)
+    assert strangers is not None
+    return bias.masked_fill(strangers[:, None], -torch.inf).flatten(0, 1)
+
+
+torch.fx.wrap("without_strangers")
 
 
 def resize_bias(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
@@ -131,14 +143,16 @@ class WindowBlock(Block):
         axes, windows = self.axes(shape), shape.windows
         # Tokens are projected before they are split into windows, so that padding costs nothing and has no biases.
         qkv = windows.split(self.qkv(x, *axes["qkv"]).flatten(2)).unflatten(3, (shape.heads, 3, -1))
-        bias, strangers = self.bias(*axes["bias"]).to(qkv.dtype), windows.strangers(x.device)
-        if strangers is not None:
-            bias = bias.masked_fill(strangers[:, None], -torch.inf).flatten(0, 1)
-        # [batch, windows, heads, tokens, channels]: if windows' biases differ, windows are merged with heads for the
-        # kernel, so that biases are not repeated for every image; else with images.
-        merged = (0, 1) if strangers is None else (1, 2)
-        q, k, v = (part.transpose(2, 3).flatten(*merged) for part in qkv.unbind(4))
+        bias = self.bias(*axes["bias"]).to(qkv.dtype)
+        if windows.mixed:
+            bias = without_strangers(bias, windows)
+        # [batch, windows, heads, tokens, channels]: where windows differ, the kernel takes them for more heads, so that
+        # their biases are not repeated for every image; else for more images.
+        merged = (1, 2) if windows.mixed else (0, 1)
+        q, k, v = qkv.unbind(4)
+        q, k, v = (part.transpose(2, 3).flatten(*merged) for part in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
-        out = out.view(x.shape[0], -1, shape.heads, *out.shape[-2:]).transpose(2, 3).flatten(3)
+        parts = (1, (-1, shape.heads)) if windows.mixed else (0, (-1, math.prod(windows.counts)))
+        out = out.unflatten(*parts).transpose(2, 3).flatten(3)
         out = axes["proj"][0].mask(windows.join(out), self.unit)
         return self.proj(out, *axes["proj"])

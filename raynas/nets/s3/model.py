@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ from raynas.space import Arch, Space
 from raynas.space.families.rules import hidden_width
 from raynas.space.families.s3 import MERGED, S3Constants, grids
 from raynas.space.families.stages import most_blocks, running
+
+torch.fx.wrap("padded")
 
 
 class PatchEmbedding(nn.Module):
@@ -123,6 +126,7 @@ class S3Supernet(StagedSupernet[Stage]):
         self.embedding = PatchEmbedding(space.channels, stages[0].width, constants)
         self.stages = nn.ModuleList(stages)
         self.add_heads(inputs)
+        self.settle()
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 

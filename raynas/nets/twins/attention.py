@@ -82,7 +82,8 @@ class LocalAttention(Attention):
         axes = self.axes(shape)
         x = self.windows.split(x)
         windows = x.shape[1]
-        x = self.attend(*self.qkv(x.flatten(0, 1), *axes["qkv"]).unbind(3))
+        q, k, v = self.qkv(x.flatten(0, 1), *axes["qkv"]).unbind(3)
+        x = self.attend(q, k, v)
         return self.proj(self.windows.join(x.unflatten(0, (-1, windows))), *axes["proj"])
 
 

@@ -173,6 +173,7 @@ class TwinsSupernet(StagedSupernet[Stage]):
             inputs = stages[-1].width
         self.stages = nn.ModuleList(stages)
         self.add_heads(inputs)
+        self.settle()
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
         """Return the images: the first stage has a patch embedding like all others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -51,6 +52,14 @@ class RelativeIndex(nn.Module):
         self.register_buffer("member", member.float(), persistent=False)
 
 
+def for_each(constants: Tensor, like: Tensor) -> Tensor:
+    """Constants [tokens, groups] for each image and head of a tensor: [batch, tokens, heads, groups]."""
+    return constants[:, None].expand(*like.shape[:3], -1)
+
+
+torch.fx.wrap("for_each")  # the constants are no proxies in a trace, and would want the batch size
+
+
 class RelativePosition(nn.Module):
     """One block's tables [2 R + 2, head_dim], shared by its heads (AutoFormer section 3, after Shaw et al. 2018)."""
 
@@ -75,13 +84,13 @@ class RelativePosition(nn.Module):
         batch, tokens, heads, head_dim = q.shape
         keys = torch.cat([self.key_rows, self.key_columns, self.key_rows[:1] + self.key_columns[:1]])
         values = torch.cat([self.value_rows, self.value_columns, self.value_rows[:1] + self.value_columns[:1]])
-        entry = index.entry[:, None].expand(batch, tokens, heads, -1)
-        member = index.member[:, None].to(k.dtype).expand(batch, tokens, heads, -1)
+        entry = for_each(index.entry, q)
+        member = for_each(index.member, k).to(k.dtype)
         by_entry = q.reshape(-1, head_dim) @ keys.T
         by_group = by_entry.view(batch, tokens, heads, -1).gather(-1, entry)
         q, k, v = (torch.cat(pair, -1).transpose(1, 2) for pair in ((q, by_group), (k, member), (v, member)))
         out = F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
         out, weights = out.split([head_dim, entry.shape[-1]], dim=-1)
-        spread = weights.new_zeros(batch, tokens, heads, len(values)).scatter_add(-1, entry, weights)
-        out = torch.addmm(out.reshape(-1, head_dim), spread.view(-1, len(values)), values)
+        spread = weights.new_zeros(batch, tokens, heads, values.shape[0]).scatter_add(-1, entry, weights)
+        out = torch.addmm(out.reshape(-1, head_dim), spread.view(-1, values.shape[0]), values)
         return out.view(batch, tokens, heads, head_dim)

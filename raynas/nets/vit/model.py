@@ -61,6 +61,7 @@ class VitSupernet(Supernet):
                     self.stem.of(patch).grid, constants.relative_position, constants.class_token, constants.head_dim
                 ),
             )
+        self.settle()
 
     def _new_block(self, index: int, width: int) -> nn.Module:
         """Build a block of its largest choices, or an identity if it is never kept."""
@@ -98,6 +99,10 @@ class VitSupernet(Supernet):
         """Return heads, query width (in heads if their width is fixed) and hidden channels of a block that runs."""
         heads, query, mlp = block_genes(arch.space, index)
         return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
+
+    def acting(self, arch: Arch, side: Side | None) -> Shape:
+        """All that a forward pass reads of an arch."""
+        return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> Shape:
         """Return the shape of one arch.
@@ -149,8 +154,9 @@ class VitSupernet(Supernet):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, shape: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Map images to logits, as `forward` returns them; used by every execution."""
+    def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
+        """Images to logits as `forward` returns them; the one forward pass behind every execution."""
+        shape = acting
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
         x = self.stem.of(shape.patch_size)(x, shape.width, token)
@@ -163,10 +169,6 @@ class VitSupernet(Supernet):
         return classify(
             self.head, self.token_head if patches else None, self.drop_features(pooled), tokens, shape.width
         )
-
-    def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Return the logits of a batch that runs one arch, as `forward` does."""
-        return self.run(x, self.shape(arch, side), paths, patches)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Return the logits of a mixed batch from one masked pass, as `forward` does."""

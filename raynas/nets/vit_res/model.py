@@ -147,6 +147,7 @@ class VitResSupernet(StagedSupernet[Stage]):
         self.embedding = PatchStem(constants.stem_channels, (height, width), patch, stages[0].width, class_token=True)
         self.stages = nn.ModuleList(stages)
         self.add_heads(inputs)
+        self.settle()
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,189 @@
+"""Writes docs/preset.md: every key of a preset, from the models and docstrings that declare them.
+
+python docs/preset.py > docs/preset.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import annotated_types as bounds
+import pydantic
+import yaml
+
+from raynas.preset import Preset
+from raynas.search.build import SEARCHES
+from raynas.search.config import OPTIONS
+from raynas.training.attentive import Attentive
+from raynas.training.draws import draw
+from raynas.training.objectives import OBJECTIVES
+from raynas.training.plan import POLICIES, Part, SamplerPart
+from raynas.training.samplers import SAMPLERS
+
+WORDS = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Any: "anything", type(None): ""}
+SIGNS = {bounds.Ge: "at least", bounds.Gt: "above", bounds.Le: "at most", bounds.Lt: "below"}
+MODELS_IN_PARTS = {"attentive": Attentive}
+
+HEAD = """\
+<!-- Written by docs/preset.py: change the docstrings that it reads. -->
+# The keys of a preset
+
+A preset is one YAML file. A key that is left out has its default; `null` is nothing. On the command line any key can
+be changed with `--set`, such as `--set recipe.epochs=30`; a mapping is merged, and an empty one (`{}`) takes the place
+of what was there. Two kinds of values give way to another one that is changed, unless they are changed as well: the
+warm-up to fewer epochs, and the rates that a schedule begins and ends with to a lower learning rate.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for where, model in models(Preset, ""):
+        lines += [f"\n## `{where}`\n" if where else "", f"{summary(model)}\n", *table(model)]
+    for heading, parts, rest in (
+        ("plan.sampler", SAMPLERS, (draw, Attentive)),
+        ("plan.objective", OBJECTIVES, ()),
+        ("plan.gradients", POLICIES, ()),
+    ):
+        lines.append(f"\n## Options of `{heading}`\n")
+        lines.append("They stand beside the name: `{name: ..., option: ...}`. Your own: `module:object`.\n")
+        if parts is SAMPLERS:
+            lines += [f"Of every sampler, also your own: `per_rank`: {documented(SamplerPart)['per_rank']}\n"]
+        for name, part in parts.items():
+            lines += options(name, part, [option for option in parameters(part) if parameters(part)[option][0]], rest)
+    lines.append("\n## `plan.sampler.attentive`\n")
+    lines += [f"{summary(Attentive)}\n", *table(Attentive)]
+    lines.append("\n## `search.options`\n")
+    for name, part in SEARCHES.items():
+        lines += options(name, part, OPTIONS[name], (part.__init__,))
+    return "\n".join(lines) + "\n"
+
+
+def models(model: type[pydantic.BaseModel], where: str) -> Iterator[tuple[str, type[pydantic.BaseModel]]]:
+    """A model and all that lie in it, each with its dotted key."""
+    yield where, model
+    for name, field in model.model_fields.items():
+        for inner in inside(field.annotation):
+            if not issubclass(inner, Part):
+                several = "[]" if get_origin(field.annotation) is tuple else ""
+                yield from models(inner, f"{where}.{name}{several}".lstrip("."))
+
+
+def inside(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    """The models that an annotation names."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return [annotation] if issubclass(annotation, pydantic.BaseModel) else []
+    return [model for part in get_args(annotation) for model in inside(part)]
+
+
+def table(model: type[pydantic.BaseModel]) -> list[str]:
+    """A row for each key of a model."""
+    said = {name: text for kind in reversed(model.__mro__) for name, text in documented(kind).items()}
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        value = kind_of(field.annotation, field.metadata)
+        default = "(needed)" if field.is_required() else shown(field.get_default(call_default_factory=True))
+        if name not in said:
+            raise ValueError(f"{model.__name__}.{name} is documented nowhere")
+        rows.append(f"| `{name}` | {value} | {default} | {said[name]} |")
+    return rows
+
+
+def options(name: str, part: Any, names: Any, more: tuple[Any, ...]) -> list[str]:
+    """A table of the options of a part that is a function or a class."""
+    if not names:
+        return [f"`{name}` has no options.\n"]
+    said = {option: text for source in (*more, part) for option, text in documented(source).items()}
+    rows = [f"`{name}`:\n", "| option | default | meaning |", "|---|---|---|"]
+    for option in names:
+        _, default = parameters(part)[option]
+        needed = default is inspect.Parameter.empty
+        meaning = "see `plan.sampler.attentive`" if option in MODELS_IN_PARTS else said.get(option)
+        if meaning is None:
+            raise ValueError(f"option {option} of {name} is documented nowhere")
+        rows.append(f"| `{option}` | {'(needed)' if needed else shown(default)} | {meaning} |")
+    return [*rows, ""]
+
+
+def parameters(part: Any) -> dict[str, tuple[bool, Any]]:
+    """Of a function or class: for each parameter whether it is given by name alone, and its default."""
+    found = inspect.signature(part).parameters
+    return {name: (this.kind is this.KEYWORD_ONLY, this.default) for name, this in found.items()}
+
+
+def documented(source: Any) -> dict[str, str]:
+    """What a docstring says under `Attributes:` or `Args:`, by name, as one line each."""
+    text = inspect.cleandoc(source.__doc__ or "")
+    section = re.search(r"^(?:Attributes|Args):\n((?:[ ]+.*\n?|\n)*)", text, re.MULTILINE)
+    found: dict[str, str] = {}
+    for entry in re.split(r"^(?=\S)", inspect.cleandoc(section[1]), flags=re.MULTILINE) if section else ():
+        names, colon, meaning = entry.partition(":")
+        if colon:
+            words = " ".join(meaning.split()).replace("|", "\\|")
+            found |= {name.strip(): words[:1].upper() + words[1:] for name in names.split(",")}
+    return found
+
+
+def summary(model: type[pydantic.BaseModel]) -> str:
+    """The first paragraph of a model's docstring."""
+    first = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
+    return " ".join(first.split()).removesuffix(", and")
+
+
+def kind_of(annotation: Any, metadata: Any = ()) -> str:
+    """A type and its bounds in words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return kind_of(inner[0], [*annotation.__metadata__, *metadata])
+    if origin is Literal:
+        words = ", ".join(f"`{choice}`" for choice in inner)
+    elif origin is tuple and inner[-1] is Ellipsis:
+        words = f"list of: {kind_of(inner[0])}"
+    elif origin is tuple:
+        words = f"[{', '.join(kind_of(part) for part in inner)}]"
+    elif origin in (dict,):
+        words = f"mapping to: {kind_of(inner[1])}" if inner[1] is not Any else "mapping"
+    elif inner:
+        words = " or ".join(kind_of(part) if part is not type(None) else "`null`" for part in inner)
+    elif inside(annotation):
+        words = "a name, or a mapping with `name`" if issubclass(annotation, Part) else "mapping, see below"
+    else:
+        words = WORDS[annotation]
+    flat = [bound for one in metadata for bound in getattr(one, "metadata", None) or [one]]
+    limits = [limit for bound in flat if (limit := bound_in_words(bound))]
+    return ", ".join([words, *limits])
+
+
+def bound_in_words(bound: Any) -> str:
+    """A bound of a field; empty for what is none."""
+    for kind, sign in SIGNS.items():
+        if isinstance(bound, kind):
+            return f"{sign} {number(getattr(bound, kind.__name__.lower()))}"
+    if isinstance(bound, bounds.MinLen):
+        return f"at least {bound.min_length} of them" if bound.min_length > 1 else "not empty"
+    if isinstance(bound, bounds.MaxLen):
+        return f"at most {bound.max_length:,} of them"
+    return ""
+
+
+def number(value: float) -> str:
+    """A number that can be read."""
+    power = {2**63: "2^63", 2**32: "2^32"}
+    return power.get(value) or (f"{value:,}" if isinstance(value, int) else f"{value:g}")
+
+
+def shown(value: Any) -> str:
+    """A default, as YAML has it."""
+    if isinstance(value, Part):
+        return f"`{value.name}`"
+    if isinstance(value, pydantic.BaseModel):
+        return "as below"
+    text = yaml.safe_dump(list(value) if isinstance(value, tuple) else value, default_flow_style=True, width=1000)
+    return f"`{text.removesuffix('...').strip().removesuffix('...').strip()}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,107 @@
+"""How an image becomes a network's input: one description, written beside networks and given to whoever runs them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+import pydantic
+
+from raynas.config import Config, Document, validate
+from raynas.data.config import Size
+
+if TYPE_CHECKING:
+    from raynas.data.load import Data
+
+PREPROCESSING_FILE = "preprocessing.json"
+MODES: dict[int, Literal["L", "RGB"]] = {1: "L", 3: "RGB"}
+
+
+class Preprocessing(Config):
+    """What is done to an image before a network sees it, and what its logits are called.
+
+    Attributes:
+        input: all of it as a formula, for a reader.
+        mode: PIL's name of what images are converted to first: `L` (grey) or `RGB`; None where they are no PIL images.
+        range: pixel values that become 0 and 1.
+        size: height and width; the shorter side is resized to size / crop_pct, antialiased, and the centre is cut out.
+        channels, crop_pct, interpolation: likewise of that.
+        mean, std: of each channel, of pixels in [0, 1].
+        class_names: in the order of the logits.
+    """
+
+    input: str = "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std"
+    mode: Literal["L", "RGB"] | None = None
+    range: tuple[float, float] = (0, 255)
+    channels: int = pydantic.Field(ge=1)
+    size: Size
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_pct: float = pydantic.Field(gt=0, le=1)
+    interpolation: str
+    class_names: tuple[str, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _of_each_channel(self) -> Preprocessing:
+        if not len(self.mean) == len(self.std) == self.channels:
+            raise ValueError(f"mean and std must have {self.channels} value(s), one for each channel")
+        return self
+
+    def text(self) -> str:
+        """The content of `preprocessing.json`, of ONNX's metadata, and of the extra file in torch's archive."""
+        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
+
+    def for_network(self, channels: int, classes: int) -> Preprocessing:
+        """The same for a network with another first convolution or head (see `adapt_channels`)."""
+        changes: dict[str, Any] = {} if classes == len(self.class_names) else {"class_names": ()}
+        if channels != self.channels:
+            for name in ("mean", "std"):
+                own = getattr(self, name)
+                given = [sum(own) / len(own)] if channels == 1 else [own[i % len(own)] for i in range(channels)]
+                changes[name] = tuple(given)
+            changes |= {"channels": channels, "mode": MODES.get(channels)}
+        return self.model_copy(update=changes)
+
+    def timm_config(self, classes: int) -> dict[str, Any]:
+        """A `pretrained_cfg`, from which timm builds transforms and loaders.
+
+        timm's scripts convert images to `L` or `RGB` by the channels of `input_size`. `timm.data.create_transform` does
+        not: convert them before (`image.convert(mode)`).
+        """
+        return {
+            "architecture": "raynas_vit",
+            "input_size": (self.channels, *self.size),
+            "fixed_input_size": True,
+            "mean": self.mean,
+            "std": self.std,
+            "crop_pct": self.crop_pct,
+            "crop_mode": "center",
+            "interpolation": self.interpolation,
+            "num_classes": classes,
+            "classifier": "head",
+            **({"label_names": list(self.class_names)} if self.class_names else {}),
+        }
+
+
+def preprocessing_of(data: Data) -> Preprocessing:
+    """What is done to the images of a dataset when nothing is random."""
+    geometry = data.train.geometry
+    return Preprocessing(
+        mode=MODES.get(data.channels),
+        channels=data.channels,
+        size=data.size,
+        mean=data.mean,
+        std=data.std,
+        crop_pct=geometry.crop_pct,
+        interpolation=geometry.interpolation,
+        class_names=data.class_names,
+    )
+
+
+def parse_preprocessing(content: Any, where: str) -> Preprocessing:
+    """The description from the values of a JSON file.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    return validate(Preprocessing, Document(content, where))
