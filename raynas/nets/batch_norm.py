@@ -90,17 +90,17 @@ def normed_by_batch(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """A batch [batch, acting, rows, columns] normalised by itself; the acting channels' running averages are moved.
+    """Normalise [batch, acting, rows, columns] by its own statistics, and update the active channels' running averages.
 
     Raises:
-        UserError: it has one value a channel.
+        UserError: each channel has a single value.
     """
     if x.numel() == acting.count:
         raise UserError(
             "batch normalisation cannot train on one image whose grid is 1 x 1: give every arch at least two "
             "images of a batch (a larger batch, or fewer archs that share it)"
         )
-    # Copies: autograd keeps what it is given, and another arch may move these channels before this one's gradient.
+    # Copies, because autograd keeps its inputs and another arch may update these channels before the backward pass.
     mean, variance = (acting.select(averages, 0).clone() for averages in (means, variances))
     out = F.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
     acting.put(means, mean)
@@ -108,7 +108,7 @@ def normed_by_batch(
     return out
 
 
-torch.fx.wrap("normed_by_batch")  # it asks for sizes, which a trace does not know
+torch.fx.wrap("normed_by_batch")  # opaque to torch.fx, because sizes are unknown in a trace
 
 
 @contextmanager

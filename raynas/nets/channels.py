@@ -93,7 +93,7 @@ class Channels:
             UserError: the tensor does not have that many channels.
         """
         if isinstance(tensor, torch.fx.Proxy):
-            return tensor  # fx traces networks of one arch, in which all of every axis acts
+            return tensor  # fx only traces networks of one arch, whose axes are whole
         size = tensor.shape[dim]
         # Patterns that wrap around or take the last channels stay within the end, so the count is checked as well.
         if max(self.count, *(stop for _, stop in self.runs)) * unit > size:

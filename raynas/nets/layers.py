@@ -75,9 +75,9 @@ def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dic
 
 
 def padded(x: Tensor, patch: int) -> Tensor:
-    """An image [batch, channels, height, width] with zeros at the bottom and right, so that patches divide it.
+    """Pad images [batch, channels, height, width] with zeros at the bottom and right, so that patches divide them.
 
-    Where it is called it is wrapped for torch.fx, whose traces know no sizes.
+    Modules that call it wrap it for torch.fx, because sizes are unknown in a trace.
     """
     below, right = (-side % patch for side in x.shape[2:])
     return F.pad(x, (0, right, 0, below)) if below or right else x
@@ -302,7 +302,7 @@ class SplitQkv(nn.Module):
         return weight, self._in_order([(parts, tensors["bias"]) for parts, tensors in selected])
 
     def _in_order(self, stacks: list[tuple[int, Tensor]]) -> Tensor:
-        """Stacks, of so many parts, in the order in which they lie, as one of query, key and value."""
+        """Merge stacks, each with its number of parts, from stored order to one stack of query, key and value."""
         if len(stacks) == 1:
             return stacks[0][1]
         listed = [stack[index] for parts, stack in stacks for index in range(parts)]

@@ -42,11 +42,11 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
         try:
             with torch.serialization.safe_globals(_PLAIN):
                 content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch's unpickler lets whatever a foreign file makes of it through
+        except Exception as error:  # torch's unpickler may raise anything for a foreign file
             raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error
     state = content
     if isinstance(content, Mapping):
-        # An empty one is that of averaging which never began.
+        # An empty mapping holds averaged weights if averaging never started.
         held = [content[name] for name in names if isinstance(content.get(name), Mapping) and content[name]]
         state = held[0] if held else content
     source = "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
@@ -64,25 +64,25 @@ def _is_parameter(name: Any, value: Any) -> bool:
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse what cannot be a file of weights: reading a pipe would wait for ever.
+    """Check that a path is a regular file, because reading a pipe would wait for ever.
 
     Raises:
-        UserError: there is no such file, or it is no regular one.
+        UserError: there is no such file, or it is not a regular file.
     """
     try:
         found = Path(path).is_file()
         exists = found or Path(path).exists()
-    except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+    except (OSError, ValueError) as error:  # not a legal file name
         raise UserError(f"{str(path)!r}: no file can have this name") from error
     if not found:
         raise UserError(f"{path}: not a file" if exists else f"{path}: there is no such file")
 
 
 def check_weights(state: Mapping[str, Tensor], source: str) -> None:
-    """Refuse tensors that are no weights of a network.
+    """Check that tensors can be weights of a network.
 
     Raises:
-        UserError: one is not dense, or not of fractions (but for counters), or not finite, or a variance below 0.
+        UserError: a tensor is not dense, not floating-point (except counters), not finite, or a variance below 0.
     """
     for name, value in state.items():
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_nested:

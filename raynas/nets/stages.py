@@ -85,8 +85,8 @@ class ElasticStage(nn.Module, Generic[BlockT]):
 class StagedSupernet(Supernet, Generic[StageT]):
     """A supernet of stages, each with its own channels and an elastic number of blocks.
 
-    A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block;
-    where more than a width acts before and behind the stages (hybrids), `acting`, `run` and `select` themselves.
+    A family builds its stages, calls `add_heads`, and implements the embedding and the shapes of blocks. A family with
+    other searched layers around the stages (hybrids) overrides `acting`, `run` and `select`.
 
     Attributes:
         stages: the stages.
@@ -134,7 +134,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def acting(self, arch: Arch, side: Side | None) -> Any:
-        """All that a forward pass reads of an arch: what acts in each stage."""
+        """Return the shape of an arch: the shapes of its stages."""
         return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
@@ -179,7 +179,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
-        """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
+        """Map the stem's output to logits, as `forward` returns them; used by every execution."""
         shapes: list[StageShape] = acting
         x = self.run_stages(self.embed(x, shapes[0].width), shapes, paths)
         return self.classify(x, shapes[-1].width, patches)

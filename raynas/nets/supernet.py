@@ -74,10 +74,10 @@ def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, i
 
 
 def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
-    """Images, if they are [batch, *expected].
+    """Return images after checking that they are [batch, *expected].
 
     Raises:
-        UserError: they are of another size.
+        UserError: they have another size.
     """
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:
         raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(images.shape)}")
@@ -85,36 +85,38 @@ def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
 
 
 def drawn(images: Tensor, keep: Tensor, branches: int) -> Tensor:
-    """What stochastic depth multiplies branches with: [places, branches, batch], each 0 or 1 / its rate of being kept.
+    """Draw the factors of stochastic depth [places, branches, batch]: each is 0, or 1 / the probability of keeping.
 
     Args:
-        keep: [places, 1, 1 or batch], the rates.
+        images: the batch.
+        keep: probabilities of keeping [places, 1, 1 or batch].
+        branches: number of branches.
     """
     keep = keep.to(images.device)
     return (torch.rand(len(keep), branches, len(images), device=images.device) < keep) / keep
 
 
-torch.fx.wrap("checked")  # a traced network calls them: they ask for sizes, which a trace does not know
+torch.fx.wrap("checked")  # opaque to torch.fx, because sizes are unknown in a trace
 torch.fx.wrap("drawn")
 
 
 class Supernet(nn.Module):
     """A weight-sharing network over a space; a subnet is the same class over a one-point space.
 
-    A forward pass is told its arch; there is no current subnet. A family implements `select`, `acting`
-    and `run` (and what masks need, where it has them), and never reads a maximum of the space in a forward pass: a
-    one-point space would then compute something else. What acts in the network of a one-point space is computed once,
-    by `settle`: torch can then compile and trace it.
+    The arch is an argument of each forward pass; there is no current subnet. A family implements `select`, `acting` and
+    `run` (and the methods for masks, if it has them). Its forward pass must not depend on a maximum of the space,
+    because a one-point space would then compute something else. The shape of a one-point space's network is computed
+    once, by `settle`, so that torch can compile and trace it.
 
     Attributes:
         space: the search space.
         sides: the paths that the weight-sharing pattern trains: (None,) for one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
-        drop_path_over: what the rate rises over; likewise, see `draw_paths`.
-        dropout: the rate at which features are dropped before the classifier; likewise.
-        branches: of each block that stochastic depth may drop.
-        pretrained_cfg, default_cfg: how images become its input, as timm's tools read it; of networks that
-            `raynas.networks.load_network` made.
+        drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
+        dropout: dropout rate of the classifier's input; used in training mode only.
+        branches: number of branches of each block that stochastic depth may drop.
+        pretrained_cfg, default_cfg: preprocessing of images in timm's format; only of networks from
+            `raynas.networks.load_network`.
     """
 
     branches: ClassVar[int] = 2
@@ -131,7 +133,7 @@ class Supernet(nn.Module):
         self.sides = sides_of(space)
 
     def settle(self) -> None:
-        """Compute what acts in the network of a one-point space: the last step of every family's making."""
+        """Compute the shape of a one-point space's network once; called last in every family's constructor."""
         if self._only is not None:
             self._settled = self.acting(self._only, None), self.places(self._only)
 
@@ -167,7 +169,7 @@ class Supernet(nn.Module):
                 the archs differ in dimensions that cannot be masked, the side or the token head does not exist, or the
                 statistics are of another arch.
         """
-        if isinstance(x, torch.fx.Proxy):  # fx passes proxies for all arguments, also for those that are left out
+        if isinstance(x, torch.fx.Proxy):  # fx passes proxies for all arguments, even for omitted ones
             return self._alone(x, patches is True)
         if side is None and len(self.sides) > 1:
             each = [self(x, archs, rows, execution, side, patches, statistics) for side in self.sides]
@@ -208,7 +210,7 @@ class Supernet(nn.Module):
         return self._run_groups(x, archs, rows, paths, side, patches)
 
     def _alone(self, x: Tensor, patches: bool) -> Tensor:
-        """Images to logits of the one arch of a one-point space, by what `settle` found."""
+        """Map images to logits of a one-point space's arch, with the shape from `settle`."""
         if self._only is None:
             raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
         if patches:
@@ -265,7 +267,7 @@ class Supernet(nn.Module):
         return torch.cat(logits)[torch.argsort(order)]
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        """Return the logits of a batch that runs one arch, as `forward` does."""
         return self.run(x, self.acting(arch, side), paths, patches)
 
     def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
@@ -358,7 +360,7 @@ class Supernet(nn.Module):
         return self._draw(x, [self.places(arch) for arch in archs] if self.training else [], rows)
 
     def _draw(self, x: Tensor, run: Sequence[Sequence[int]], rows: Tensor | None = None) -> Tensor | None:
-        """See `draw_paths`; `run` has the places of each arch."""
+        """Draw the factors of stochastic depth, see `draw_paths`; `run` holds the places of each arch."""
         if not self.training or self.drop_path == 0:
             return None
         if not 0 < self.drop_path < 1:
@@ -401,11 +403,11 @@ class Supernet(nn.Module):
         raise NotImplementedError
 
     def acting(self, arch: Arch, side: Side | None) -> Any:
-        """All that a forward pass reads of an arch."""
+        """Return the shape of an arch: everything that a forward pass needs of it."""
         raise NotImplementedError
 
     def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
-        """What `stem_of_all` gives to logits as `forward` returns them; the one pass behind every execution."""
+        """Map the output of `stem_of_all` to logits, as `forward` returns them; used by every execution."""
         raise NotImplementedError
 
     def stem_of_all(self, x: Tensor) -> Tensor:

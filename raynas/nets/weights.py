@@ -76,10 +76,10 @@ def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> S
 
 
 def adapt_channels(state: dict[str, Tensor], space: Space, channels: int) -> dict[str, Tensor]:
-    """The weights of a space's network for images of another number of channels, with a message.
+    """Adapt the weights of a space's network to another number of image channels, with a message.
 
-    As timm does it: one channel gets the sum of all; more get the weights in turn, scaled so that the same image in
-    every channel gives the same.
+    As in timm, a single channel gets the sum of all; several get the weights in turn, scaled so that equal channels
+    give the same output.
     """
     if channels == space.channels:
         return state

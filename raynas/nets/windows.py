@@ -39,7 +39,7 @@ class Windows:
 
     @property
     def mixed(self) -> bool:
-        """Whether some window holds tokens that are no neighbours, or padding."""
+        """True if a window holds tokens that are not neighbours, or padding."""
         return any(self.shift) or any(self.padding)
 
     def split(self, x: Tensor) -> Tensor:

@@ -238,11 +238,11 @@ class Search(ABC):
 
 
 MOST = 10**6
-"""Far more archs, tries or generations than a search can spend."""
+"""The most archs, tries or generations, far more than a search can spend."""
 
 
 def at_least(minimum: int, **options: int | None) -> None:
-    """Refuse options below a minimum, or above what any search can use. A budget may be None: not given.
+    """Check that options are integers from a minimum to `MOST`; budgets may be None.
 
     Raises:
         UserError: an option is not; the message names it.

@@ -28,8 +28,8 @@ class ArchConfig(Config):
         off_grid: True if the values may differ from the space's choices; the arch then gets a one-point space with the
             named space's constants.
         arch: the values, as `Arch.to_dict` writes them.
-        published: what a paper or release says of it, for information.
-        found: what a search measured of it, for information.
+        published: the arch's figures from its paper or release, for information.
+        found: the arch's figures measured by a search, for information.
     """
 
     space: str | dict[str, Any]

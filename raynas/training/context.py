@@ -114,7 +114,7 @@ def write_state(state: State, path: Path) -> None:
 
 
 def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
-    """Read a checkpoint. Nothing in it is unpickled but tensors and plain values."""
+    """Read a checkpoint; only tensors and plain values are unpickled."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

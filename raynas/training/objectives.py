@@ -38,7 +38,7 @@ def inplace_distillation(
     (Hinton's scaling).
 
     Args:
-        temperature: of both softmaxes.
+        temperature: temperature of both softmaxes.
 
     Raises:
         ConfigError: no pass named `largest` came before, or the temperature is not a number above 0.

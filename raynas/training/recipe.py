@@ -69,43 +69,43 @@ class Recipe(Config):
     Attributes:
         epochs: passes over the training images.
         batch_size: images of one optimiser step, over all workers and accumulated micro-batches.
-        accumulate: micro-batches that one worker's share of a step is cut into.
+        accumulate: number of micro-batches of one worker's share of a step.
         opt: a timm optimiser name.
         opt_args: arguments of the optimiser, such as `{betas: [0.9, 0.95]}`.
         lr: learning rate for `lr_base_batch` images; scaled linearly with `batch_size`, see `effective_lr`.
-        lr_base_batch: images that `lr` is for; None leaves `lr` as it is, whatever the batch.
-        scale_all_lrs: scale `warmup_lr` and `min_lr` as `lr` is (NASViT).
-        weight_decay: of the optimiser; not applied to 1-D tensors, nor to what the model's `no_weight_decay()` names.
-        momentum: of optimisers that have one.
+        lr_base_batch: reference batch size of `lr`; None does not scale `lr`.
+        scale_all_lrs: scale `warmup_lr` and `min_lr` like `lr` (NASViT).
+        weight_decay: weight decay, except for 1-D tensors and the parameters of the model's `no_weight_decay()`.
+        momentum: momentum, for optimisers that have one.
         sched: a timm schedule, stepped at every update, after a linear warm-up.
         decay_epochs: epochs between two decays, for `step`.
         decay_milestones: ascending epochs after each of which the rate decays, for `multistep`.
         decay_rate: factor of one decay (at most 1), for `step` and `multistep`; the power of `poly`.
-        warmup_epochs: of the linear warm-up; left out, half of the epochs where they are fewer than 5.
-        warmup_lr: the rate that the warm-up begins with; left out, no higher than the rate that it leads to.
-        min_lr: the rate that a schedule ends with; left out, no higher than the rate that it begins with.
+        warmup_epochs: epochs of the linear warm-up; by default half of the epochs if these are fewer than 5.
+        warmup_lr: initial rate of the warm-up; by default at most its final rate.
+        min_lr: final rate of the schedule; by default at most its initial rate.
         smoothing: label smoothing.
-        mixup, cutmix: alphas of the Beta distributions of how strongly images are mixed; 0 is off.
-        mixup_prob: of a batch to be mixed at all.
-        mixup_switch_prob: of CutMix, where both are on.
-        mixup_mode: what draws its own mixing, as in timm: the `batch`, a `pair` of images or every one (`elem`).
-        token_labels: labels for every patch, with mixing of their own; the space needs a token head. None for none.
-        teachers: external ones, whose answers take the place of labels; None for none.
-        augment: what happens to single images.
-        drop_path: the rate of the deepest block.
-        drop_path_over: what the rate rises over, from 0: all places of the `supernet`, which a network trained alone
-            fills in part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
-        dropout: the rate of features before the classifier.
-        drop_for: the passes in which both act: `all`, or the `largest` subnet's alone (BigNAS; AlphaNet).
+        mixup, cutmix: alphas of the Beta distributions of the mixing strength; 0 is off.
+        mixup_prob: probability of mixing a batch.
+        mixup_switch_prob: probability of CutMix if both are on.
+        mixup_mode: unit of separate mixing, as in timm: the `batch`, a `pair` of images or every image (`elem`).
+        token_labels: labels for every patch, with their own mixing; the space needs a token head. None for none.
+        teachers: external teachers, whose predictions replace labels; None for none.
+        augment: augmentation of single images.
+        drop_path: drop-path rate of the deepest block.
+        drop_path_over: range over which the rate rises from 0: all places of the `supernet`, of which a single network
+            fills a part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
+        dropout: dropout rate of features before the classifier.
+        drop_for: passes with drop path and dropout: `all`, or only the `largest` subnet's (BigNAS; AlphaNet).
         clip_grad: bound on the gradient; None does not clip.
         clip_mode: bounded quantity: the global `norm`, or every `value` (AlphaNet).
         ema: decay of an exponential moving average of the weights; None for none. Training then returns the averaged
             weights; probes score the raw ones.
         amp: autocast precision on GPU.
-        sync_batchnorm: BatchNorm takes its statistics over the images of all workers.
-        seed: of everything random in training.
-        checkpoints: when the state of training is written.
-        health: the watch over training.
+        sync_batchnorm: BatchNorm statistics over the images of all workers.
+        seed: seed of everything random in training.
+        checkpoints: checkpoint intervals.
+        health: health checks.
     """
 
     epochs: int = Field(ge=1, le=10**6)
@@ -149,14 +149,14 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _give_way(self) -> Recipe:
-        """Defaults give way to what was given."""
+        """Fit defaults to the given values."""
         highest = self.lr if self.scale_all_lrs else self.effective_lr
         fitting = {
             "warmup_epochs": self.warmup_epochs if self.warmup_epochs <= self.epochs else self.epochs // 2,
             "warmup_lr": min(self.warmup_lr, highest),
             "min_lr": min(self.min_lr, highest),
         }
-        # Straight into the frozen model; what is a default stays one, for overrides.
+        # Bypasses the frozen model and keeps these fields marked as defaults, for overrides.
         self.__dict__.update({name: value for name, value in fitting.items() if name not in self.model_fields_set})
         return self
 
@@ -189,7 +189,7 @@ class Recipe(Config):
 
     @property
     def shown_opt(self) -> str:
-        """The optimiser in messages."""
+        """The optimiser's name and arguments, for messages."""
         return f"recipe.opt {shown(self.opt)}" + (f" {shown(self.opt_args)}" if self.opt_args else "")
 
     def scaled_lr(self, lr: float) -> float:
@@ -254,7 +254,7 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
             momentum=recipe.momentum,
             **recipe.opt_args,
         )
-    except Exception as error:  # timm's and torch's optimisers raise whatever their arguments lead to
+    except Exception as error:  # timm's and torch's optimisers raise any kind of error
         raise ConfigError(f"{recipe.shown_opt}: {reason(error)}") from error
 
 

@@ -144,7 +144,7 @@ def sandwich(
     `raynas.training.attentive`.
 
     Args:
-        random: how many are drawn.
+        random: number of random subnets.
 
     Raises:
         ConfigError: `random` is not a whole number from 0.

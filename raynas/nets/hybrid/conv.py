@@ -76,7 +76,7 @@ class NormedDepthwise(nn.Module):
         self.side, self.stride = side, stride
 
     def select(self, width: Channels, kernel: int) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         start = (self.side - kernel) // 2
         if start < 0:
             raise UserError(f"the arch has a kernel of {kernel}, the supernet one of {self.side}")

@@ -25,13 +25,13 @@ from raynas.space.families.stages import most_blocks
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What acts in the network.
+    """Image size and active channels of a network.
 
     Attributes:
-        sides: height and width that images are resized to.
-        stem: what the stem gives.
-        stages: what acts in each stage.
-        wide, mixed: the channels before the pooling, and those that the classifier reads.
+        sides: height and width of resized images.
+        stem: output channels of the stem.
+        stages: shapes of the stages.
+        wide, mixed: the channels before the pooling, and the classifier's input channels.
     """
 
     sides: tuple[int, int]
@@ -64,7 +64,7 @@ class HybridSupernet(StagedSupernet[Stage]):
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
         self.widen = NormedConv(max(before), wide)
         self.mix = ElasticConv(wide, mixed, side=1, bias=False)
-        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # it starts otherwise
+        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # other initialisation
         self.settle()
 
     # -- shapes ----------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class HybridSupernet(StagedSupernet[Stage]):
         return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
-        """All that a forward pass reads of an arch."""
+        """Return the shape of an arch."""
         share, stages = self.pattern[side], self.shape(arch, side)
         rows, columns = image_sides(self.space.input_size, self._resolution(arch))
         return Shape(
@@ -97,7 +97,7 @@ class HybridSupernet(StagedSupernet[Stage]):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Images to logits as `forward` returns them."""
+        """Map images to logits, as `forward` returns them."""
         if acting.sides != self.space.input_size:
             x = F.interpolate(x, size=acting.sides, mode="bicubic", align_corners=False)
         x = F.silu(self.stem(x, Channels.first(self.space.channels), acting.stem))

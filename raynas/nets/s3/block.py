@@ -78,7 +78,7 @@ class RelativeBias(nn.Module):
 
 
 def without_strangers(bias: Tensor, windows: Windows) -> Tensor:
-    """Biases [heads, queries, keys] for each window in turn, [windows * heads, queries, keys]; -inf for strangers."""
+    """Repeat biases [heads, queries, keys] for each window, [windows * heads, queries, keys]; -inf for strangers."""
     strangers = windows.strangers(bias.device)
     assert strangers is not None
     return bias.masked_fill(strangers[:, None], -torch.inf).flatten(0, 1)
@@ -146,8 +146,8 @@ class WindowBlock(Block):
         bias = self.bias(*axes["bias"]).to(qkv.dtype)
         if windows.mixed:
             bias = without_strangers(bias, windows)
-        # [batch, windows, heads, tokens, channels]: where windows differ, the kernel takes them for more heads, so that
-        # their biases are not repeated for every image; else for more images.
+        # [batch, windows, heads, tokens, channels]: if windows' biases differ, windows are merged with heads for the
+        # kernel, so that biases are not repeated for every image; else with images.
         merged = (1, 2) if windows.mixed else (0, 1)
         q, k, v = qkv.unbind(4)
         q, k, v = (part.transpose(2, 3).flatten(*merged) for part in (q, k, v))

@@ -53,11 +53,11 @@ class RelativeIndex(nn.Module):
 
 
 def for_each(constants: Tensor, like: Tensor) -> Tensor:
-    """Constants [tokens, groups] for each image and head of a tensor: [batch, tokens, heads, groups]."""
+    """Expand constants [tokens, groups] to [batch, tokens, heads, groups], with the sizes of a tensor."""
     return constants[:, None].expand(*like.shape[:3], -1)
 
 
-torch.fx.wrap("for_each")  # the constants are no proxies in a trace, and would want the batch size
+torch.fx.wrap("for_each")  # opaque to torch.fx: constants are not proxies, and the batch size is unknown
 
 
 class RelativePosition(nn.Module):

@@ -101,7 +101,7 @@ class VitSupernet(Supernet):
         return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
-        """All that a forward pass reads of an arch."""
+        """Return the shape of an arch."""
         return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> Shape:
@@ -155,7 +155,7 @@ class VitSupernet(Supernet):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Images to logits as `forward` returns them; the one forward pass behind every execution."""
+        """Map images to logits, as `forward` returns them; used by every execution."""
         shape = acting
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
