@@ -1,4 +1,4 @@
-"""What archs cost, without building a network: multiply-accumulates, parameters, and sampling within bounds."""
+"""Costs of archs without building a network: multiply-accumulates, parameters, and sampling within bounds."""
 
 from raynas.costs.chain_builder import span
 from raynas.costs.constraints import Bounds, Constraints, CostFunction

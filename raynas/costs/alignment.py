@@ -1,7 +1,7 @@
-"""A sampler's depths, chosen so that the networks that it draws cost on average what is wanted (ViTAS, v1).
+"""Alignment of a sampler's depths with a budget: its random networks have the target cost on average (ViTAS, v1).
 
-There every block is dropped with one probability q, the identity probability, which is found by simulation: q moves in
-steps of 0.01 until the mean of 1,000 random networks is in the window. Here the mean is computed, and q is solved for.
+ViTAS drops every block with one probability q, the identity probability, found by simulation: q moves in steps of 0.01
+until the mean cost of 1,000 random networks is in the window. Here the mean is computed exactly and solved for q.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from raynas.space import Distribution, Space
 
 
 def dropping(space: Space, q: float) -> Distribution:
-    """Every block dropped with probability q, and all other choices uniform.
+    """Return the distribution that drops every block with probability q and draws all other choices uniformly.
 
-    A block that may be dropped anywhere (`kept`) is dropped with q. Where the last blocks are dropped (`depth`), the
-    depth is distributed as the number of blocks left is when each of them is dropped with q, whichever those are (the
-    form that ViTAS's identity shifting gives to the rule), among the depths that there are.
+    A block with its own choice (`kept`) is dropped with probability q. A `depth` follows the binomial distribution of
+    the number of blocks left when each is dropped with q, restricted to the depths of the space (ViTAS's identity
+    shifting).
 
     Raises:
         ConfigError: the space has no choice of either kind.
@@ -39,18 +39,18 @@ def dropping(space: Space, q: float) -> Distribution:
 
 @lru_cache(maxsize=32)
 def aligned(space: Space, name: str, low: float, high: float) -> Distribution:
-    """The distribution of `dropping` under which the expected cost is the middle of a window.
+    """Return the distribution of `dropping` whose expected cost is the middle of a window.
 
     Args:
         space: the space.
-        name: of the cost.
+        name: name of the cost.
         low, high: the window.
 
     Raises:
-        ConfigError: the space has neither depths nor blocks to drop, or the window is none.
-        InfeasibleError: no q in (0, 1) gives that cost; the message says what costs are reached.
+        ConfigError: the space has neither depths nor blocks to drop, or `low` is above `high`.
+        InfeasibleError: no q in (0, 1) gives that cost; the message gives the range of possible averages.
     """
-    if not low <= high:  # NaN is not, either
+    if not low <= high:  # rejects NaN too
         raise ConfigError(f"align {name}: the lower bound {low:g} is not below the upper bound {high:g}")
     target = (low + high) / 2
 

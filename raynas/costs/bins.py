@@ -1,4 +1,4 @@
-"""Where the costs of archs are kept while a window is made: bins for each row of a chain, and their probabilities."""
+"""Cost bins for each row of a chain, and their probabilities, from which a window is made."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ CELLS = 2**25
 """The most bins of all rows together, eight bytes each: 256 MiB."""
 
 FEW_CELLS = 2**21
-"""As many for a window that few archs are wanted of: made sooner, and each arch takes longer."""
+"""The most bins for a window from which few archs are drawn: quicker to make, slower for each arch."""
 
 _EXACT_CELLS = 2**22
-"""So many are filled in a fraction of a second: bins of one cost are worth that, however wide the window is."""
+"""Up to this many, bins of a single cost are used for any window: filling them takes a fraction of a second."""
 
 _NEVER = np.iinfo(np.int64).max // 4
-"""A cost beyond all costs."""
+"""A cost greater than any arch's."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Where the costs of a chain's rows are kept. All arrays but the last are int64 [rows].
+    """Cost bins of a chain's rows; arrays are int64 [rows], except `shifts`.
 
-    A row's costs are counted from its least. What an arch in bin b costs is b x `width`, and between `below` and
-    `above` more, since costs are rounded on the way.
+    A row's costs are counted from its least. Costs are rounded at each step, so an arch in bin b costs b x `width` plus
+    an error between `below` and `above`.
 
     Attributes:
-        width: of the row's bins.
-        below, above: the sums of roundings at most: below is negative, or 0.
-        first, last: the bins that are kept: those from which the window can be reached; none if last < first.
-        base: the place of the row's bin 0 among all cells (which need not be kept).
-        shifts: for each step, the bins by which its alternatives go on, int64 [rows, alternatives].
-        exact: whether no arch's cost is rounded.
+        width: bin width of the row.
+        below, above: bounds on the sum of rounding errors; below is at most 0.
+        first, last: the bins kept, from which the window can be reached; none if last < first.
+        base: index of the row's bin 0 among all cells (bin 0 itself need not be kept).
+        shifts: for each step, the number of bins that each alternative adds, int64 [rows, alternatives].
+        exact: True if no arch's cost is rounded.
         cells: number of bins kept.
     """
 
@@ -51,13 +51,13 @@ class Bins:
 
 
 def make_bins(chain: Chain, low: int, high: int, cells: int, finest: bool = False) -> Bins:
-    """Bins of one cost, if they are not too many; else as narrow as pays, or (`finest`) as `cells` allows."""
+    """Make bins of a single cost if they are few enough; else as narrow as pays or, if `finest`, as `cells` allows."""
     needed = _needed(chain, low, high)
     lattice = _common_lattice(chain)
     exact = _layout(chain, needed, lattice)
     if exact.cells <= (cells if finest else min(cells, _EXACT_CELLS)):
         return exact
-    # Every step rounds by half a bin at most: of this width, roundings widen the window on either side by half of it.
+    # Every step rounds by at most half a bin: at this width, rounding widens the window by at most half on each side.
     width = 0.0 if finest else (high - low) / len(chain.steps)
     width = max(width, np.maximum(needed[1] - needed[0], 0).sum() / cells)
     while (bins := _layout(chain, needed, np.maximum(lattice, math.ceil(width)))).cells > cells:
@@ -66,11 +66,11 @@ def make_bins(chain: Chain, low: int, high: int, cells: int, finest: bool = Fals
 
 
 def _needed(chain: Chain, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the range of its costs from which the window can be reached, int64 [rows]; none if high < low."""
+    """Return each row's range of costs that can reach the window, int64 [rows] each; empty if last < first."""
     first = np.full(chain.rows, _NEVER)
     last = np.full(chain.rows, -_NEVER)
     ends, lattice = chain.last, np.maximum(chain.lattice[chain.last], 1)
-    first[ends] = -(-np.maximum(low - chain.least[ends], 0) // lattice) * lattice  # no arch is off its row's lattice
+    first[ends] = -(-np.maximum(low - chain.least[ends], 0) // lattice) * lattice  # costs are multiples of the lattice
     last[ends] = np.minimum(high - chain.least[ends], chain.reach[ends]) // lattice * lattice
     for step, excess in zip(reversed(chain.steps), reversed(chain.excess), strict=True):
         lows = np.maximum(first[step.rows, None] - excess, 0)
@@ -82,9 +82,9 @@ def _needed(chain: Chain, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _common_lattice(chain: Chain) -> np.ndarray:
-    """For each row the widest bins, int64 [rows], that hold one cost each and are alike where rows meet in a table.
+    """Return each row's widest bins that hold a single cost, int64 [rows], equal for rows that meet in a table.
 
-    A row with one cost only fits bins of any width.
+    A row with a single cost fits bins of any width.
     """
     group = np.arange(chain.rows)
     for step in chain.steps:
@@ -102,8 +102,8 @@ def _common_lattice(chain: Chain) -> np.ndarray:
 
 
 def _layout(chain: Chain, needed: tuple[np.ndarray, np.ndarray], width: np.ndarray) -> Bins:
-    """Bins of given widths, int64 [rows]."""
-    below, above = np.zeros(chain.rows, dtype=np.int64), np.zeros(chain.rows, dtype=np.int64)  # roundings at most
+    """Lay out bins of given widths, int64 [rows]."""
+    below, above = np.zeros(chain.rows, dtype=np.int64), np.zeros(chain.rows, dtype=np.int64)
     shifts = []
     for step, excess in zip(chain.steps, chain.excess, strict=True):
         each = width[step.rows, None]
@@ -121,9 +121,9 @@ def _layout(chain: Chain, needed: tuple[np.ndarray, np.ndarray], width: np.ndarr
 
 
 def fill(chain: Chain, bins: Bins) -> np.ndarray:
-    """The probability of each cell, float64 [cells]."""
+    """Return the probability of each cell, float64 [cells]."""
     mass = np.zeros(bins.cells)
-    mass[: bins.last[0] + 1] = 1.0  # row 0, if the window can be reached at all: it is empty, and costs nothing
+    mass[: bins.last[0] + 1] = 1.0  # row 0, the empty arch of cost 0, if the window can be reached
     for step, shifts in zip(chain.steps, bins.shifts, strict=True):
         rows = numbers(step.rows)[:, None]
         begin = np.maximum(bins.first[step.sources] + shifts, bins.first[rows])
@@ -137,5 +137,5 @@ def fill(chain: Chain, bins: Bins) -> np.ndarray:
 
 
 def numbers(rows: slice) -> np.ndarray:
-    """The rows of a slice, int64."""
+    """Return the rows of a slice, int64."""
     return np.arange(rows.start, rows.stop)

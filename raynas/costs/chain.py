@@ -1,14 +1,13 @@
-"""The archs of a space as paths through tables: what exact spans and windows of a cost are computed on.
+"""The archs of a space as paths through tables, for exact spans and windows of a cost.
 
-A cost is a sum of terms that depend on a few choices each, so that the archs, of which there may be 1e40, need not be
-looked at one by one. A chain goes through the terms in their order and keeps of the choices made so far those alone
-that a later term asks for (a stage's width, say). Each combination of them is a *row*. A *step* makes a table of rows:
-every row has some alternatives, the choices that are settled here, and each alternative goes on from a row of an
-earlier table, at a cost and with a probability.
+A cost is a sum of terms, each of a few choices, so the archs, up to 1e40, need not be enumerated. A chain processes the
+terms in order and remembers only the choices that a later term needs (such as a stage's width). Each combination of
+them is a *row*. A *step* makes a table of rows. Every row has alternatives, the choices settled in this step; each
+alternative continues a row of an earlier table, with a cost and a probability.
 
-A choice that switches others on (a depth, a `kept`) is settled by a step whose alternatives go on from different
-tables: those after the blocks that act under it. Depths share the tables of the blocks that they have in common, so
-that a stage of 20 blocks has 20 tables, not one for each depth and block.
+A choice that switches others on (`depth`, `kept`) is settled by a step whose alternatives continue different tables:
+the ones after the blocks that it activates. Depths share the tables of their common blocks, so a stage of 20 blocks
+has 20 tables rather than one for each depth and block.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from raynas.space import Distribution
 
 @dataclass(frozen=True)
 class Step:
-    """A table of rows, and the alternatives that each is made of.
+    """A table of rows and their alternatives.
 
     Attributes:
         first: number of the table's first row; rows are numbered through the whole chain.
-        sources: number of the row that each alternative goes on from, [rows, alternatives].
-        costs: what each alternative costs, int64 [rows, alternatives].
-        weights: its probability, [rows, alternatives].
-        dimensions: which dimensions are settled.
-        codes: how each alternative settles them, int16 [alternatives, dimensions].
+        sources: number of the row that each alternative continues, [rows, alternatives].
+        costs: cost of each alternative, int64 [rows, alternatives].
+        weights: probability of each alternative, [rows, alternatives].
+        dimensions: the dimensions settled by this step.
+        codes: each alternative's codes of these dimensions, int16 [alternatives, dimensions].
     """
 
     first: int
@@ -43,20 +42,20 @@ class Step:
 
     @property
     def rows(self) -> slice:
-        """The rows' place among those of the chain."""
+        """The numbers of the table's rows in the chain."""
         return slice(self.first, self.first + len(self.sources))
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One cost of a distribution of archs. A path back from a last row to row 0, which is empty, is an arch.
+    """One cost of a distribution of archs; an arch is a path from a last row back to row 0, the empty arch.
 
     Attributes:
         distribution: the archs' distribution.
-        steps: the tables in order; every alternative goes on from an earlier one (or from row 0).
+        steps: the tables in order; every alternative continues an earlier one (or row 0).
         last: the rows of the last table.
-        dimensions: what the last rows leave open: they differ in these choices,
-        codes: namely in this way, int16 [last rows, dimensions].
+        dimensions: the dimensions in which the last rows differ.
+        codes: the last rows' codes of these dimensions, int16 [last rows, dimensions].
     """
 
     distribution: Distribution
@@ -67,7 +66,7 @@ class Chain:
 
     @property
     def rows(self) -> int:
-        """Number of rows of all tables, row 0 included."""
+        """Number of rows of all tables, including row 0."""
         return self.last.stop
 
     @cached_property
@@ -80,9 +79,9 @@ class Chain:
 
     @cached_property
     def excess(self) -> tuple[np.ndarray, ...]:
-        """For each step what its alternatives cost beyond the cheapest, int64 [rows, alternatives].
+        """For each step, the cost of its alternatives above the row's cheapest, int64 [rows, alternatives].
 
-        Costs are counted from each row's least: `least` of a row plus the excesses on the way to it.
+        An arch's cost is the `least` of its last row plus the excesses along its path.
         """
         return tuple(self.least[step.sources] + step.costs - self.least[step.rows, None] for step in self.steps)
 
@@ -96,13 +95,13 @@ class Chain:
 
     @cached_property
     def lattice(self) -> np.ndarray:
-        """A number that divides every cost counted from its row's least, int64 [rows]; 0 where all costs are equal."""
+        """A common divisor of each row's costs above its least, int64 [rows]; 0 if they are all equal."""
         lattice = np.zeros(self.rows, dtype=np.int64)
         for step, excess in zip(self.steps, self.excess, strict=True):
             lattice[step.rows] = np.gcd.reduce(np.gcd(lattice[step.sources], excess), axis=1)
         return lattice
 
     def span(self) -> tuple[int, int]:
-        """The least and the greatest cost of an arch."""
+        """Return the least and the greatest cost of an arch."""
         least = self.least[self.last]
         return int(least.min()), int((least + self.reach[self.last]).max())

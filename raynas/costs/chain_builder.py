@@ -1,4 +1,4 @@
-"""How the chain of a cost is made of a family's terms; see `raynas.costs.chain`."""
+"""Construction of a cost's chain from a family's terms; see `raynas.costs.chain`."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from raynas.space import Distribution, Space
 
 @lru_cache(maxsize=16)
 def chain_of(distribution: Distribution, name: str) -> Chain:
-    """The chain of one cost.
+    """Build the chain of one cost.
 
     Raises:
-        AssertionError: the family's terms are none that a chain can be made of: one depends on choices that different
-            switches switch on, or on a switch and on other choices beside it.
+        AssertionError: a term of the family does not fit a chain: it depends on choices activated by different
+            switches, or on a switch and other choices beside it.
     """
     return _Builder(distribution, name).build()
 
 
 @lru_cache(maxsize=32)
 def span(space: Space) -> Mapping[str, tuple[int, int]]:
-    """The least and the greatest value of every cost over the whole space, exactly.
+    """Return the exact least and greatest value of every cost over the whole space.
 
-    Not simply those of the smallest and largest arch: a finer patch costs more operations, but may save parameters.
+    These may differ from the smallest and largest arch's: a finer patch costs more operations but may save parameters.
     """
     return {name: chain_of(Distribution.uniform(space), name).span() for name in COSTS}
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one cost of a term depends on.
+    """One cost of a term, with the dimensions that it depends on.
 
     Attributes:
-        path: the switches that it hangs on, outermost first.
-        acts: the codes of the innermost under which it acts.
-        dimensions: what its cost varies with.
+        path: the switches above it, outermost first.
+        acts: the codes of the innermost switch for which it is active.
+        dimensions: the dimensions that change its cost.
         costs: int64, one axis for each of `dimensions`.
     """
 
@@ -54,13 +54,13 @@ class _Piece:
 
 @dataclass(eq=False)
 class _Part:
-    """Terms that are settled in one step: a block's that share choices, or a switch with all that hangs on it.
+    """Terms settled together: the terms of a block that share choices, or a switch with everything below it.
 
     Attributes:
-        own: the choices that are settled with it; a switch alone.
-        pieces: its terms; a switch's are those that depend on the switch itself.
-        acts: the codes of the switch above under which it acts.
-        below: what hangs on the switch.
+        own: the choices settled with the part; for a switch, only itself.
+        pieces: its terms; for a switch, the terms that depend on the switch itself.
+        acts: the codes of the switch above for which the part is active.
+        below: the parts below the switch.
     """
 
     own: set[int]
@@ -69,13 +69,13 @@ class _Part:
     below: list[_Part] = field(default_factory=list)
 
     def asks(self) -> set[int]:
-        """All that its cost varies with."""
+        """Return all dimensions that change its cost."""
         asked = {dimension for piece in self.pieces for dimension in piece.dimensions}
         return asked.union(*(part.asks() for part in self.below))
 
 
 class _Builder:
-    """Makes the chain of one cost."""
+    """Builder of the chain of one cost."""
 
     def __init__(self, distribution: Distribution, name: str):
         self.distribution = distribution
@@ -99,7 +99,7 @@ class _Builder:
             part = parts.pop(0)
             during = (*live, *sorted((part.asks() & self.shared).difference(live)))
             for other in [other for other in parts if not other.own and other.asks() <= set(during)]:
-                parts.remove(other)  # nothing is open that this one waits for
+                parts.remove(other)  # depends only on choices that are already open
                 part.pieces += other.pieces
             later = set().union(*(other.asks() for other in parts))
             after = tuple(dimension for dimension in during if dimension in later) if parts else during
@@ -124,7 +124,7 @@ class _Builder:
         costs: np.ndarray = np.asarray(counts, dtype=np.int64).reshape([len(each) for each in values])
         for axis in reversed(range(costs.ndim)):
             first = costs.take([0], axis=axis)
-            if (costs == first).all():  # heads, say, where the query width is a choice of its own
+            if (costs == first).all():  # such as heads, if the query width is searched separately
                 costs = first.squeeze(axis)
                 del dimensions[axis]
         return _Piece(path, frozenset.intersection(*acts) if acts else frozenset(), tuple(dimensions), costs)
@@ -140,7 +140,7 @@ class _Builder:
         return frozenset(code for code, choice in enumerate(self.space.dimensions[parent].choices) if choice in when)
 
     def _parts(self, pieces: Sequence[_Piece], path: tuple[int, ...]) -> list[_Part]:
-        """The parts, in the order of their first terms, of what hangs on the last switch of `path` (or on none)."""
+        """Return the parts below the last switch of `path` (or below none), in the order of their first terms."""
         depth = len(path)
         parts: list[_Part] = []
         for piece in pieces:
@@ -171,12 +171,13 @@ class _Builder:
     # -- parts, settled step by step -------------------------------------------------------------------------------
 
     def _settle(self, part: _Part, table: int, live: tuple[tuple[int, ...], ...], context: Mapping[int, int]) -> int:
-        """The first row of the table behind a part.
+        """Add the steps of a part and return the first row of the table after it.
 
         Args:
+            part: the part.
             table: the first row of the table before it.
             live: the shared choices that are open before, during and after it.
-            context: the codes of the switches that the part hangs on.
+            context: the codes of the switches above the part.
         """
         before, during, after = live
         own = tuple(sorted(part.own))
@@ -191,7 +192,7 @@ class _Builder:
             for below in part.below:
                 if code in below.acts:
                     asked = tuple((d, inner[d]) for d in sorted(below.asks() & inner.keys()))
-                    key = (id(below), reached, asked)  # what is known of the switches sets two tables apart, if asked
+                    key = (id(below), reached, asked)  # tables differ by the switches' codes only if a term needs them
                     if key not in self.made:
                         self.made[key] = self._settle(below, reached, (during, during, during), inner)
                     reached = self.made[key]
@@ -206,14 +207,14 @@ class _Builder:
         pieces: Sequence[_Piece],
         context: Mapping[int, int],
     ) -> int:
-        """Add a step; the first of its rows.
+        """Add a step and return its first row.
 
         Args:
-            tables: first row of the table to go on from; or of one for each code of a switch, `own`.
+            tables: first row of the table to continue, or of one table for each code of a switch, `own`.
             live: the shared choices that are open before, during and after it.
-            own: choices that are settled besides the shared ones that close.
-            pieces: terms that are added.
-            context: the codes of the switches that the step hangs on.
+            own: the choices settled besides the shared ones that close.
+            pieces: the terms to add.
+            context: the codes of the switches above the step.
         """
         before, during, after = live
         settled = (*(dimension for dimension in during if dimension not in after), *own)
@@ -248,6 +249,6 @@ class _Builder:
         return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
     def _every_code(self, dimensions: Sequence[int]) -> np.ndarray:
-        """Every combination of choices, the last fastest, int16 [combinations, dimensions]."""
+        """Return every combination of choices, the last fastest, int16 [combinations, dimensions]."""
         sizes = self._sizes(dimensions)
         return np.indices(sizes, dtype=np.int16).reshape(len(sizes), math.prod(sizes)).T

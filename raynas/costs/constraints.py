@@ -1,4 +1,4 @@
-"""Bounds on costs: which archs meet them, and random archs that do."""
+"""Bounds on the costs of archs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Bounds = tuple[float | None, float | None]
 """Inclusive (low, high); None leaves a side open."""
 
 CostFunction = Callable[[Codes], np.ndarray]
-"""A cost of the caller's own, such as a predicted latency: from codes [n, dimensions] to values [n]."""
+"""A custom cost, such as a predicted latency: from codes [n, dimensions] to values [n]."""
 
 _SPAN_SAMPLES = 2_000
-"""Random archs from which the span of a cost that is not counted is told."""
+"""Random archs from which the span of a custom cost is estimated."""
 
 
 class Constraints:
@@ -29,11 +29,11 @@ class Constraints:
     Attributes:
         space: the space.
         bounds: (low, high) by cost, with infinities for open sides.
-        functions: costs of the caller's own, by name.
+        functions: custom costs by name.
 
     Raises:
-        ConfigError: a cost is unknown, a function has the name of a cost that is counted, or bounds are not a pair
-            (low, high) of numbers or None with low <= high.
+        ConfigError: a cost is unknown, a function has the name of a counted cost, or bounds are not a pair (low, high)
+            of numbers or None with low <= high.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Constraints:
             self.bounds[name] = _read(name, bounds)
 
     def costs(self, codes: Codes) -> dict[str, np.ndarray]:
-        """Every cost by name, counted ones and the caller's own, [n] each."""
+        """Return every cost by name, counted and custom ones, [n] each."""
         return {**cost(self.space, codes), **{name: function(codes) for name, function in self.functions.items()}}
 
     def feasible(self, codes: Codes) -> np.ndarray:
-        """Which rows meet every bound, bool [n]."""
+        """Return True for each row that meets every bound, bool [n]."""
         meets = np.ones(len(codes), dtype=bool)
         if self.bounds:
             costs = cost(self.space, codes)
@@ -66,13 +66,13 @@ class Constraints:
         return meets
 
     def check_feasible(self) -> None:
-        """Refuse what provably no arch can meet: bounds outside the space's span, or without a whole number in them.
+        """Reject bounds that no arch can meet: outside the space's span, or without a whole number in them.
 
         Raises:
-            InfeasibleError: no arch meets the bounds. (That none is raised does not mean that one does.)
+            InfeasibleError: no arch meets the bounds. (Without an error, there may still be none.)
         """
         for name, (low, high) in self.bounds.items():
-            if name in self.functions:  # what is not counted has no exact span
+            if name in self.functions:  # no exact span
                 continue
             least, greatest = span(self.space)[name]
             if low > greatest or high < least:
@@ -81,11 +81,11 @@ class Constraints:
                 raise InfeasibleError(f"no arch has {name} in {interval(low, high)}: no whole number is")
 
     def describe(self) -> str:
-        """The bounds in words: `params in [5000000, 6000000] and macs in [.., 1300000000]`."""
+        """Return the bounds as text: `params in [5000000, 6000000] and macs in [.., 1300000000]`."""
         return " and ".join(f"{name} in {interval(*bounds)}" for name, bounds in self.bounds.items())
 
     def infeasible(self, samples: int, found: int = 0, among: str = "") -> InfeasibleError:
-        """The error for bounds that many random archs missed; `among` says which archs these were."""
+        """Return the error for bounds that many random archs missed; `among` describes those archs."""
         after = f"after {found} archs, " if found else ""
         spans = self._spans(list(self.bounds))
         return InfeasibleError(f"{after}0 of {samples} samples{among} had {self.describe()}; {spans}")
@@ -117,7 +117,7 @@ def _read(name: str, bounds: object) -> tuple[float, float]:
 
 
 def interval(low: float, high: float) -> str:
-    """Bounds in words: `[5000000, 6000000]`, with `..` for an open side."""
+    """Return bounds as text: `[5000000, 6000000]`, with `..` for an open side."""
 
     def side(bound: float) -> str:
         return ".." if math.isinf(bound) else f"{bound:.0f}" if bound == math.floor(bound) else f"{bound}"

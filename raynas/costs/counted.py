@@ -1,4 +1,4 @@
-"""MACs counted while a network runs: the independent check on what `raynas.costs.cost` computes."""
+"""MACs counted in a network's forward pass: an independent check of `raynas.costs.cost`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def count_macs(module: nn.Module, x: Tensor) -> int:
-    """Multiply-accumulates of a forward pass on `x`: convolutions, linear layers and matrix products.
+    """Count the multiply-accumulates of a forward pass on `x`: convolutions, linear layers and matrix products.
 
-    Half of torch's FLOP count. Attention runs by the MATH backend meanwhile: torch counts nothing for some of the
+    The result is half of torch's FLOP count. Attention runs on the MATH backend, because torch counts nothing for some
     fused kernels.
     """
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

@@ -1,4 +1,4 @@
-"""What a random arch costs on average, exactly: from the terms, without drawing one."""
+"""Exact expected costs of random archs, computed from the terms without sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raynas.space import Distribution, Space
 
 
 def expected_cost(distribution: Distribution) -> dict[str, float]:
-    """The expected value of every cost over a distribution's archs."""
+    """Return the expected value of every cost over a distribution's archs."""
     total = np.zeros(len(COSTS))
     for table in _tables(distribution.space):
         costs = table.costs
@@ -24,10 +24,10 @@ def expected_cost(distribution: Distribution) -> dict[str, float]:
 
 
 class _Table(NamedTuple):
-    """What a term costs for all that it can depend on.
+    """A term's costs for every combination of its choices.
 
     Attributes:
-        dimensions: those of the term, and those that switch them on and off.
+        dimensions: the term's dimensions, and the dimensions that switch them on and off.
         costs: float64 [costs, choices of the first dimension, of the second, ...].
     """
 
@@ -42,13 +42,13 @@ def _tables(space: Space) -> tuple[_Table, ...]:
 
 def _table(space: Space, term: Term) -> _Table:
     names = set(term.dimensions)
-    for dimension in reversed(space.dimensions):  # children stand behind their parents
+    for dimension in reversed(space.dimensions):  # children follow their parents
         if dimension.name in names and dimension.parent is not None:
             names.add(dimension.parent)
     dimensions = tuple(sorted(map(space.index, names)))
     sizes = [len(space.dimensions[dimension].choices) for dimension in dimensions]
     codes = np.zeros((int(np.prod(sizes)), len(space.dimensions)), dtype=np.int16)
-    # Choices that do not act are told apart here, and cost the same: their probabilities add up to 1.
+    # Inactive choices get separate entries of equal cost; their probabilities add up to 1.
     codes[:, dimensions] = np.indices(sizes).reshape(len(sizes), -1).T
     costs = sum_of_terms(space, space.canonical(codes), [term])
     return _Table(dimensions, costs.astype(np.float64).reshape(len(COSTS), *sizes))

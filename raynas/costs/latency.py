@@ -1,6 +1,6 @@
-"""Latency: how long a subnet takes on the device at hand.
+"""Latency of subnets, measured on the device at hand.
 
-Weights do not matter for it, so a subnet is timed with fresh ones; no supernet has to be trained first.
+Weights do not matter, so a subnet is timed with fresh ones and no trained supernet is needed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     import torch
 
 WARM_UP_S = 0.05
-"""A network is run for so long, and at least `WARM_UP_PASSES` times, before its passes count."""
+"""Warm-up time of a network, with at least `WARM_UP_PASSES` passes, before its passes count."""
 WARM_UP_PASSES = 3
 LEAST_PASSES, MOST_PASSES = 5, 1000
 STEADY, AGAIN = 0.1, 3
-"""Where quartiles are farther apart than this part of the median, a network is timed for so many times as long."""
+"""Timing continues while quartiles differ by more than `STEADY` of the median, up to `AGAIN` times as long."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class Conditions(Config):
-    """How subnets are timed.
+    """Conditions under which subnets are timed.
 
     Attributes:
-        device: `cpu`, `cuda` or `cuda:1`, of the process that times.
+        device: `cpu`, `cuda` or `cuda:1`, of the timing process.
         batch_size: images of one pass.
-        dtype: of weights and images: `fp32`, `bf16` or `fp16`.
-        threads: of torch, on the CPU.
-        seconds: passes of one subnet are timed for so long, but at least 5 and at most 1,000 of them.
+        dtype: data type of weights and images: `fp32`, `bf16` or `fp16`.
+        threads: number of torch's CPU threads.
+        seconds: duration of one subnet's timing, of at least 5 and at most 1,000 passes.
     """
 
     device: str = "cpu"
@@ -60,12 +60,12 @@ class Conditions(Config):
 
 
 class TimedOn(Config):
-    """What a timing holds for, and for nothing else.
+    """The device and conditions that a timing is valid for.
 
     Attributes:
         device: the model of the GPU, or of the CPU with the number of CPUs that the process may use.
         batch_size, dtype, threads: as in `Conditions`.
-        torch: its version.
+        torch: version of torch.
     """
 
     device: str
@@ -81,15 +81,15 @@ class TimedOn(Config):
 
 @dataclass(frozen=True)
 class Timing:
-    """Forward passes of one subnet.
+    """Measured forward passes of one subnet.
 
     Attributes:
-        on: what it holds for.
+        on: the device and conditions.
         ms: median milliseconds of a pass over the batch.
-        quartiles: the lower and the upper, in milliseconds.
-        passes: number of passes that these are of.
-        ratio: median ratio to the pass of the space's smallest arch in the same turn. A busy or hot device slows both
-            down alike, so that ratios of different hours compare where milliseconds do not.
+        quartiles: the lower and the upper quartile in milliseconds.
+        passes: number of passes timed.
+        ratio: median ratio to the pass of the space's smallest arch in the same turn. A busy or hot device slows both,
+            so ratios from different hours are comparable and milliseconds are not.
     """
 
     on: TimedOn
@@ -105,7 +105,7 @@ class Timing:
 
 
 def timed_on(conditions: Conditions) -> TimedOn:
-    """What timings made by this process hold for.
+    """Return the device and conditions that timings of this process are valid for.
 
     Raises:
         UserError: this process has no such device.
@@ -121,16 +121,16 @@ def timed_on(conditions: Conditions) -> TimedOn:
 def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
     """Time the forward passes of one extracted subnet in this process, in turns with its space's smallest.
 
-    What disturbs a device makes passes longer, never shorter: where they differ much, more of them are timed, and the
-    quietest window counts. On one thread of a CPU it is the thread's own time, of which other programs take none away.
+    Disturbances only make passes longer. If their times vary much, more passes are timed and the fastest window
+    counts. On one CPU thread the clock is the thread's own CPU time, which excludes other programs.
 
     Args:
-        arch: of any space.
-        conditions: one fp32 image at a time on one thread of the CPU if not given.
+        arch: an arch of any space.
+        conditions: by default one fp32 image at a time on one CPU thread.
 
     Raises:
         UserError: this process has no such device.
-        RuntimeError: from torch, where the subnet cannot run so: out of memory, or an operation that lacks the dtype.
+        RuntimeError: from torch, if it cannot run the subnet: out of memory, or an operation without that dtype.
     """
     import torch
 
@@ -142,7 +142,7 @@ def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
     threads = torch.get_num_threads()
     torch.set_num_threads(conditions.threads)
     try:
-        with torch.random.fork_rng(devices=[]):  # the global stream belongs to whoever trains
+        with torch.random.fork_rng(devices=[]):  # leave the global random stream to training
             spaces = [arch.space.fix(one) for one in (arch, arch.space.smallest())]
             networks = [build_supernet(space).eval().to(device, dtype) for space in spaces]
             x = torch.randn(conditions.batch_size, arch.space.channels, *arch.space.input_size).to(device, dtype)
@@ -170,7 +170,7 @@ def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
 
 
 class _Window(NamedTuple):
-    """Passes in a row, as in `Timing`."""
+    """Statistics of consecutive passes, as in `Timing`."""
 
     ms: float
     quartiles: tuple[float, float]
@@ -185,7 +185,7 @@ def _window(turn: Callable[[], tuple[float, float]], seconds: float) -> _Window:
 
 
 def _turns(turn: Callable[[], tuple[float, float]], seconds: float, least: int) -> list[tuple[float, float]]:
-    """What each turn took, for so long in all."""
+    """Repeat turns for `seconds`, at least `least` times, and return their times."""
     found: list[tuple[float, float]] = []
     began = time.perf_counter()
     while len(found) < least or (time.perf_counter() - began < seconds and len(found) < MOST_PASSES):
@@ -204,7 +204,7 @@ def _device(conditions: Conditions) -> torch.device:
 
 
 def _cpu_name() -> str:
-    """`Intel(R) Xeon(R) Processor @ 2.50GHz, 2 CPUs`."""
+    """Return the CPU's name: `Intel(R) Xeon(R) Processor @ 2.50GHz, 2 CPUs`."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():

@@ -1,4 +1,4 @@
-"""Latency in between timings: a model of a few hundred timed archs of a space that says what the others take."""
+"""Latency prediction: a model fitted to a few hundred timed archs of a space."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from raynas.space import Codes, Space
 from raynas.space.dimension import template_of
 
 LEAST = 10
-"""Fewer timings say nothing."""
+"""The fewest timings to fit a predictor to."""
 
 FOLDS = 5
 QUIET = 0.1
-"""The quantile of the smallest arch's times that stands for the quiet device."""
+"""The quantile of the smallest arch's times that is taken as its time on a quiet device."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How timings are predicted by models that were fitted without them.
+    """Predictions of timings by models fitted without them.
 
     Attributes:
         predicted: milliseconds [n].
@@ -39,28 +39,30 @@ class HeldOut:
 
 
 class LatencyPredictor:
-    """Milliseconds of a batch, as a function of codes; for the device and conditions of its timings alone.
+    """A latency predictor from codes to milliseconds of a batch, valid for the device and conditions of its timings.
 
-    A subnet's time is a sum over the kinds of its parts (the attention of all blocks of a stage is one kind): so much
-    for each multiply-accumulate, for each parameter, and for each part that acts. None of these is negative, so that a
-    larger subnet never takes less; errors count relative to the time.
+    A subnet's time is a sum over kinds of parts (the attention of all blocks of a stage is one kind), with a weight for
+    each multiply-accumulate, each parameter and each active part. No weight is negative, so a larger subnet is never
+    predicted to be faster. The fit minimises relative errors.
 
     Attributes:
         space: the space of the codes.
-        on: what the timings hold for, and so the predictions.
-        quiet_ms: what the space's smallest arch takes when the device is quiet; see `steady`.
-        timings: number of archs that it learned from.
-        held_out: its error on timings that it did not learn from, by five-fold cross-validation.
+        on: the device and conditions of the timings.
+        quiet_ms: time of the space's smallest arch on a quiet device; see `steady`.
+        timings: number of timed archs that it was fitted to.
+        held_out: its error on held-out timings, by five-fold cross-validation.
     """
 
     def __init__(self, space: Space, codes: Codes, ms: np.ndarray, on: TimedOn, ratio: np.ndarray | None = None):
-        """Args:
-            space: of the archs.
+        """Fit the predictor.
+
+        Args:
+            space: the archs' space.
             codes: the timed archs [n, dimensions].
             ms: measured milliseconds [n].
-            on: what they hold for.
-            ratio: to what the space's smallest arch took in turns with each [n]; left out, the device is taken to have
-                been the same for all.
+            on: the device and conditions of the timings.
+            ratio: each arch's ratio to the space's smallest arch, timed in turns with it [n]. None assumes that the
+                device was equally fast throughout.
 
         Raises:
             UserError: there are fewer than 10 timings.
@@ -78,19 +80,19 @@ class LatencyPredictor:
         self.held_out = _held_out(found, ms)
 
     def __call__(self, codes: Codes) -> np.ndarray:
-        """Milliseconds of a batch [n]."""
+        """Predict the milliseconds of a batch [n]."""
         return features(self.space, codes) @ self._weights
 
     def throughput(self, codes: Codes) -> np.ndarray:
-        """Images in a second [n]."""
+        """Predict the images per second [n]."""
         return 1000 * self.on.batch_size / self(codes)
 
     def steady(self, ms: Any, ratio: Any) -> Any:
-        """Milliseconds as they are when the device is quiet, from those measured and the ratio to the smallest arch."""
+        """Return milliseconds on a quiet device, from measured ones and their ratio to the smallest arch's."""
         return ms if self.quiet_ms is None else ratio * self.quiet_ms
 
     def check(self, on: TimedOn) -> None:
-        """Refuse what it has not learned from.
+        """Check that predictions are valid for a device and conditions.
 
         Raises:
             UserError: `on` is another device, batch size, dtype, number of threads or version of torch.
@@ -99,13 +101,13 @@ class LatencyPredictor:
             raise UserError(f"latency was learned on {self.on}, and says nothing of {on}: time this space there")
 
     def describe(self) -> str:
-        """What it learned from and how good it is, in words."""
+        """Return a description of its timings and accuracy."""
         quality = f"median error {self.held_out.error:.1%}, rank correlation {self.held_out.rank:.3f}, held out"
         return f"latency on {self.on}: predicted from {self.timings} timings ({quality})"
 
 
 def features(space: Space, codes: Codes) -> np.ndarray:
-    """What time is made of, float64 [n, kinds x 3]: MACs, parameters and acting parts of each kind of part."""
+    """Return the features of archs, float64 [n, kinds x 3]: MACs, parameters and active parts of each kind of part."""
     kinds: dict[str, np.ndarray] = {}
     for term, counts in counted(space, codes):
         kind = kinds.setdefault(template_of(term.name), np.zeros((3, len(codes))))
@@ -114,8 +116,8 @@ def features(space: Space, codes: Codes) -> np.ndarray:
 
 
 def _fit(found: np.ndarray, ms: np.ndarray) -> np.ndarray:
-    """Weights of features [k] that are not negative, by least squares of relative errors."""
-    scale = np.maximum(found.max(axis=0), 1.0)  # solvers like columns of one size
+    """Fit non-negative weights of features [k] by least squares of relative errors."""
+    scale = np.maximum(found.max(axis=0), 1.0)  # equal column scales for the solver
     return nnls(found / scale / ms[:, None], np.ones(len(ms)))[0] / scale
 
 

@@ -1,4 +1,4 @@
-"""Random archs within bounds: by drawing and throwing away, or where those within are few, out of a window."""
+"""Sampling of archs within cost bounds: by rejection or, if few archs meet the bounds, from a window."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from raynas.space import Codes, Distribution, Space
 from raynas.space.space import Uniform
 
 LIMIT = 10_000
-"""Random archs in a row that may miss the bounds before the search for one is given up."""
+"""Consecutive random archs that may miss the bounds before sampling gives up."""
 
 Bound = tuple[str, float, float]
 
 _PROBES = 2_000
 _FEW = 0.02
-"""Where fewer of the probes meet the bounds, windows are worth their making."""
+"""The share of probes within the bounds below which a window is worth making."""
 
 
 def sample_within(
@@ -31,17 +31,22 @@ def sample_within(
     uniform_over: Uniform = "dimensions",
     limit: int = LIMIT,
 ) -> Codes:
-    """n random archs that meet constraints, as codes [n, dimensions]; the same arch may come more than once.
+    """Draw n random archs that meet constraints, as codes [n, dimensions]; archs may repeat.
 
-    Archs have the probabilities that `Space.sample_codes` gives them, among those within the bounds. They are drawn as
-    it draws them, and the ones that miss the bounds are thrown away; where these are nearly all, archs are drawn out of
-    the window of the narrowest bound (see `raynas.costs.window`), and the ones that miss the others are thrown away.
+    Archs are distributed as by `Space.sample_codes`, given the bounds. They are drawn by it and rejected if they miss
+    the bounds. If nearly all would miss, archs are drawn from the window of the narrowest bound instead (see
+    `raynas.costs.window`) and rejected if they miss the other bounds.
 
     Args:
-        limit: give up after this many draws in a row without one that meets the bounds.
+        space: the space.
+        constraints: the bounds, by cost.
+        rng: the random stream.
+        n: number of archs.
+        uniform_over: see `Space.sample_codes`.
+        limit: give up after this many consecutive draws that miss the bounds.
 
     Raises:
-        InfeasibleError: no arch meets the bounds, or it gave up; the message says which, and what the space spans.
+        InfeasibleError: no arch meets the bounds, or it gave up; the message says which, and gives the space's span.
     """
     if not isinstance(constraints, Constraints):
         constraints = Constraints(space, constraints)
@@ -67,7 +72,7 @@ def sample_within(
 
 
 def narrowest_bound(constraints: Constraints, uniform_over: Uniform = "dimensions") -> Bound | None:
-    """The counted bound, (cost, low, high), that fewest archs meet; None where enough archs meet all of them.
+    """Return the bound on a counted cost, (cost, low, high), that fewest archs meet; None if enough meet all bounds.
 
     Raises:
         InfeasibleError: no arch meets a bound.
@@ -78,7 +83,7 @@ def narrowest_bound(constraints: Constraints, uniform_over: Uniform = "dimension
 
 @lru_cache(maxsize=64)
 def _narrowest(space: Space, bounds: tuple[Bound, ...], uniform_over: Uniform) -> Bound | None:
-    # It depends on its arguments alone, so that the same seed gives the same archs.
+    # A fixed seed: the choice depends on the arguments only, so the caller's seed reproduces the same archs.
     codes = space.sample_codes(np.random.default_rng(0), _PROBES, uniform_over)
     costs = cost(space, codes)
     meets = [(low <= costs[name]) & (costs[name] <= high) for name, low, high in bounds]

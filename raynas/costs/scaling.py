@@ -1,4 +1,4 @@
-"""A network of the same shape for another budget."""
+"""Scaling of an arch's widths to a MACs budget."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from raynas.space.families import FAMILIES
 
 
 def scale_to_macs(arch: Arch, macs: float) -> Arch:
-    """The arch with its widths multiplied by the one factor that brings its MACs nearest to `macs`.
+    """Multiply an arch's widths by the factor that brings its MACs nearest to `macs`.
 
-    Depth, heads and ratios stay, so that a hand-designed network keeps its shape. The result has a one-point space of
-    its own.
+    Depth, heads and ratios stay, so a hand-designed network keeps its shape. The result has a one-point space of its
+    own.
 
     Raises:
         UserError: `macs` is not a positive number.
-        InfeasibleError: widths that small or large do not exist.
+        InfeasibleError: the family has no widths that small or large.
     """
     if not (isinstance(macs, int | float) and math.isfinite(macs) and macs > 0):
         raise UserError(f"MACs to scale to must be a positive number, found {macs!r}")
@@ -36,7 +36,7 @@ def scale_to_macs(arch: Arch, macs: float) -> Arch:
     low, high = 0.0, 1.0
     while count(at(high)) < macs:
         low, high = high, 2 * high
-    # Widths are whole channels, so MACs rise with the factor in steps: close in on the step across `macs`.
+    # Widths are whole channels, so MACs rise in steps: bisect to the step that crosses `macs`.
     while high - low > 1e-7 * high and high > 1e-9:
         middle = (low + high) / 2
         low, high = (middle, high) if count(at(middle)) < macs else (low, middle)

@@ -1,4 +1,4 @@
-"""Costs as sums of a family's terms, over as many archs at once as there are."""
+"""Costs of many archs at once, as sums of a family's terms."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ COSTS: tuple[str, ...] = Counts._fields
 
 
 def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
-    """What archs of a space cost: for one image, by the extracted subnet.
+    """Return the costs of archs: of their extracted subnets, for one image.
 
     Args:
         space: the archs' space.
         archs: archs, or their codes [n, dimensions].
 
     Returns:
-        int64 [n] each: `macs` (multiply-accumulates executed), `params`, and `paper_macs` (multiply-accumulates by the
-        paper's way of computing the same; see `raynas.nets.terms.Counts`).
+        int64 [n] each: `macs` (multiply-accumulates executed), `params`, and `paper_macs` (multiply-accumulates as the
+        paper computes the same; see `raynas.nets.terms.Counts`).
 
     Raises:
-        UserError: an arch is not of this space, or codes are not of its shape.
+        UserError: an arch is not in this space, or codes do not have its shape.
     """
     return dict(zip(COSTS, sum_of_terms(space, _codes(space, archs), terms_of(space)), strict=True))
 
 
 def counted(space: Space, archs: Iterable[Arch] | Codes) -> Iterator[tuple[Term, Counts]]:
-    """Each term of a space with what it costs, int64 [n] each; arguments and errors are those of `cost`."""
+    """Yield each term of a space with its costs, int64 [n] each; arguments and errors as for `cost`."""
     return _counted(space, _codes(space, archs), terms_of(space))
 
 
 def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
-    """What every part of an arch costs: `{"term": "blocks.3.mlp", "macs": ..., "params": ..., "paper_macs": ...}`.
+    """Return each part's costs: `{"term": "blocks.3.mlp", "macs": ..., "params": ..., "paper_macs": ...}`.
 
-    Parts that do not act are left out; the rows' sum is `cost`.
+    Inactive parts are left out; the rows add up to `cost`.
     """
     codes = _codes(space, [arch])
     rows = [
@@ -54,7 +54,7 @@ def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
 
 
 def sum_of_terms(space: Space, codes: Codes, terms: Iterable[Term]) -> np.ndarray:
-    """The sum of some terms, [costs, n]."""
+    """Return the sum of some terms, int64 [costs, n]."""
     total = np.zeros((len(COSTS), len(codes)), dtype=np.int64)
     for _, counts in _counted(space, codes, terms):
         total += counts
@@ -67,13 +67,13 @@ def _counted(space: Space, codes: Codes, terms: Iterable[Term]) -> Iterator[tupl
 
 
 def _count(space: Space, term: Term, columns: np.ndarray) -> Counts:
-    """One term for every arch [n], from the columns of their codes [dimensions, n].
+    """Evaluate one term for every arch [n], from the columns of their codes [dimensions, n].
 
-    A term depends on few choices: where it can take fewer values than there are rows, it is worked out once for each
-    and looked up.
+    A term depends on few choices: if it has fewer combinations than there are rows, it is computed once for each and
+    looked up.
     """
     dimensions = [space[name] for name in term.dimensions]
-    # INACTIVE (-1) is a code too where a dimension hangs on another; its value is 0.
+    # A dimension with a parent may be INACTIVE (-1), which has value 0.
     values = [np.array([0, *d.choices] if d.parent else d.choices) for d in dimensions]
     places = [columns[space.index(d.name)] + int(d.parent is not None) for d in dimensions]
     if math.prod(map(len, values)) >= columns.shape[1]:
@@ -85,7 +85,7 @@ def _count(space: Space, term: Term, columns: np.ndarray) -> Counts:
 
 @lru_cache(maxsize=32)
 def terms_of(space: Space) -> tuple[Term, ...]:
-    """The terms of a space's family; the sum of all is what an arch costs."""
+    """Return the terms of a space, which add up to an arch's cost."""
     return tuple(importlib.import_module(f"raynas.nets.{space.family}.cost").terms(space))
 
 

@@ -1,14 +1,14 @@
-"""Random archs whose cost lies in a window, however few they are; and the proof that there are none.
+"""Sampling of archs whose cost lies in a window, however rare they are, or the proof that there are none.
 
-Over the rows of a chain (see `raynas.costs.chain`) the costs of archs are put into bins: a table holds for each row and
-bin the probability of the archs that end there. Going forward, a step adds shifted rows of earlier tables; going back
-from the bins that meet the window, it draws each alternative in proportion to what it brought. What comes out is
-checked by its exact cost, so that archs have precisely the distribution's probabilities, given the window.
+The costs of the archs at each row of a chain (see `raynas.costs.chain`) are put into bins: a table holds, for each row
+and bin, the probability of the archs that end there. The forward pass adds shifted rows of earlier tables. The backward
+pass starts from the bins that meet the window and draws each alternative in proportion to its contribution. Each drawn
+arch is checked by its exact cost, so archs have exactly the distribution's probabilities, given the window.
 
-Where a common divisor of the costs is wide enough to be the bins' width, a bin is one cost, and nothing is drawn in
-vain. Otherwise costs are rounded; how far the roundings of a row add up at most is known, and every bin is drawn from
-that an arch of the window may be in. All numbers added are positive, so that a bin without probability has no arch: no
-such bin, no arch in the window.
+If a common divisor of the costs is wide enough as the bins' width, each bin has a single cost and no draw misses.
+Otherwise costs are rounded. The rounding errors of a row are bounded, and every bin that may hold an arch of the window
+is drawn from. All added numbers are positive, so a bin of probability 0 has no arch; if all these bins are empty, the
+window is empty.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _BATCH = 4096
 """Archs drawn at a time."""
 
 _TRIES = 2**17
-"""Archs drawn in a row that may miss the window; one of a hundred is usual where windows are narrowest."""
+"""Consecutive draws that may miss the window; in the narrowest windows usually one in a hundred hits."""
 
 
 class Window:
-    """The archs of a distribution whose cost lies in [low, high], both included and infinite where a side is open.
+    """The archs of a distribution whose cost lies in [low, high], inclusive, with infinities for open sides.
 
-    It has `cells` bins at most; `finest` makes them as narrow as that allows, instead of as narrow as pays.
+    It has at most `cells` bins; `finest` makes them as narrow as that allows, instead of as narrow as pays.
 
     Attributes:
-        exact: whether every bin is one cost: nothing is drawn in vain then.
-        share: the probability of the bins that are drawn from: of the window's archs, if `exact`, and no less than that
-            otherwise. 0 proves that the window is empty.
+        exact: True if every bin has a single cost, so that no draw misses.
+        share: the total probability of the bins drawn from: equal to the window's if `exact`, otherwise an upper
+            bound. 0 proves that the window is empty.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Window:
         self._end_bins = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
         self._end_mass = self._mass[self._bins.base[self._end_rows] + self._end_bins]
         self.share = float(self._end_mass.sum())
-        # How many of the draws from a smooth distribution's bins are in the window, at worst.
+        # The lowest share of draws in the window, if the distribution is smooth.
         wide = np.append((self._bins.above - self._bins.below)[last[counts > 0]], 0).max()
         size = max(last_cost - first_cost, 0) + 1
         self._rate = size / (size + wide)
@@ -75,35 +75,35 @@ class Window:
         return f"{self.name} in {interval(self.low, self.high)}"
 
     def values(self) -> np.ndarray:
-        """The costs that archs of the window have, ascending int64; only where bins are exact."""
+        """Return the costs of the window's archs, ascending int64; for exact bins only."""
         rows, bins = self._end_rows[self._end_mass > 0], self._end_bins[self._end_mass > 0]
         return np.unique(self._chain.least[rows] + self._bins.width[rows] * bins)
 
     def sample_codes(self, rng: np.random.Generator, n: int, tries: int = _TRIES) -> Codes:
-        """n random archs of the window as codes [n, dimensions]; the same arch may come more than once.
+        """Draw n random archs of the window as codes [n, dimensions]; archs may repeat.
 
         Raises:
-            InfeasibleError: the window is empty, or so many archs in a row were drawn in vain.
+            InfeasibleError: the window is empty, or `tries` consecutive draws missed it.
         """
         found = [np.empty((0, len(self.distribution.probabilities)), dtype=np.int16)]
         count = missed = 0
         while count < n:
             if self.share == 0 or missed >= tries:
                 raise InfeasibleError(f"0 of {missed} archs drawn had {self}")
-            batch = min(max(math.ceil((n - count) / self._rate), missed), _BATCH)  # the more, the longer none is found
+            batch = min(max(math.ceil((n - count) / self._rate), missed), _BATCH)  # grows while draws miss
             found.append(self.draw(rng, batch))
             count += len(found[-1])
             missed = 0 if len(found[-1]) else missed + batch
         return np.concatenate(found)[:n]
 
     def draw(self, rng: np.random.Generator, n: int) -> Codes:
-        """Those of n random archs, drawn from the bins, that are in the window; the window must not be empty."""
+        """Draw n random archs from the bins of a non-empty window and return the ones inside the window."""
         chain, bins = self._chain, self._bins
         ends = np.cumsum(self._end_mass)
         end = np.searchsorted(ends, rng.random(n) * ends[-1], side="right")
         rows, places = self._end_rows[end], self._end_bins[end]
         spent = np.zeros(n, dtype=np.int64)
-        codes = self.distribution.draw(rng, n)  # what costs nothing keeps these choices
+        codes = self.distribution.draw(rng, n)  # kept for choices without cost
         codes[:, chain.dimensions] = chain.codes[rows - chain.last.start]
         missed = np.zeros(n, dtype=bool)
         for step, shifts in zip(reversed(chain.steps), reversed(bins.shifts), strict=True):
@@ -120,7 +120,7 @@ class Window:
             codes[here[:, None], step.dimensions] = step.codes[chosen[1]]
             rows[here], places[here] = sources[chosen], origins[chosen]
             spent[here] += step.costs[local, chosen[1]]
-            # What is settled is known exactly: many an arch that its bin was too coarse for is given up half way.
+            # The settled part's cost is exact, so many archs that rounding let into a bin can be rejected early.
             least = spent + chain.least[rows] + bins.width[rows] * places
             missed |= (least + bins.above[rows] < self.low) | (least + bins.below[rows] > self.high)
         codes = self.distribution.space.canonical(codes[~missed])
@@ -128,9 +128,9 @@ class Window:
         return codes[(costs >= self.low) & (costs <= self.high)]
 
 
-@lru_cache(maxsize=2)  # tables may be large
+@lru_cache(maxsize=2)  # large tables
 def window_of(distribution: Distribution, name: str, low: float, high: float, cells: int = CELLS) -> Window:
-    """A window that archs were found in. It takes up to a few seconds to make, and is kept.
+    """Make a window in which archs were found, in up to a few seconds; cached.
 
     Raises:
         InfeasibleError: no arch is in the window, or none was found; the message says which.
@@ -149,7 +149,7 @@ def window_of(distribution: Distribution, name: str, low: float, high: float, ce
 
 
 def _nearest(distribution: Distribution, name: str, low: float, high: float, cells: int) -> str:
-    """The costs next to an empty window, in words; nothing where bins of one cost would be too many."""
+    """Describe the costs nearest to an empty window; empty if that needs too many single-cost bins."""
     chain = chain_of(distribution, name)
     least, greatest = chain.span()
     low, high = max(low, least - 1), min(high, greatest + 1)

@@ -1,1 +1,1 @@
-"""Energy that machines count themselves: read from their counters, and added up."""
+"""Energy use, read from the machines' own counters and summed."""

@@ -1,7 +1,7 @@
-"""The energy counters of this machine: Linux's of CPU packages and memory (RAPL), NVIDIA's of GPUs (NVML).
+"""Energy counters of this machine: Linux's of CPU packages and memory (RAPL), NVIDIA's of GPUs (NVML).
 
-Every counter counts the whole of its part of the machine, whoever uses it. Nothing here raises: what cannot be read is
-a reason in words.
+A counter covers its whole device, whoever uses it. Nothing here raises: a counter that cannot be read gives a reason as
+text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 POWERCAP = Path("/sys/class/powercap")
 GPUS = Path("/proc/driver/nvidia/gpus")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Zones of these names alone: `core` and `uncore` are parts of a package, `psys` has the packages in it.
+# Other zones would count twice: `core` and `uncore` are parts of a package, `psys` includes the packages.
 _KINDS = {"package": "CPU package", "dram": "DRAM domain"}
 
 
 @dataclass(frozen=True)
 class Counter:
-    """What a counter says at one moment.
+    """A counter's state at one moment.
 
     Attributes:
         kind: `GPU`, `CPU package` or `DRAM domain`.
-        joules: since some moment in the past.
-        wraps_at: the joules at which it begins again at 0; None for one that never does.
+        joules: energy since an unknown moment in the past.
+        wraps_at: the joules at which it restarts at 0; None if it never does.
     """
 
     kind: str
@@ -37,13 +37,13 @@ class Counter:
 
 @dataclass(frozen=True)
 class Reading:
-    """All that a machine shows at one moment.
+    """A machine's counters at one moment.
 
     Attributes:
-        machine: tells machines apart, and one boot of a machine from the next. Containers of one machine have the same.
-        devices: names of GPUs and CPU, by keys that are unique among machines.
-        counters: by keys that are unique among machines.
-        unread: why the other counters cannot be read.
+        machine: identifier of the machine and its boot; the same for all containers of one machine.
+        devices: names of GPUs and CPU, by keys unique among machines.
+        counters: counters, by keys unique among machines.
+        unread: reasons why other counters cannot be read.
     """
 
     machine: str
@@ -56,8 +56,8 @@ def read_counters(powercap: Path, gpus: Path) -> Reading:
     """Read every counter of this machine.
 
     Args:
-        powercap: the folder of Linux's power capping framework: `POWERCAP`.
-        gpus: the folder in which NVIDIA's driver lists its GPUs: `GPUS`.
+        powercap: the folder of Linux's power capping framework, `POWERCAP`.
+        gpus: the folder in which NVIDIA's driver lists its GPUs, `GPUS`.
     """
     machine = _text(BOOT_ID) or platform.node()
     devices, counters, unread = {}, {}, set()
@@ -78,7 +78,7 @@ def read_counters(powercap: Path, gpus: Path) -> Reading:
 
 
 def _cpu_counters(machine: str, powercap: Path) -> Iterator[tuple[str, Counter | str]]:
-    for zone in sorted(powercap.glob("intel-rapl:*")):  # AMD's have this name, too
+    for zone in sorted(powercap.glob("intel-rapl:*")):  # AMD's have this name too
         kind = _KINDS.get(_text(zone / "name").partition("-")[0])
         if kind is None:
             continue
@@ -92,14 +92,14 @@ def _cpu_counters(machine: str, powercap: Path) -> Iterator[tuple[str, Counter |
 
 
 def _gpu_counters(machine: str, gpus: Path) -> Iterator[tuple[str, str | None, Counter | str]]:
-    """Key, name where it is known, and counter (or why there is none) of each GPU."""
+    """Yield each GPU's key, name if known, and counter or the reason why there is none."""
     try:
         nvml = _nvml()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    except Exception as error:  # NVMLError is known only where the library is
+    except Exception as error:  # NVMLError exists only if the library is installed
         missing = isinstance(error, ImportError)
         why = "pip install 'raynas[energy]' to read their counters" if missing else str(error)
-        for gpu in sorted(gpus.glob("*")):  # without the driver there are none, and there is nothing to tell
+        for gpu in sorted(gpus.glob("*")):  # none without the driver
             model = (line for line in _text(gpu / "information").splitlines() if line.startswith("Model:"))
             yield f"{machine}/{gpu.name}", next(model, "GPU").removeprefix("Model:").strip(), why
         return
@@ -114,7 +114,7 @@ def _gpu_counters(machine: str, gpus: Path) -> Iterator[tuple[str, str | None, C
 
 @cache
 def _nvml() -> Any:
-    """NVML, initialised once in a process: without a persistent driver that wakes GPUs up, which takes its time."""
+    """Return NVML, initialised once per process: without a persistent driver this wakes the GPUs up, which is slow."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -130,7 +130,7 @@ def _cpu_name() -> str:
 
 
 def _text(path: Path) -> str:
-    """What a small file says; nothing where it cannot be read."""
+    """Return the text of a small file, empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Readings of counters, added up to joules."""
+"""Summation of counter readings to joules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from raynas.energy.counters import Counter, Reading
 
 
 class Meter:
-    """Adds up what counters counted between rounds of readings, whoever read them and however often.
+    """Sum of the energy counted between rounds of readings.
 
-    A counter that begins again at 0 must be read at least once in each of its turns.
+    A counter that restarts at 0 must be read at least once in each of its cycles.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Meter:
         self._rounds: list[set[str]] = []  # counters in the first round and in the newest
 
     def add(self, readings: Sequence[Reading]) -> None:
-        """Take a round of readings, the later ones of a counter after the earlier ones."""
+        """Add a round of readings; readings of one counter must be in the order of time."""
         for reading in readings:
             self._machines[reading.machine] = reading
             self._devices |= reading.devices
@@ -37,7 +37,7 @@ class Meter:
         self._rounds = [*self._rounds[:1], {key for reading in readings for key in reading.counters}]
 
     def totals(self) -> dict[str, Any]:
-        """The columns of table `phases` that readings tell."""
+        """Return the energy columns of table `phases`."""
         partly = self._last.keys() - set.intersection(*self._rounds) if self._rounds else self._last.keys()
         unread = [
             why + (f" (on {len(machines)} of {len(self._machines)} machines)" if len(self._machines) > 1 else "")
@@ -55,7 +55,7 @@ class Meter:
 
 
 def _between(before: Counter, after: Counter) -> float:
-    """Joules from one reading to the next; 0 where the counter was reset, which hides them."""
+    """Return the joules between two readings; 0 if the counter was reset, since the energy is then unknown."""
     joules = after.joules - before.joules
     return joules if joules >= 0 else max(0.0, joules + (after.wraps_at or 0.0))
 

@@ -1,18 +1,18 @@
-"""The counters of a Ray cluster's other machines, read there by small tasks."""
+"""Counters of a Ray cluster's other machines, read by small tasks on them."""
 
 from __future__ import annotations
 
 from raynas.energy import counters
 from raynas.energy.counters import Reading, read_counters
 
-LIMIT_S = 10.0  # for the answers of all nodes: a node may have to start a process first
+LIMIT_S = 10.0  # for all nodes' answers: a node may have to start a process first
 
 
 class OtherNodes:
-    """The alive nodes of the connected cluster, besides the one that this process is on.
+    """The alive nodes of the connected cluster, except this process's.
 
-    A node is left alone between the first and the last round unless it has counters that wrap: a task a minute would
-    keep a node from being idle, and an autoscaler from letting it go.
+    Between the first and the last round only nodes with counters that wrap are read: a task a minute would keep a node
+    busy and an autoscaler from releasing it.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class OtherNodes:
         self._wrapping: set[str] = set()
 
     def read(self, last: bool) -> list[Reading]:
-        """The readings of a round: of nodes that are new, that must be read often, or in the last one of all."""
+        """Return a round's readings: of new nodes and nodes with counters that wrap, or of all in the last round."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        if not ray.is_initialized():  # the calls below would start one
+        if not ray.is_initialized():  # the calls below would start Ray
             return []
         here = ray.get_runtime_context().get_node_id()
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
@@ -42,7 +42,7 @@ class OtherNodes:
         for ref in ready:
             try:
                 reading = ray.get(ref)
-            except ray.exceptions.RayError:  # the node went
+            except ray.exceptions.RayError:  # the node left the cluster
                 continue
             readings.append(reading)
             self._answered.add(refs[ref])

@@ -1,6 +1,6 @@
-"""Supernets: one folder per family, on elastic layers that they share.
+"""Supernets: one folder per family, built on common elastic layers.
 
-Importing this package imports no torch: the families' cost modules are needed where no network is.
+Importing this package does not import torch, because the families' cost modules are used without networks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["build_supernet"]
 
 
 def build_supernet(space: Space) -> Supernet:
-    """The supernet of a space, freshly initialised from torch's random stream.
+    """Build the supernet of a space, initialised from torch's random stream.
 
     Raises:
         UserError: the space's family has no supernet.

@@ -1,4 +1,4 @@
-"""Batch normalisation of elastic width, and statistics that a pass can be given in place of the running averages."""
+"""Batch normalisation of elastic width, with statistics that can replace the running averages in a pass."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from raynas.space import Arch
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the batch norms of one subnet go by: a value, which `raynas.nets.calibration` makes.
+    """Batch-norm statistics of one subnet, computed by `raynas.nets.calibration`.
 
     Attributes:
         arch: the subnet.
-        averages: for each path of the weight-sharing pattern (None where there is one) the means and variances of its
-            acting channels, by the names that the extracted subnet's state dict has for them.
+        averages: for each path of the weight-sharing pattern (None for a single path), the means and variances of its
+            active channels, by their names in the extracted subnet's state dict.
     """
 
     arch: Arch
@@ -32,11 +32,10 @@ class Statistics:
 
 
 class ElasticBatchNorm(nn.Module):
-    """Batch normalisation over the acting channels.
+    """Batch normalisation over the active channels.
 
-    In training a pass is normalised by its own batch, and moves its channels' running averages, which are then of
-    whatever archs ran lately: enough for a network of one arch, and of little worth for a supernet, whose subnets want
-    `Statistics` of their own.
+    A training pass is normalised by its own batch and updates the running averages of its channels. These mix the archs
+    that ran recently: fine for a network of one arch, but the subnets of a supernet need their own `Statistics`.
 
     Attributes:
         momentum: the weight of a batch in the running averages.
@@ -54,7 +53,7 @@ class ElasticBatchNorm(nn.Module):
         self.eps, self.momentum = eps, momentum
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters and of the running averages."""
+        """Return the active part of the parameters and of the running averages."""
         averaged = self._averaged(width)
         return {
             "weight": width.select(self.weight, 0),
@@ -64,14 +63,14 @@ class ElasticBatchNorm(nn.Module):
         }
 
     def _averaged(self, width: Channels) -> Channels:
-        """Where the acting channels lie in the averages: those may be of nothing else (see `using`)."""
+        """Return the active channels' positions in the averages, which may hold only these (see `using`)."""
         return Channels.first(width.count) if len(self.running_mean) == width.count else width
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
-        """[batch, width, rows, columns], normalised.
+        """Normalise [batch, width, rows, columns].
 
         Raises:
-            UserError: in training, of one value a channel.
+            UserError: in training, if each channel has a single value.
         """
         selected = self.select(width)
         weight, bias, mean, variance = (selected[n] for n in ("weight", "bias", "running_mean", "running_var"))
@@ -91,17 +90,17 @@ def normed_by_batch(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """A batch [batch, acting, rows, columns] normalised by itself; the acting channels' running averages are moved.
+    """Normalise [batch, acting, rows, columns] by its own statistics, and update the active channels' running averages.
 
     Raises:
-        UserError: it has one value a channel.
+        UserError: each channel has a single value.
     """
     if x.numel() == acting.count:
         raise UserError(
             "batch normalisation cannot train on one image whose grid is 1 x 1: give every arch at least two "
             "images of a batch (a larger batch, or fewer archs that share it)"
         )
-    # Copies: autograd keeps what it is given, and another arch may move these channels before this one's gradient.
+    # Copies, because autograd keeps its inputs and another arch may update these channels before the backward pass.
     mean, variance = (acting.select(averages, 0).clone() for averages in (means, variances))
     out = F.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
     acting.put(means, mean)
@@ -109,12 +108,12 @@ def normed_by_batch(
     return out
 
 
-torch.fx.wrap("normed_by_batch")  # it asks for sizes, which a trace does not know
+torch.fx.wrap("normed_by_batch")  # opaque to torch.fx, because sizes are unknown in a trace
 
 
 @contextmanager
 def using(network: nn.Module, averages: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within, a network's batch norms have these averages in place of their own, which nothing touches."""
+    """Replace the averages of a network's batch norms within the context; their own stay unchanged."""
     before: list[tuple[nn.Module, str, Tensor | None]] = []
     try:
         for name, tensor in averages.items():

@@ -1,4 +1,4 @@
-"""The transformer block that families share: pre-norm attention and MLP, sliced, or masked row by row."""
+"""The transformer block common to families: pre-norm attention and MLP, sliced or masked row by row."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BlockShape:
-    """What acts in one block.
+    """Active channels of one block.
 
     Attributes:
         width: embedding channels.
-        query: the query axis, in heads where they are of fixed width, else in channels.
+        query: the query axis, in heads if their width is fixed, else in channels.
         heads: number of attention heads (the most of any row).
         hidden: hidden channels of the MLP.
-        acts: [batch, 1, 1] bool, the rows that run the block; None for all.
+        acts: [batch, 1, 1] bool, True for rows that run the block; None for all.
     """
 
     width: Channels
@@ -37,14 +37,14 @@ class BlockShape:
 
     @classmethod
     def of_rows(cls, width: Channels, values: Sequence[tuple[int, int, int] | None], rows: Tensor) -> BlockShape:
-        """What acts in each row of a mixed batch.
+        """Return the shape for the rows of a mixed batch.
 
         Args:
             width: embedding channels.
-            values: each arch's heads, query and hidden widths; None where it does not run the block.
+            values: each arch's heads, query and hidden widths; None if it does not run the block.
             rows: [batch] int64, each row's arch.
         """
-        # A row that does not run the block runs it with the widest shape and is then masked as a whole.
+        # Rows that skip the block run it with the widest shape and are then masked as a whole.
         acts = [value is not None for value in values]
         most = tuple(max(column) for column in zip(*(value for value in values if value is not None), strict=True))
         each = [most if value is None else value for value in values]
@@ -61,13 +61,13 @@ class Block(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream.
 
     Args:
-        width: embedding channels held.
-        hidden: hidden channels held.
+        width: largest embedding width.
+        hidden: largest number of hidden channels.
         qkv: the projection to queries, keys and values.
         unit: channels of a unit of the query axis.
         scale: factor on the raw scores; None for one over the square root of a head's channels.
-        eps: of the norms.
-        relative: relative position on keys and values, where there is any.
+        eps: epsilon of the norms.
+        relative: relative position on keys and values, if any.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Block(nn.Module):
         self.fc2 = ElasticLinear(hidden, width)
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         width, query, hidden = shape.width, shape.query, shape.hidden
         return {
             "norm1": (width,),
@@ -105,14 +105,14 @@ class Block(nn.Module):
         }
 
     def select(self, shape: BlockShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Heads and hidden channels; see `Supernet.exchangeable`.
+        """Return the exchangeable heads and hidden channels; see `Supernet.exchangeable`.
 
-        Not heads whose bias serves query in one subnet and key in another, nor query channels that every head count
-        cuts in its own way.
+        Heads are excluded if a bias entry is for queries in one subnet and keys in another, or if each head count
+        divides the query channels differently.
         """
         groups = [mlp_axes()]
         if isinstance(self.qkv, ElasticQkv) and not self.qkv.thirds:
@@ -121,21 +121,21 @@ class Block(nn.Module):
         return groups
 
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: RelativeIndex | None = None) -> Tensor:
-        """One block on tokens [batch, tokens, width].
+        """Run the block on tokens [batch, tokens, width].
 
         Args:
-            paths: [2, batch], what each row's two branches are multiplied with; None for 1.
-            index: the grid's pairs, where there is relative position.
+            paths: [2, batch], factors on each row's two branches; None for 1.
+            index: the grid's pairs, if there is relative position.
         """
         axes = self.axes(shape)
         attended = self.attend(self.norm1(x, *axes["norm1"]), shape, index)
         x = _added(x, attended, shape, None if paths is None else paths[0])
         hidden = F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"]))
-        hidden = shape.hidden.mask(hidden, inplace=True)  # gelu's gradient does not need what gelu gave
+        hidden = shape.hidden.mask(hidden, inplace=True)  # gelu's gradient does not need its output
         return _added(x, self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
 
     def attend(self, x: Tensor, shape: BlockShape, index: RelativeIndex | None) -> Tensor:
-        """Multi-head self-attention [batch, tokens, width]."""
+        """Return multi-head self-attention [batch, tokens, width]."""
         axes = self.axes(shape)
         q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)
         if self.relative is None or index is None:
@@ -149,14 +149,14 @@ class Block(nn.Module):
 
 
 def mlp_axes() -> dict[str, tuple[int, int]]:
-    """Where a block's hidden channels lie, by parameter; see `Supernet.exchangeable`."""
+    """Return the axes of an MLP's hidden channels by parameter; see `Supernet.exchangeable`."""
     return {"fc1.weight": (0, 1), "fc1.bias": (0, 1), "fc2.weight": (1, 1)}
 
 
 def _added(x: Tensor, branch: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
-    """The sum of a residual stream and a branch, without the branch's channels, rows and dropped paths that do not act.
+    """Add a branch to the residual stream, without its inactive channels, inactive rows and dropped paths.
 
-    One pass over the tokens whatever there is to leave out.
+    All factors are combined first, so that there is one pass over the tokens.
     """
     factors = [] if shape.width.rows is None else [shape.width.rows.mask]
     factors += [] if shape.acts is None else [shape.acts]

@@ -1,8 +1,8 @@
-"""The statistics that a subnet's batch norms go by, from batches of images (Yu et al., 2020, BigNAS; section 3.4).
+"""Calibration of a subnet's batch-norm statistics on batches of images (Yu et al., 2020, BigNAS; section 3.4).
 
-In a weight-sharing supernet every arch has statistics of its own, which training does not keep: running averages are a
-mixture over archs. They are made when a subnet is scored, and they are a value: the supernet, whose memory others may
-map, is not written to.
+In a weight-sharing supernet every arch needs its own statistics, which training does not keep: running averages mix
+archs. They are computed when a subnet is scored and returned as a value. The supernet is not modified, since other
+processes may share its memory.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from raynas.space import Arch
 
 
 def wants_calibration(network: nn.Module) -> bool:
-    """Whether a network has subnets with statistics of their own, without which their scores mean little."""
+    """Return True if a network's subnets need their own batch-norm statistics to be scored."""
     alone = isinstance(network, Supernet) and network.space.cardinality() == 1
     return not alone and any(isinstance(module, ElasticBatchNorm) for module in network.modules())
 
 
 @torch.no_grad()
 def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tensor]) -> Statistics:
-    """The statistics of one subnet: those of each batch, averaged.
+    """Compute the batch-norm statistics of one subnet, averaged over batches.
 
-    Each batch weighs the same; variances are the unbiased ones. All else of the network is as in evaluation. Afterwards
-    `network(x, arch, statistics=...)` and `network.extract(arch, statistics=...)` go by them.
+    Batches have equal weight; variances are unbiased. The rest of the network runs as in evaluation. Pass the result to
+    `network(x, arch, statistics=...)` or `network.extract(arch, statistics=...)`.
 
     Args:
-        network: a supernet, which may be frozen and mapped from elsewhere, or a subnet.
+        network: a supernet, which may be frozen or in shared memory, or a subnet.
         arch: the subnet.
-        batches: images [batch, channels, height, width] as the network takes them, normalised; read once. The papers
-            take tens of batches of training images, augmented as in training.
+        batches: normalised images [batch, channels, height, width]; read once. The papers use tens of batches of
+            training images, augmented as in training.
 
     Raises:
-        UserError: there is no batch, one is none of images, or the arch does not fit.
+        UserError: there is no batch, a batch has no images, or the arch does not fit.
     """
     if not isinstance(arch, Mapping):
         raise UserError(f"calibration is of one arch, found {shown(arch)}")
@@ -70,7 +70,7 @@ def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tens
 
 @contextmanager
 def _by_batch(network: Supernet, norms: Iterable[ElasticBatchNorm]) -> Iterator[None]:
-    """Within, batch norms are in training and all else in evaluation; afterwards all is as it was."""
+    """Put batch norms in training mode and the rest in evaluation mode within the context, then restore all modes."""
     modes = {module: module.training for module in network.modules()}
     momenta = {norm: norm.momentum for norm in norms}
     try:

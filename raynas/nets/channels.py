@@ -1,4 +1,4 @@
-"""Channels: which channels of an axis act, the one idea inside every elastic layer."""
+"""Active channels of an axis: the basis of every elastic layer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raynas.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class RowCounts:
-    """How many of the selected channels act in each row of a batch (the first so many; of each tile, where tiled).
+    """Numbers of active channels in each row of a batch: the first of the selected ones (of each tile, if tiled).
 
     Attributes:
         counts: the different counts.
-        which: [batch] int64, which of `counts` each row has.
-        mask: [batch, 1, channels] bool, True where a channel acts.
+        which: [batch] int64, each row's index into `counts`.
+        mask: [batch, 1, channels] bool, True for active channels.
     """
 
     counts: tuple[int, ...]
@@ -29,15 +29,15 @@ class RowCounts:
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """What acts on one axis: runs of channels taken from the parameters and, in a masked batch, how many in each row.
+    """Active channels of one axis: runs of the parameters' channels and, in a masked batch, each row's count.
 
-    An axis is counted in units (a head, say): where a tensor holds several channels for each unit, the layer tells
-    `unit`, so that one `Channels` serves every tensor that the axis touches.
+    An axis is counted in units (such as heads). A layer whose tensor has several channels for each unit passes `unit`,
+    so that one `Channels` fits all tensors with this axis.
 
     Attributes:
-        runs: (start, stop) pairs, in the order in which the channels are laid side by side. One run from 0 is a
-            prefix (ordinal sharing), a wrapping pattern is two runs, any list is runs.
-        rows: None where all rows are alike.
+        runs: (start, stop) pairs in the order of the selected channels. One run from 0 is a prefix (ordinal sharing);
+            a pattern that wraps around has two runs.
+        rows: the rows' counts; None if all rows are equal.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -45,17 +45,17 @@ class Channels:
 
     @classmethod
     def first(cls, count: int) -> Channels:
-        """The first `count` channels."""
+        """Select the first `count` channels."""
         return cls(((0, count),))
 
     @classmethod
     def listed(cls, index: Iterable[int]) -> Channels:
-        """Exactly these channels, in this order."""
+        """Select exactly these channels, in this order."""
         return cls(_joined((channel, channel + 1) for channel in index))
 
     @classmethod
     def first_of_each(cls, counts: Sequence[int], rows: Tensor) -> Channels:
-        """Row i has the first `counts[rows[i]]` channels; where all counts are equal no mask is made.
+        """Select the first `counts[rows[i]]` channels of row i, without a mask if all counts are equal.
 
         Args:
             counts: one count for each arch.
@@ -70,7 +70,7 @@ class Channels:
         return cls(((0, widest),), RowCounts(different, which, prefix[which][:, None, :]))
 
     def tiled(self, copies: int, total: int) -> Channels:
-        """These channels of each of several axes that lie behind one another, `total` channels each."""
+        """Select these channels in each of several concatenated axes of `total` channels."""
         offsets = range(0, copies * total, total)
         runs = _joined((offset + start, offset + stop) for offset in offsets for start, stop in self.runs)
         if self.rows is None:
@@ -84,7 +84,7 @@ class Channels:
         return sum(stop - start for start, stop in self.runs)
 
     def select(self, tensor: Tensor, dim: int, unit: int = 1) -> Tensor:
-        """The acting channels of a parameter's axis: the tensor itself when all of it acts, else a view or a copy.
+        """Return the active channels of a parameter's axis: the tensor itself if all are active, else a view or copy.
 
         Args:
             tensor: a parameter whose axis `dim` has `unit` channels for each channel here.
@@ -93,9 +93,9 @@ class Channels:
             UserError: the tensor does not have that many channels.
         """
         if isinstance(tensor, torch.fx.Proxy):
-            return tensor  # fx traces networks of one arch, in which all of every axis acts
+            return tensor  # fx only traces networks of one arch, whose axes are whole
         size = tensor.shape[dim]
-        # A pattern that wraps around, or takes the last channels, never points beyond the end: it asks for too many.
+        # Patterns that wrap around or take the last channels stay within the end, so the count is checked as well.
         if max(self.count, *(stop for _, stop in self.runs)) * unit > size:
             raise UserError(f"the arch needs {self.count * unit} channels, but the supernet has {size}")
         if self.runs == ((0, size // unit),) and size % unit == 0:
@@ -104,17 +104,17 @@ class Channels:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
-        """Write values [count] to the acting channels of a tensor [channels], in place."""
+        """Write values [count] to the active channels of a tensor [channels], in place."""
         for (start, stop), piece in zip(
             self.runs, values.split([stop - start for start, stop in self.runs]), strict=True
         ):
             tensor[start:stop] = piece
 
     def mask(self, x: Tensor, unit: int = 1, inplace: bool = False) -> Tensor:
-        """Activations [batch, tokens, count * unit] with what does not act in a row set to zero.
+        """Set each row's inactive channels in activations [batch, tokens, count * unit] to zero.
 
         Args:
-            inplace: overwrite x, which nothing else may need.
+            inplace: overwrite x, which must not be needed elsewhere.
         """
         if self.rows is None:
             return x
@@ -126,7 +126,7 @@ class Channels:
 
 
 def _joined(pieces: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Runs of channels, those that follow one another as one."""
+    """Merge adjacent runs of channels."""
     runs: list[tuple[int, int]] = []
     for start, stop in pieces:
         if runs and runs[-1][1] == start:

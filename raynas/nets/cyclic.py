@@ -1,9 +1,9 @@
-"""Cyclic weight sharing (ViTAS v2): where each width starts, and how evenly the patterns train the groups of an axis.
+"""Cyclic weight sharing (ViTAS v2): the start of each width, and the balance of training over the groups of an axis.
 
 An axis is divided into l groups, and width j uses j of them. Training a width moves each of its groups by about 1/j
-(a narrow network moves its few weights most), so the influence on group i is x_i, the sum of 1/j over the widths that
-use it. The influences sum to l whatever the pattern. A pattern's gap is S, the sum of (x_i - 1)^2; 2 S is what ViTAS
-prints in the cyclic row of its Table 16.
+(narrow networks move their few weights most), so the influence on group i is x_i, the sum of 1/j over the widths that
+use it. The influences of any pattern add up to l. A pattern's gap is S, the sum of (x_i - 1)^2; the cyclic row of
+ViTAS's Table 16 gives 2 S.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CyclicPattern:
 
     Attributes:
         starts: s_1 .. s_l, counted from 0; the first and the last are 0.
-        bound: no balanced pattern of as many groups has a smaller gap; proven.
+        bound: proven lower bound on the gap of balanced patterns with as many groups.
     """
 
     starts: tuple[int, ...]
@@ -35,7 +35,7 @@ class CyclicPattern:
 
     @cached_property
     def table(self) -> np.ndarray:
-        """[widths, groups] bool, read-only: whether width j (row j - 1) uses a group."""
+        """[widths, groups] bool, read-only: True if width j (row j - 1) uses a group."""
         groups = len(self.starts)
         places = (np.arange(groups) - np.array(self.starts)[:, None]) % groups
         table = places < np.arange(1, groups + 1)[:, None]
@@ -54,23 +54,22 @@ class CyclicPattern:
 
     @property
     def optimal(self) -> bool:
-        """Whether no balanced pattern is better, proven."""
+        """True if the pattern is proven best among balanced ones."""
         return self.gap == self.bound
 
 
 def cyclic_starts(groups: int) -> CyclicPattern:
-    """The cyclic pattern with the least gap among the balanced ones: of two groups, one may be used by one width more.
+    """Return the balanced cyclic pattern with the least gap; balanced means that groups' uses differ by at most one.
 
-    These are Eq. 6 (the least gap) and Eq. 12 (balance) of ViTAS v2. The same number of groups gives the same pattern
-    for ever, since trained weights depend on it. Up to 21 groups the pattern is proven best, and of several best ones
-    it is the one whose starts come first in lexicographic order. Beyond, it is the best that a fixed procedure finds,
-    and `bound` says how much better another could be.
+    These are Eq. 6 (least gap) and Eq. 12 (balance) of ViTAS v2. The pattern for a number of groups never changes,
+    since trained weights depend on it. Up to 21 groups it is proven best, and the first in lexicographic order of
+    starts among equals. Beyond, it is the best that a fixed procedure finds, and `bound` limits any better one.
 
     Args:
         groups: 1 to 48. The first call with a number solves it: at once up to 16 groups, within seconds beyond.
 
     Raises:
-        UserError: another number of groups.
+        UserError: the number of groups is outside this range.
     """
     if isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups <= MOST_GROUPS:
         raise UserError(f"cyclic sharing divides an axis into 1 to {MOST_GROUPS} groups, not {groups!r}")
@@ -83,21 +82,21 @@ def _solved(groups: int) -> CyclicPattern:
 
 
 def ordinal_table(groups: int) -> np.ndarray:
-    """[widths, groups] bool: width j uses the first j groups. Its gap is l - H_l, with the harmonic number H_l."""
+    """Return [widths, groups] bool: width j uses the first j groups. Its gap is l - H_l (harmonic number H_l)."""
     return np.tri(groups, dtype=bool)
 
 
 def bilateral_tables(groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """The left and the right path of bilateral sharing: width j uses the first, then the last j groups."""
+    """Return the left and the right path of bilateral sharing: width j uses the first j and the last j groups."""
     left = ordinal_table(groups)
     return left, left[:, ::-1]
 
 
 def influences(*paths: np.ndarray) -> tuple[Fraction, ...]:
-    """x_i of each group, the mean over a pattern's paths, so that all patterns are on one scale (mean 1).
+    """Return x_i of each group, averaged over a pattern's paths so that every pattern has mean 1.
 
     Args:
-        paths: [widths, groups] bool each, one for every path that is trained.
+        paths: [widths, groups] bool each, one for each trained path.
     """
     uses = np.sum(paths, axis=0, dtype=int)
     weights = [Fraction(1, width * len(paths)) for width in range(1, len(uses) + 1)]
@@ -105,5 +104,5 @@ def influences(*paths: np.ndarray) -> tuple[Fraction, ...]:
 
 
 def gap(influences: tuple[Fraction, ...]) -> Fraction:
-    """S, the sum of (x_i - 1)^2 over the groups: 0 where all are trained alike."""
+    """Return S, the sum of (x_i - 1)^2 over the groups: 0 if all are trained equally."""
     return sum(((x - 1) ** 2 for x in influences), Fraction(0))

@@ -1,4 +1,4 @@
-"""Classifiers of the image and, where a space has a token head, of its patch tokens."""
+"""Classifiers of the image and, if the space has a token head, of its patch tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from raynas.nets.layers import ElasticLinear
 def classify(
     head: ElasticLinear, token_head: ElasticLinear | None, pooled: Tensor, tokens: Tensor, width: Channels
 ) -> Tensor:
-    """Logits of the image alone [batch, classes], or with a token head [batch, 1 + tokens, classes], the image first.
+    """Return logits [batch, classes] or, with a token head, [batch, 1 + tokens, classes] with the image first.
 
     Args:
-        pooled: [batch, width], what stands for the image.
+        head: the image's classifier.
+        token_head: the tokens' classifier, if any.
+        pooled: [batch, width], the image's features.
         tokens: [batch, tokens, width], the patch tokens.
+        width: the channels of both.
     """
     classes = Channels.first(head.weight.shape[0])
     logits = head(pooled, width, classes)
@@ -28,7 +31,7 @@ def classify(
 def select_heads(
     head: ElasticLinear, token_head: ElasticLinear | None, width: Channels
 ) -> dict[str, dict[str, Tensor]]:
-    """The acting part of both heads' parameters, by the names that every family gives them."""
+    """Return the active part of both heads' parameters, by the heads' names in every family."""
     classes = Channels.first(head.weight.shape[0])
     selected = {"head": head.select(width, classes)}
     if token_head is not None:

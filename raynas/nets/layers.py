@@ -1,6 +1,6 @@
-"""Elastic layers: ordinary layers that are told, at every call, which of their channels act.
+"""Elastic layers: ordinary layers whose active channels are arguments of each call.
 
-Each has one `select(channels...) -> {parameter name: tensor}`, used by its forward pass and by extraction alike.
+Each has one `select(channels...) -> {parameter name: tensor}`, used by both its forward pass and extraction.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ INIT_STD = 0.02
 
 
 def new_parameter(*shape: int) -> nn.Parameter:
-    """A parameter drawn from a normal distribution of standard deviation 0.02, as AutoFormer and DeiT start."""
+    """Draw a parameter from a normal distribution of standard deviation 0.02, as in AutoFormer and DeiT."""
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(*shape), std=INIT_STD))
 
 
 def new_kernel(out_channels: int, in_channels: int, side: int, fan_out: int) -> nn.Parameter:
-    """A convolution's weights [outputs, inputs, side, side], normal with variance 2 / fan-out, as Twins starts them."""
+    """Draw a convolution's weights [outputs, inputs, side, side] with variance 2 / fan-out, as in Twins."""
     return nn.Parameter(torch.empty(out_channels, in_channels, side, side).normal_(0, math.sqrt(2 / fan_out)))
 
 
@@ -35,10 +35,10 @@ class ElasticLinear(nn.Module):
     """A linear layer with elastic inputs and outputs.
 
     Args:
-        in_features: inputs held.
-        out_features: outputs held.
+        in_features: largest number of inputs.
+        out_features: largest number of outputs.
         in_unit: inputs for each channel of the input axis.
-        bias: whether each output has a bias.
+        bias: True for a bias on each output.
     """
 
     def __init__(self, in_features: int, out_features: int, in_unit: int = 1, bias: bool = True):
@@ -48,22 +48,23 @@ class ElasticLinear(nn.Module):
         self.in_unit = in_unit
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         selected = {"weight": outputs.select(inputs.select(self.weight, 1, self.in_unit), 0)}
         if self.bias is not None:
             selected["bias"] = outputs.select(self.bias, 0)
         return selected
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
-        """[..., inputs] to [..., outputs]; outputs that do not act in a row are not masked here."""
+        """Map [..., inputs] to [..., outputs]; a row's inactive outputs are not masked here."""
         return F.linear(x, **self.select(inputs, outputs))
 
 
 def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Tensor]:
-    """The acting part of the parameters of a module's layers, by name.
+    """Return the active part of the parameters of a module's layers, by name.
 
     Args:
-        axes: what each layer's `select` takes; a layer that is None has no parameters.
+        module: the module.
+        axes: the arguments of each layer's `select`; a layer that is None has no parameters.
     """
     return {
         f"{layer}.{name}": tensor
@@ -74,9 +75,9 @@ def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dic
 
 
 def padded(x: Tensor, patch: int) -> Tensor:
-    """An image [batch, channels, height, width] with zeros at the bottom and right, so that patches divide it.
+    """Pad images [batch, channels, height, width] with zeros at the bottom and right, so that patches divide them.
 
-    Where it is called it is wrapped for torch.fx, whose traces know no sizes.
+    Modules that call it wrap it for torch.fx, because sizes are unknown in a trace.
     """
     below, right = (-side % patch for side in x.shape[2:])
     return F.pad(x, (0, right, 0, below)) if below or right else x
@@ -86,13 +87,11 @@ torch.fx.wrap("padded")
 
 
 class ElasticPatchConv(nn.Module):
-    """A convolution over patches that do not overlap; an image that they do not divide is padded with zeros.
-
-    The padding is at the bottom and right.
+    """A convolution over non-overlapping patches; images are padded with zeros at the bottom and right.
 
     Args:
-        in_channels: input channels held.
-        out_channels: output channels held.
+        in_channels: largest number of input channels.
+        out_channels: largest number of output channels.
         patch: side of a patch.
     """
 
@@ -103,25 +102,25 @@ class ElasticPatchConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return {"weight": outputs.select(inputs.select(self.weight, 1), 0), "bias": outputs.select(self.bias, 0)}
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
-        """[batch, inputs, height, width] to [batch, outputs, patch rows, patch columns]."""
+        """Map [batch, inputs, height, width] to [batch, outputs, patch rows, patch columns]."""
         selected = self.select(inputs, outputs)
         return F.conv2d(padded(x, self.patch), selected["weight"], selected["bias"], stride=self.patch)
 
 
 class ElasticConv(nn.Module):
-    """A convolution with elastic inputs and outputs, which starts as torch's own does.
+    """A convolution with elastic inputs and outputs and torch's initialisation.
 
     Args:
-        in_channels: input channels held.
-        out_channels: output channels held.
-        side: of the kernel.
-        stride: of the kernel.
-        padding: zeros beyond every border.
-        bias: whether each output channel has a bias.
+        in_channels: largest number of input channels.
+        out_channels: largest number of output channels.
+        side: side of the kernel.
+        stride: stride of the kernel.
+        padding: number of zeros beyond each border.
+        bias: True for a bias on each output channel.
     """
 
     def __init__(
@@ -133,18 +132,18 @@ class ElasticConv(nn.Module):
         self.stride, self.padding = stride, padding
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         selected = {"weight": outputs.select(inputs.select(self.weight, 1), 0)}
         return selected if self.bias is None else {**selected, "bias": outputs.select(self.bias, 0)}
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
-        """[batch, inputs, height, width] to [batch, outputs, rows, columns]; outputs are not masked here."""
+        """Map [batch, inputs, height, width] to [batch, outputs, rows, columns]; outputs are not masked here."""
         selected = self.select(inputs, outputs)
         return F.conv2d(x, selected["weight"], selected.get("bias"), self.stride, self.padding)
 
 
 class ElasticDepthwiseConv(nn.Module):
-    """A 3 x 3 convolution of each channel on its own, with zeros beyond the borders."""
+    """A 3 x 3 depthwise convolution, padded with zeros."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -152,17 +151,17 @@ class ElasticDepthwiseConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return {"weight": width.select(self.weight, 0), "bias": width.select(self.bias, 0)}
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
-        """[batch, width, rows, columns] to the same."""
+        """Map [batch, width, rows, columns] to the same shape."""
         selected = self.select(width)
         return F.conv2d(x, selected["weight"], selected["bias"], padding=1, groups=width.count)
 
 
 class ElasticNorm(nn.Module):
-    """Layer normalisation over the acting channels."""
+    """Layer normalisation over the active channels."""
 
     def __init__(self, features: int, eps: float):
         super().__init__()
@@ -171,25 +170,25 @@ class ElasticNorm(nn.Module):
         self.eps = eps
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return {"weight": width.select(self.weight, 0), "bias": width.select(self.bias, 0)}
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
-        """[batch, tokens, width], normalised; with row masks, what does not act must be zero in x and stays zero."""
+        """Normalise [batch, tokens, width]; with row masks, inactive channels must be zero in x and stay zero."""
         if width.rows is None:
             return F.layer_norm(x, (width.count,), **self.select(width), eps=self.eps)
         return masked_norm(x, width, self.eps, **self.select(width))
 
 
 class ElasticQkv(nn.Module):
-    """The projection to queries, keys and values, laid out [heads, 3, head_dim] so that fewer heads are a prefix.
+    """The projection to queries, keys and values, with layout [heads, 3, head_dim] so that fewer heads are a prefix.
 
     Args:
-        width: input channels held.
-        heads: heads held.
+        width: largest number of input channels.
+        heads: largest number of heads.
         head_dim: channels of a head.
-        bias: see `VitConstants.qkv_bias`. `thirds` holds the raw vector, whose first 3 Q entries are dealt to query,
-            key and value in contiguous thirds of Q = heads * head_dim: which entry serves what depends on the heads.
+        bias: see `VitConstants.qkv_bias`. `thirds` holds the raw vector; its first 3 Q entries are the biases of
+            query, key and value in contiguous thirds of Q = heads * head_dim, so an entry's role depends on the heads.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int, bias: str):
@@ -201,7 +200,7 @@ class ElasticQkv(nn.Module):
         self.thirds = bias == "thirds"
 
     def select(self, width: Channels, heads: Channels, count: int) -> dict[str, Tensor]:
-        """The acting part of the parameters; `count` is the number of heads (as `SplitQkv` needs it)."""
+        """Return the active part of the parameters; `count` is the number of heads (needed by `SplitQkv`)."""
         assert count == heads.count
         selected = {"weight": heads.select(width.select(self.weight, 1), 0, self.unit)}
         if self.bias is not None:
@@ -209,7 +208,7 @@ class ElasticQkv(nn.Module):
         return selected
 
     def forward(self, x: Tensor, width: Channels, heads: Channels, count: int) -> Tensor:
-        """[batch, tokens, width] to [batch, tokens, heads, 3, head_dim]."""
+        """Map [batch, tokens, width] to [batch, tokens, heads, 3, head_dim]."""
         selected = self.select(width, heads, count)
         weight, bias = selected["weight"], selected.get("bias")
         if not self.thirds or bias is None:
@@ -224,18 +223,18 @@ class ElasticQkv(nn.Module):
         return out.unflatten(-1, (heads.count, 3, self.unit // 3))
 
     def _deal(self, bias: Tensor, heads: int) -> Tensor:
-        """The first entries of the raw vector, from [3, heads, head_dim] to this layer's [heads, 3, head_dim]."""
+        """Reorder the raw vector's first entries from [3, heads, head_dim] to this layer's [heads, 3, head_dim]."""
         return bias[: heads * self.unit].view(3, heads, -1).transpose(0, 1).reshape(-1)
 
 
 class Projection(nn.Module):
-    """Several projections of the same input, each cut by the same list of channels.
+    """Several projections of the same input, all sliced by the same channels.
 
     Args:
-        parts: how many.
-        width: input channels held.
-        channels: output channels held by each.
-        bias: whether each output channel has a bias.
+        parts: number of projections.
+        width: largest number of input channels.
+        channels: largest number of output channels of each.
+        bias: True for a bias on each output channel.
     """
 
     def __init__(self, parts: int, width: int, channels: int, bias: bool):
@@ -245,7 +244,7 @@ class Projection(nn.Module):
         self.bias = nn.Parameter(torch.zeros(parts, channels)) if bias else None
 
     def select(self, width: Channels, outputs: Channels, unit: int) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         selected = {"weight": outputs.select(width.select(self.weight, 2), 1, unit)}
         if self.bias is not None:
             selected["bias"] = outputs.select(self.bias, 1, unit)
@@ -253,31 +252,31 @@ class Projection(nn.Module):
 
 
 class SplitQkv(nn.Module):
-    """Queries, keys and values projected apart, each sliced by the same list, some of them private to a head count.
+    """Separate projections to queries, keys and values, sliced alike; some may be private to a head count.
 
-    Any query width can be cut into any number of heads that divides it.
+    A query width works with any number of heads that divides it.
 
     Args:
-        width: input channels held.
-        units: units held of the query axis.
-        unit: channels of a unit: a head's where they are fixed, else 1.
-        bias: whether there are biases.
-        private: the parts, of `qkv`, that each head count has of its own.
-        heads: the head counts that there are.
+        width: largest number of input channels.
+        units: largest number of units of the query axis.
+        unit: channels of a unit: of a head if their width is fixed, else 1.
+        bias: True for biases.
+        private: the parts of `qkv` with separate parameters for each head count.
+        heads: all head counts.
     """
 
     def __init__(self, width: int, units: int, unit: int, bias: bool, private: str, heads: Iterable[int]):
         super().__init__()
         self.heads = units
         self.unit = unit
-        # In the order in which they are laid side by side; v is the last of either.
+        # The order of the stored parts: shared ones, then private ones.
         self.order = [part for part in "qkv" if part not in private] + [part for part in "qkv" if part in private]
         shared = 3 - len(private)
         self.shared = Projection(shared, width, units * unit, bias) if shared else None
         self.private = Bank(heads, lambda _: Projection(len(private), width, units * unit, bias)) if private else None
 
     def select(self, width: Channels, units: Channels, count: int) -> dict[str, Tensor]:
-        """The acting part of the parameters, for a number of heads."""
+        """Return the active part of the parameters for a number of heads."""
         selected = {}
         if self.shared is not None:
             parts = self.shared.select(width, units, self.unit)
@@ -288,13 +287,13 @@ class SplitQkv(nn.Module):
         return selected
 
     def forward(self, x: Tensor, width: Channels, units: Channels, count: int) -> Tensor:
-        """[batch, tokens, width] to [batch, tokens, heads, 3, head_dim]; `count` is the number of heads."""
+        """Map [batch, tokens, width] to [batch, tokens, heads, 3, head_dim]; `count` is the number of heads."""
         weight, bias = self.weights(width, units, count)
         out = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
         return out.unflatten(-1, (3, count, -1)).transpose(2, 3)
 
     def weights(self, width: Channels, units: Channels, count: int) -> tuple[Tensor, Tensor | None]:
-        """The acting weights [3, channels, width] and biases [3, channels] of query, key and value, in this order."""
+        """Return the active weights [3, channels, width] and biases [3, channels] of query, key and value."""
         projections = [self.shared, None if self.private is None else self.private.of(count)]
         selected = [(each.parts, each.select(width, units, self.unit)) for each in projections if each is not None]
         weight = self._in_order([(parts, tensors["weight"]) for parts, tensors in selected])
@@ -303,7 +302,7 @@ class SplitQkv(nn.Module):
         return weight, self._in_order([(parts, tensors["bias"]) for parts, tensors in selected])
 
     def _in_order(self, stacks: list[tuple[int, Tensor]]) -> Tensor:
-        """Stacks, of so many parts, in the order in which they lie, as one of query, key and value."""
+        """Merge stacks, each with its number of parts, from stored order to one stack of query, key and value."""
         if len(stacks) == 1:
             return stacks[0][1]
         listed = [stack[index] for parts, stack in stacks for index in range(parts)]
@@ -312,7 +311,7 @@ class SplitQkv(nn.Module):
 
 
 class Bank(nn.ModuleDict):
-    """Private parameters: one module of its own for each choice of a dimension (or of several, as a tuple)."""
+    """Private parameters: a separate module for each choice of a dimension (or of several, as a tuple)."""
 
     def __init__(self, choices: Iterable[Any], make: Callable[[Any], nn.Module]):
         super().__init__({self._key(choice): make(choice) for choice in choices})
@@ -323,7 +322,7 @@ class Bank(nn.ModuleDict):
         return "_".join(str(part).replace(".", "p") for part in parts)
 
     def of(self, choice: Any) -> Any:
-        """The module of a choice.
+        """Return the module of a choice.
 
         Raises:
             UserError: there is none.
@@ -335,7 +334,7 @@ class Bank(nn.ModuleDict):
         return self[self._key(choice)]
 
     def select(self, choice: Any, *channels: Any) -> dict[str, Tensor]:
-        """The acting part of the parameters of a choice; the rest are its module's own arguments."""
+        """Return the active part of a choice's parameters; `channels` are its module's arguments."""
         return {f"{self._key(choice)}.{name}": tensor for name, tensor in self.of(choice).select(*channels).items()}
 
 
@@ -348,9 +347,9 @@ class PatchStem(nn.Module):
         channels: image channels.
         size: image height and width in pixels.
         patch: patch side in pixels.
-        width: embedding channels held.
-        class_token: whether a class token is put first.
-        private: whether that token is the stem's own; if not, it is given.
+        width: largest embedding width.
+        class_token: True to prepend a class token.
+        private: True if the stem has its own class token, False if it is passed to `forward`.
     """
 
     def __init__(
@@ -365,7 +364,7 @@ class PatchStem(nn.Module):
         self.position = new_parameter(1, class_token + self.grid[0] * self.grid[1], width)
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         selected = {"proj.weight": width.select(self.proj.weight, 0), "position": width.select(self.position, 2)}
         if self.proj.bias is not None:
             selected["proj.bias"] = width.select(self.proj.bias, 0)
@@ -374,10 +373,10 @@ class PatchStem(nn.Module):
         return selected
 
     def forward(self, images: Tensor, width: Channels, class_token: Tensor | None = None) -> Tensor:
-        """[batch, channels, height, width] to [batch, tokens, width], the class token first.
+        """Map [batch, channels, height, width] to [batch, tokens, width], the class token first.
 
         Args:
-            class_token: [1, 1, width], where it is not the stem's own.
+            class_token: [1, 1, width], if the stem has none of its own.
         """
         selected = self.select(width)
         images = F.pad(images, self.padding) if any(self.padding) else images

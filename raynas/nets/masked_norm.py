@@ -1,4 +1,4 @@
-"""Layer normalisation of rows that each have channels of their own."""
+"""Layer normalisation of rows with different numbers of channels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raynas.nets.channels import Channels
 
 
 def masked_norm(x: Tensor, width: Channels, eps: float, weight: Tensor, bias: Tensor) -> Tensor:
-    """Layer normalisation of each row over its own first k of C channels, exactly; the others must be zero in x.
+    """Normalise each row exactly over its first k of C channels; the others must be zero in x.
 
-    The mean is taken away before squares are, so nothing cancels.
+    The mean is subtracted before squaring, to avoid cancellation.
     """
     assert width.rows is not None
     rows = width.rows
@@ -24,11 +24,11 @@ def masked_norm(x: Tensor, width: Channels, eps: float, weight: Tensor, bias: Te
 
 
 class _MaskedNorm(torch.autograd.Function):
-    """With its gradient by hand: two thirds of the time, since autograd goes over the tokens more often."""
+    """Masked layer normalisation with a manual gradient, which takes two thirds of autograd's time."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, count: Tensor, eps: float) -> Tensor:
-        """[batch, tokens, C]; `mask` is [batch, 1, C], `count` the channels of each row, [batch, 1, 1]."""
+        """Normalise [batch, tokens, C]; `mask` is [batch, 1, C], `count` the channels of each row, [batch, 1, 1]."""
         z = (x - x.sum(-1, keepdim=True) / count).mul_(mask)
         scale = torch.rsqrt(torch.linalg.vector_norm(z, dim=-1, keepdim=True).square() / count + eps)
         z.mul_(scale)
@@ -37,7 +37,7 @@ class _MaskedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """As of every layer norm, with means over a row's own channels."""
+        """Return the gradients of a layer norm, with means over each row's own channels."""
         (gradient,) = gradients
         z, weight, mask, count, scale = ctx.saved_tensors
         product = gradient * z

@@ -1,4 +1,4 @@
-"""Reading checkpoint files of others: tensors by name, and nothing that could run code."""
+"""Safe reading of released checkpoints: tensors by name, without running code from the file."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from torch import Tensor
 from raynas.errors import UserError
 
 PREFIX = "module."
-"""Before every name, where the network was saved inside torch's DataParallel."""
+"""Prefix of every name if the network was saved inside torch's DataParallel."""
 
 Checkpoint = str | Path | Mapping[str, Any]
 """A file, or its content: the parameters, or a mapping that holds them under a name."""
 
 
 _PLAIN: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
-"""What released checkpoints hold beside tensors: AutoFormer's arguments, and NASViT's settings, read as a mapping."""
+"""Other types in released checkpoints: AutoFormer's arguments, and NASViT's settings, read as a mapping."""
 
 
 def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> Mapping[str, Tensor]:
-    """The parameters of a checkpoint.
+    """Return the parameters of a checkpoint.
 
     Args:
-        names: under which a mapping may hold them, the preferred first.
+        checkpoint: a file or its content.
+        names: keys that may hold the parameters, the preferred first.
         what: kind of checkpoint, for messages: `an AutoFormer checkpoint`.
 
     Raises:
-        UserError: the file cannot be read, holds more than tensors and plain values, or no parameters, or some are not
-            finite.
+        UserError: the file cannot be read, holds other than tensors and plain values, or no parameters; or weights are
+            not finite, are integers, or are negative variances.
     """
     content: Any = checkpoint
     if not isinstance(checkpoint, Mapping):
@@ -41,11 +42,11 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
         try:
             with torch.serialization.safe_globals(_PLAIN):
                 content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch's unpickler lets whatever a foreign file makes of it through
+        except Exception as error:  # torch's unpickler may raise anything for a foreign file
             raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error
     state = content
     if isinstance(content, Mapping):
-        # An empty one is that of averaging which never began.
+        # An empty mapping holds averaged weights if averaging never started.
         held = [content[name] for name in names if isinstance(content.get(name), Mapping) and content[name]]
         state = held[0] if held else content
     source = "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
@@ -63,25 +64,25 @@ def _is_parameter(name: Any, value: Any) -> bool:
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse what cannot be a file of weights: reading a pipe would wait for ever.
+    """Check that a path is a regular file, because reading a pipe would wait for ever.
 
     Raises:
-        UserError: there is no such file, or it is no regular one.
+        UserError: there is no such file, or it is not a regular file.
     """
     try:
         found = Path(path).is_file()
         exists = found or Path(path).exists()
-    except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+    except (OSError, ValueError) as error:  # not a legal file name
         raise UserError(f"{str(path)!r}: no file can have this name") from error
     if not found:
         raise UserError(f"{path}: not a file" if exists else f"{path}: there is no such file")
 
 
 def check_weights(state: Mapping[str, Tensor], source: str) -> None:
-    """Refuse tensors that are no weights of a network.
+    """Check that tensors can be weights of a network.
 
     Raises:
-        UserError: one is not dense, or not of fractions (but for counters), or not finite, or a variance below 0.
+        UserError: a tensor is not dense, not floating-point (except counters), not finite, or a variance below 0.
     """
     for name, value in state.items():
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_nested:
@@ -96,16 +97,16 @@ def check_weights(state: Mapping[str, Tensor], source: str) -> None:
 
 
 def _counts(name: str) -> bool:
-    """Whether a tensor of a released network is one of whole numbers: a counter, or a table of places."""
+    """Return True if a released tensor may hold integers: a counter or an index table."""
     return name.endswith(("num_batches_tracked", "index"))
 
 
 def check_finite(state: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that no network could compute with.
+    """Check that weights are finite.
 
     Args:
         state: tensors by name.
-        source: of the tensors, for messages.
+        source: the tensors' origin, for messages.
 
     Raises:
         UserError: a tensor has values that are not finite in float32; the message names the first.

@@ -1,8 +1,7 @@
-"""Weight-sharing patterns: which channels of an axis a smaller width uses.
+"""Weight-sharing patterns: the channels of an axis used by smaller widths.
 
-A pattern is a function `(count, total) -> Channels` over units; `total` is what the parameters hold. Taking all of an
-axis must give the whole axis in its own order, so that an extracted network (whose axes are all whole) computes the
-same thing.
+A pattern is a function `(count, total) -> Channels` over units; `total` is the parameters' number of units. The full
+count must select the whole axis in order, so that an extracted network, whose axes are whole, computes the same.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ Side = Literal["left", "right"]
 Sharing = Callable[[int, int], Channels]
 
 SIDES: dict[str, tuple[Side | None, ...]] = {"ordinal": (None,), "cyclic": (None,), "bilateral": ("left", "right")}
-"""The paths of each pattern; each is trained, and a score is from the mean of their logits."""
+"""The paths of each pattern; all are trained, and a score uses the mean of their logits."""
 
 
 def sides_of(space: Space) -> tuple[Side | None, ...]:
-    """The paths of a space's networks. In a one-point space every width is the whole axis, whatever the pattern."""
+    """Return the paths of a space's networks; a one-point space has a single path, since every width is whole."""
     alone = all(len(dimension.choices) == 1 for dimension in space.dimensions)
     return (None,) if alone else SIDES[space.constants.sharing]
 
 
 NESTED = frozenset({"ordinal"})
-"""Patterns whose widths are prefixes of one another, which masks can therefore express."""
+"""Patterns whose widths are prefixes of one another, as masks require."""
 
 
 def pattern(constants: CommonConstants, side: Side | None) -> Sharing:
-    """The pattern that a space's constants name, on one of its sides."""
+    """Return the pattern of a space's constants, for one of its sides."""
     if constants.sharing == "cyclic":
         assert constants.groups is not None
         return partial(cyclic, groups=constants.groups)
@@ -42,21 +41,21 @@ def pattern(constants: CommonConstants, side: Side | None) -> Sharing:
 
 
 def prefix(count: int, total: int) -> Channels:
-    """The first `count` units: every smaller width is a part of the larger ones (ordinal; bilateral's left path)."""
+    """Select the first `count` units, so that smaller widths are nested in larger ones (ordinal; bilateral's left)."""
     del total
     return Channels.first(count)
 
 
 def suffix(count: int, total: int) -> Channels:
-    """The last `count` units (bilateral's right path; BCNet)."""
+    """Select the last `count` units (bilateral's right path; BCNet)."""
     return Channels(((total - count, total),))
 
 
 def cyclic(count: int, total: int, groups: int) -> Channels:
-    """`count` units from a start of their own, wrapping around, so that all units are trained alike (ViTAS v2, Eq. 6).
+    """Select `count` units from the width's own start, wrapping around, to train all units evenly (ViTAS v2, Eq. 6).
 
-    The axis is divided into groups. A width of nearest j groups starts where the solver puts j groups, at the nearest
-    unit, and has exactly `count` units: where the groups do not divide the axis, its last group is not a whole one.
+    The axis is divided into groups. A width rounded to j groups starts at the unit nearest to the solver's start for j
+    groups. It has exactly `count` units, so its last group may be partial if the groups do not divide the axis.
     """
     nearest = min(max(round(count * groups / total), 1), groups)
     start = 0 if count >= total else round(cyclic_starts(groups).starts[nearest - 1] * total / groups) % total

@@ -1,4 +1,4 @@
-"""What supernets of stages have in common: what acts in each stage, the ramp of drop-path rates, the heads."""
+"""Base of staged supernets: active channels of each stage, ramp of drop-path rates, and heads."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ StageT = TypeVar("StageT", bound="ElasticStage[Any]")
 
 @dataclass(frozen=True, eq=False)
 class StageShape:
-    """What acts in one stage.
+    """Active channels of one stage.
 
     Attributes:
-        inputs: the channels of the stage before; None for the first.
-        width: its own.
-        blocks: by their place, what acts in the blocks that run, as the family has it.
+        inputs: the channels of the stage before; None for the first stage.
+        width: the stage's own channels.
+        blocks: the family's shapes of the blocks that run, by place.
     """
 
     inputs: Channels | None
@@ -38,13 +38,12 @@ class StageShape:
 
 
 class ElasticStage(nn.Module, Generic[BlockT]):
-    """Blocks on one grid of tokens, behind what makes them of the tokens before.
+    """Blocks on one grid of tokens, after a module that joins the stage to the one before.
 
     Attributes:
-        joint: name of the module, of all stages but the first, that joins this stage to the one before; None where the
-            first block does.
-        places: name of the list of blocks by place, with nothing in it where a block is never kept.
-        width: embedding channels held.
+        joint: name of the joining module, in all stages but the first; None if the first block joins the stages.
+        places: name of the list of blocks by place, with an identity for a block that is never kept.
+        width: largest embedding width.
     """
 
     joint: ClassVar[str | None] = None
@@ -52,7 +51,7 @@ class ElasticStage(nn.Module, Generic[BlockT]):
     width: int
 
     def block(self, index: int) -> BlockT:
-        """One block.
+        """Return one block.
 
         Raises:
             UserError: the stage is not that deep, or the block is never kept.
@@ -64,14 +63,14 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         return cast(BlockT, block)
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         parts = {f"{self.places}.{i}": cast(Any, self.block(i)).select(block) for i, block in shape.blocks.items()}
         if self.joint is not None and shape.inputs is not None:
             parts[self.joint] = getattr(self, self.joint).select(shape.inputs, shape.width)
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
 
     def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
-        """Tokens [batch, tokens, inputs] to [batch, tokens, width]; in the first stage both are the same.
+        """Map tokens [batch, tokens, inputs] to [batch, tokens, width]; inputs equal width in the first stage.
 
         Args:
             paths: [places, branches, batch]; see `Block.forward`.
@@ -84,15 +83,15 @@ class ElasticStage(nn.Module, Generic[BlockT]):
 
 
 class StagedSupernet(Supernet, Generic[StageT]):
-    """A supernet over stages, each with channels of its own, and an elastic number of blocks.
+    """A supernet of stages, each with its own channels and an elastic number of blocks.
 
-    A family builds its stages, calls `add_heads`, and implements what stands in front of them and what acts in a block;
-    where more than a width acts before and behind the stages (hybrids), `acting`, `run` and `select` themselves.
+    A family builds its stages, calls `add_heads`, and implements the embedding and the shapes of blocks. A family with
+    other searched layers around the stages (hybrids) overrides `acting`, `run` and `select`.
 
     Attributes:
         stages: the stages.
-        pattern: how widths share channels, by side.
-        ramp: where each stage's steps of the drop-path ramp begin; the last number is their sum.
+        pattern: the weight-sharing pattern of widths, by side.
+        ramp: each stage's first step of the drop-path ramp, then the total number of steps.
     """
 
     stages: nn.ModuleList
@@ -103,7 +102,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
         self.ramp: list[int] = [0, *accumulate(space.constants.drop_path_depths)]
 
     def add_heads(self, width: int) -> None:
-        """The final norm and the classifiers, for as many channels as the last stage holds."""
+        """Add the final norm and the classifiers, for the last stage's largest width."""
         self.norm = ElasticNorm(width, self.space.constants.norm_eps)
         self.head = ElasticLinear(width, self.space.classes)
         self.token_head = ElasticLinear(width, self.space.classes) if self.space.constants.token_head else None
@@ -112,37 +111,37 @@ class StagedSupernet(Supernet, Generic[StageT]):
     def _stages(self) -> list[StageT]:
         return cast(list[StageT], list(self.stages))
 
-    # -- what a family implements ----------------------------------------------------------------------------------
+    # -- implemented by a family -----------------------------------------------------------------------------------
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
-        """What the first stage reads, of the images or of what the stem made of them."""
+        """Return the first stage's input, from the images or the stem's output."""
         raise NotImplementedError
 
     def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
-        """The acting part of the parameters in front of the stages, by module."""
+        """Return the active part of the parameters before the stages, by module."""
         raise NotImplementedError
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> Any:
-        """What acts in a block that an arch runs."""
+        """Return the shape of a block that an arch runs."""
         raise NotImplementedError
 
     def block_shape_of_rows(
         self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
     ) -> Any:
-        """What acts in a block in each row of a mixed batch; archs that do not run it are None (with masks)."""
+        """Return a block's shape for the rows of a mixed batch (with masks); archs that do not run it are None."""
         raise NotImplementedError
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def acting(self, arch: Arch, side: Side | None) -> Any:
-        """All that a forward pass reads of an arch: what acts in each stage."""
+        """Return the shape of an arch: the shapes of its stages."""
         return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
-        """What acts in each stage for one arch.
+        """Return the shape of each stage for one arch.
 
         Raises:
-            UserError: the supernet does not hold the arch.
+            UserError: the arch does not fit the supernet.
         """
         self._check_stages(arch)
         share, shapes = self.pattern[side], list[StageShape]()
@@ -153,10 +152,10 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return shapes
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> list[StageShape]:
-        """What acts in each row of a mixed batch.
+        """Return the shape of each stage for the rows of a mixed batch.
 
         Args:
-            archs: archs that differ in what masks can express (see `unmaskable`).
+            archs: archs that differ only in maskable dimensions (see `unmaskable`).
             rows: [batch] int64, each row's arch.
         """
         for arch in archs:
@@ -180,36 +179,36 @@ class StagedSupernet(Supernet, Generic[StageT]):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
-        """What the stem gives to logits as `forward` returns them; the one pass behind every execution."""
+        """Map the stem's output to logits, as `forward` returns them; used by every execution."""
         shapes: list[StageShape] = acting
         x = self.run_stages(self.embed(x, shapes[0].width), shapes, paths)
         return self.classify(x, shapes[-1].width, patches)
 
     def run_stages(self, x: Tensor, shapes: Sequence[StageShape], paths: Tensor | None) -> Tensor:
-        """What the first stage reads to what the last one gives."""
+        """Map the first stage's input to the last stage's output."""
         for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
             x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
         return x
 
     def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
-        """The last stage's tokens [batch, tokens, width] to logits, of their mean."""
+        """Map the last stage's tokens [batch, tokens, width] to logits, from their mean."""
         x = self.norm(x, width)
         return classify(self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, width)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Logits of a mixed batch in one pass, as `forward` returns them."""
+        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
         return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     def places(self, arch: Arch) -> list[int]:
-        """Where the blocks that an arch runs are, counted as the drop-path ramp counts."""
+        """Return the steps of the drop-path ramp of the blocks that an arch runs."""
         return [self.ramp[stage] + place for stage in range(len(self.stages)) for place in running(arch, stage)]
 
     def ramp_length(self) -> int:
-        """The sum of the constant `drop_path_depths`."""
+        """Return the sum of the constant `drop_path_depths`."""
         return self.ramp[-1]
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""
+        """Return the active part of an arch's parameters and saved buffers by name: its state dict, as views."""
         shapes = self.shape(self._arch(arch), side)
         width = shapes[-1].width
         parts = {

@@ -1,4 +1,4 @@
-"""What every supernet family shares: one arch or many, selection, extraction."""
+"""Base of all supernets: passes of one or many archs, selection and extraction."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Ramp = Literal["supernet", "network"]
 SupernetT = TypeVar("SupernetT", bound="Supernet")
 
 MASKS_BELOW = 256
-"""Tokens of one arch's rows, at the mean of a network's grids, below which a masked batch beats a grouped one.
+"""Number of tokens of one arch's rows, averaged over a network's grids, below which masks are faster than groups.
 
-Measured on one CPU thread, forward and backward, groups' time over masks'.
+Measured ratios of groups' time to masks' time, forward and backward on one CPU thread:
 
 vit: widths up to 64: 1.4 at 136 tokens, 0.7 at 544. Widths up to 240: 1.7 at 68, 1.3 at 130, 0.9 at 272, 1.0 at 394.
 
@@ -38,25 +38,29 @@ at 56 pixels: 1.7 at 66 and 1.3 at 132 tokens with 4 archs, 0.9 at 265 with 2.
 
 
 def check_token_head(space: Space) -> None:
-    """Raises: UserError: networks of the space have no head for patches."""
+    """Check that networks of the space have a token head.
+
+    Raises:
+        UserError: they have none.
+    """
     if not space.constants.token_head:
         raise UserError(f"space {space.name} has no token head: set its constant token_head: true")
 
 
 def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
-    """Give a supernet built on the meta device its parameters and its saved buffers, without a copy."""
+    """Assign parameters and saved buffers to a supernet built on the meta device, without a copy."""
     supernet.load_state_dict(state, assign=True)
     like = next(supernet.parameters())
-    return supernet.to(device=like.device, dtype=like.dtype)  # the constants, which are never on the meta device
+    return supernet.to(device=like.device, dtype=like.dtype)  # moves constants, which are never on the meta device
 
 
 def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
-    """A table of position embeddings for another grid, bicubically, as ViT-ResNAS's and DeiT's releases do it.
+    """Resize a table of position embeddings bicubically, as the releases of ViT-ResNAS and DeiT do.
 
     Args:
-        table: [1, others + rows * columns, width]; the rows in front, such as a class token's, stay as they are.
+        table: [1, others + rows * columns, width]; the rows in front, such as a class token's, stay unchanged.
         before: rows and columns of the table's grid.
-        after: those of the other.
+        after: rows and columns of the new grid.
 
     Returns:
         [1, others + rows * columns, width].
@@ -70,10 +74,10 @@ def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, i
 
 
 def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
-    """Images, if they are [batch, *expected].
+    """Return images after checking that they are [batch, *expected].
 
     Raises:
-        UserError: they are of another size.
+        UserError: they have another size.
     """
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:
         raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(images.shape)}")
@@ -81,36 +85,38 @@ def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
 
 
 def drawn(images: Tensor, keep: Tensor, branches: int) -> Tensor:
-    """What stochastic depth multiplies branches with: [places, branches, batch], each 0 or 1 / its rate of being kept.
+    """Draw the factors of stochastic depth [places, branches, batch]: each is 0, or 1 / the probability of keeping.
 
     Args:
-        keep: [places, 1, 1 or batch], the rates.
+        images: the batch.
+        keep: probabilities of keeping [places, 1, 1 or batch].
+        branches: number of branches.
     """
     keep = keep.to(images.device)
     return (torch.rand(len(keep), branches, len(images), device=images.device) < keep) / keep
 
 
-torch.fx.wrap("checked")  # a traced network calls them: they ask for sizes, which a trace does not know
+torch.fx.wrap("checked")  # opaque to torch.fx, because sizes are unknown in a trace
 torch.fx.wrap("drawn")
 
 
 class Supernet(nn.Module):
     """A weight-sharing network over a space; a subnet is the same class over a one-point space.
 
-    A forward pass is told its arch; there is no current subnet. A family implements `select`, `acting`
-    and `run` (and what masks need, where it has them), and never reads a maximum of the space in a forward pass: a
-    one-point space would then compute something else. What acts in the network of a one-point space is computed once,
-    by `settle`: torch can then compile and trace it.
+    The arch is an argument of each forward pass; there is no current subnet. A family implements `select`, `acting` and
+    `run` (and the methods for masks, if it has them). Its forward pass must not depend on a maximum of the space,
+    because a one-point space would then compute something else. The shape of a one-point space's network is computed
+    once, by `settle`, so that torch can compile and trace it.
 
     Attributes:
         space: the search space.
-        sides: the paths that the weight-sharing pattern trains: (None,) where there is one, else left and right.
+        sides: the paths that the weight-sharing pattern trains: (None,) for one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
-        drop_path_over: what the rate rises over; likewise, see `draw_paths`.
-        dropout: the rate at which features are dropped before the classifier; likewise.
-        branches: of each block that stochastic depth may drop.
-        pretrained_cfg, default_cfg: how images become its input, as timm's tools read it; of networks that
-            `raynas.networks.load_network` made.
+        drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
+        dropout: dropout rate of the classifier's input; used in training mode only.
+        branches: number of branches of each block that stochastic depth may drop.
+        pretrained_cfg, default_cfg: preprocessing of images in timm's format; only of networks from
+            `raynas.networks.load_network`.
     """
 
     branches: ClassVar[int] = 2
@@ -127,7 +133,7 @@ class Supernet(nn.Module):
         self.sides = sides_of(space)
 
     def settle(self) -> None:
-        """Compute what acts in the network of a one-point space: the last step of every family's making."""
+        """Compute the shape of a one-point space's network once; called last in every family's constructor."""
         if self._only is not None:
             self._settled = self.acting(self._only, None), self.places(self._only)
 
@@ -141,29 +147,29 @@ class Supernet(nn.Module):
         patches: bool = False,
         statistics: Statistics | None = None,
     ) -> Tensor:
-        """Images to logits.
+        """Map images to logits.
 
         Args:
-            x: [batch, channels, height, width] as the space says.
-            archs: one arch for all rows; or several for a mixed batch; or None where the space has only one.
+            x: [batch, channels, height, width] of the space's sizes.
+            archs: one arch for all rows, several for a mixed batch, or None if the space has only one.
             rows: [batch] int64, each row's index into `archs`; by default row i has `archs[i % len(archs)]`.
-            execution: how a mixed batch runs: `groups` (rows of one arch together, sliced: every family and choice),
-                `masks` (one pass at the batch's largest widths) or `auto` (see `prefers_masks`). The results are the
-                same to rounding.
-            side: the path to run where the pattern has two (see `sides`); left out, the mean of both paths' logits.
-            patches: also return what the token head says of each patch token (training on token labels wants it).
-            statistics: what the arch's batch norms go by, instead of the network's running averages; of one arch.
+            execution: execution of a mixed batch: `groups` (rows of one arch together, sliced; for every family and
+                choice), `masks` (one pass at the batch's largest widths) or `auto` (see `prefers_masks`). The results
+                are equal up to rounding.
+            side: the path to run if the pattern has two (see `sides`); None for the mean of both paths' logits.
+            patches: also return the token head's logits of each patch token (for training on token labels).
+            statistics: batch-norm statistics of the arch, instead of the running averages; for a single arch.
 
         Returns:
-            Logits [batch, classes]; with `patches` [batch, 1 + patch tokens, classes], the image's first, then its
-            patches' in row-major order of `token_grid`.
+            Logits [batch, classes]; with `patches`, [batch, 1 + patch tokens, classes], the image first, then its
+            patches in row-major order of `token_grid`.
 
         Raises:
-            UserError: the images are not of the space's size, an arch does not fit, there are more archs than rows,
-                masks cannot express what the archs differ in, there is no such side, no token head, or the statistics
-                are of another arch.
+            UserError: the images do not have the space's size, an arch does not fit, there are more archs than rows,
+                the archs differ in dimensions that cannot be masked, the side or the token head does not exist, or the
+                statistics are of another arch.
         """
-        if isinstance(x, torch.fx.Proxy):  # fx passes proxies for all arguments, also for those that are left out
+        if isinstance(x, torch.fx.Proxy):  # fx passes proxies for all arguments, even for omitted ones
             return self._alone(x, patches is True)
         if side is None and len(self.sides) > 1:
             each = [self(x, archs, rows, execution, side, patches, statistics) for side in self.sides]
@@ -204,7 +210,7 @@ class Supernet(nn.Module):
         return self._run_groups(x, archs, rows, paths, side, patches)
 
     def _alone(self, x: Tensor, patches: bool) -> Tensor:
-        """Images to logits of the one arch of a one-point space, by what `settle` found."""
+        """Map images to logits of a one-point space's arch, with the shape from `settle`."""
         if self._only is None:
             raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
         if patches:
@@ -220,7 +226,7 @@ class Supernet(nn.Module):
             raise UserError(f"no side {side!r} in space {self.space.name}: {why}")
 
     def _averages(self, statistics: Statistics, archs: Any, side: Side | None) -> Mapping[str, Tensor]:
-        """Those of one path, if they are of this arch."""
+        """Return one path's statistics, after checking that they are of this arch."""
         archs = self._only if archs is None else archs
         if not isinstance(statistics, Statistics):
             raise UserError("statistics are those of one arch, as raynas.nets.calibration.calibrate makes them")
@@ -234,7 +240,7 @@ class Supernet(nn.Module):
         return arch if isinstance(arch, Arch) else self.space.arch(arch)
 
     def _assign(self, archs: list[Arch], rows: Tensor | None, x: Tensor) -> tuple[list[Arch], Tensor]:
-        """The different archs that some row uses, and each row's index into them."""
+        """Return the different archs used by rows, and each row's index into them."""
         if not archs:
             raise UserError("a mixed batch needs at least one arch")
         if rows is None:
@@ -261,29 +267,30 @@ class Supernet(nn.Module):
         return torch.cat(logits)[torch.argsort(order)]
 
     def run_one(self, x: Tensor, arch: Arch, paths: Tensor | None, side: Side | None, patches: bool) -> Tensor:
-        """Logits of a batch that is all one arch's, as `forward` returns them."""
+        """Return the logits of a batch that runs one arch, as `forward` does."""
         return self.run(x, self.acting(arch, side), paths, patches)
 
     def unmaskable(self, archs: Sequence[Arch]) -> list[str]:
-        """The dimensions in which these archs differ and which masks cannot express."""
+        """Return the dimensions in which these archs differ and that cannot be masked."""
         names = {name for arch in archs for name in arch}
         differ = {name for name in names if len({arch[name] for arch in archs if name in arch}) > 1}
         return sorted(name for name in differ if not self.maskable(name))
 
     def prefers_masks(self, x: Tensor, archs: Sequence[Arch]) -> bool:
-        """Whether masks are the faster execution of archs that they can express: for small work (see `MASKS_BELOW`)."""
+        """Return True if a masked pass is faster than groups for this batch size (see `MASKS_BELOW`)."""
         return len(x) / len(archs) * self.tokens(archs) < MASKS_BELOW
 
     def extract(
         self: SupernetT, arch: Mapping[str, Any], side: Side | None = None, statistics: Statistics | None = None
     ) -> SupernetT:
-        """The subnet of an arch: the same family over a one-point space, with its own memory; `subnet(x)` is enough.
+        """Extract an arch's subnet: the same family over a one-point space, with its own memory, run by `subnet(x)`.
 
-        An arch whose values are not choices of the space is taken too, as long as the parameters hold it.
+        The arch's values need not be choices of the space, as long as the parameters are large enough.
 
         Args:
-            side: whose channels to take where the weight-sharing pattern has two paths; left where left out.
-            statistics: what its batch norms go by, instead of the network's running averages.
+            arch: the arch.
+            side: the path to extract if the weight-sharing pattern has two; left by default.
+            statistics: its batch-norm statistics, instead of the network's running averages.
         """
         self._check_side(side)
         arch = self._arch(arch)
@@ -296,9 +303,9 @@ class Supernet(nn.Module):
         return self._give(subnet, state)
 
     def resized(self: SupernetT, size: int | tuple[int, int]) -> SupernetT:
-        """The same network for images of another size, with its own memory, as fine-tuning on larger images starts.
+        """Return the same network for images of another size, with its own memory, as for fine-tuning on larger images.
 
-        Position embeddings are resized to the new grids of tokens (see `resize_table`); all else is copied.
+        Position embeddings are resized to the new grids of tokens (see `resize_table`); the rest is copied.
 
         Args:
             size: height and width in pixels, or one number for both.
@@ -315,7 +322,7 @@ class Supernet(nn.Module):
         return self._give(other, state)
 
     def space_at(self, size: int | tuple[int, int]) -> Space:
-        """The space of the same networks for images of another size.
+        """Return the space of the same networks for images of another size.
 
         Raises:
             UserError: the family cannot take such images.
@@ -323,7 +330,7 @@ class Supernet(nn.Module):
         return self.space.with_input(size=size)
 
     def _give(self, other: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
-        """A network of this family, built on the meta device, with a copy of these tensors, and as this one is used."""
+        """Fill a network built on the meta device with copies of tensors, and copy this one's mode and settings."""
         copied = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         adopt(other, copied)
         for name, parameter in other.named_parameters():
@@ -332,20 +339,20 @@ class Supernet(nn.Module):
         return other.train(self.training)
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch], rows: Tensor | None = None) -> Tensor | None:
-        """What stochastic depth multiplies the branches of each block with, for every row of a batch.
+        """Draw the factors of stochastic depth on the branches of each block, for every row of a batch.
 
-        The rate rises linearly from 0: over the places of the supernet, whatever the arch and the same beyond them, or
-        (`drop_path_over` = network) over the blocks that the row's arch runs. What is drawn depends on the batch size
-        alone (unless an arch is deeper than the ramp), so that groups, masks and passes of one arch agree under the
+        The rate rises linearly from 0: over the places of the supernet, whatever the arch, and constant beyond them; or
+        (`drop_path_over` = network) over the blocks that the row's arch runs. The random numbers depend only on the
+        batch size (unless an arch is deeper than the ramp), so that groups, masks and passes of one arch agree for the
         same random state.
 
         Args:
             x: the batch; only its number of rows and its device matter.
-            archs: those of the batch.
-            rows: [batch] int64, each row's arch, where there are several.
+            archs: the archs of the batch.
+            rows: [batch] int64, each row's arch, if there are several.
 
         Returns:
-            [places, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None where nothing is dropped.
+            [places, branches, batch]: 0 for a dropped branch, else 1 / (1 - rate); None if nothing is dropped.
 
         Raises:
             UserError: the rate is not in [0, 1).
@@ -353,7 +360,7 @@ class Supernet(nn.Module):
         return self._draw(x, [self.places(arch) for arch in archs] if self.training else [], rows)
 
     def _draw(self, x: Tensor, run: Sequence[Sequence[int]], rows: Tensor | None = None) -> Tensor | None:
-        """See `draw_paths`; `run` has the places of each arch."""
+        """Draw the factors of stochastic depth, see `draw_paths`; `run` holds the places of each arch."""
         if not self.training or self.drop_path == 0:
             return None
         if not 0 < self.drop_path < 1:
@@ -372,14 +379,14 @@ class Supernet(nn.Module):
         return drawn(x, keep, self.branches)
 
     def drop_features(self, pooled: Tensor) -> Tensor:
-        """What the classifier gets of images' features [batch, width]; every family calls it."""
+        """Apply dropout to the classifier's input [batch, width]; called by every family."""
         return F.dropout(pooled, self.dropout) if self.training and self.dropout else pooled
 
     def exchangeable(self) -> list[dict[str, tuple[int, int]]]:
-        """Units that can change places without changing the largest network: heads, hidden channels.
+        """Return the units that can be permuted without changing the largest network: heads, hidden channels.
 
         Returns:
-            For each set of units the parameters and saved buffers that hold them: `{name: (dim, entries for each unit
+            For each set of units, the parameters and saved buffers that hold them: `{name: (dim, entries for each unit
             along it)}`.
         """
         return [
@@ -389,22 +396,22 @@ class Supernet(nn.Module):
             for group in module.unit_axes()
         ]
 
-    # -- what a family implements ----------------------------------------------------------------------------------
+    # -- implemented by a family -----------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of all that an arch uses (parameters, saved buffers), by name: its state dict, as views."""
+        """Return the active part of an arch's parameters and saved buffers by name: its state dict, as views."""
         raise NotImplementedError
 
     def acting(self, arch: Arch, side: Side | None) -> Any:
-        """All that a forward pass reads of an arch."""
+        """Return the shape of an arch: everything that a forward pass needs of it."""
         raise NotImplementedError
 
     def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
-        """What `stem_of_all` gives to logits as `forward` returns them; the one pass behind every execution."""
+        """Map the output of `stem_of_all` to logits, as `forward` returns them; used by every execution."""
         raise NotImplementedError
 
     def stem_of_all(self, x: Tensor) -> Tensor:
-        """What is not searched and runs once on the whole batch, before it is dealt to archs: a stem with BatchNorm."""
+        """Run layers that are not searched once on the whole batch, before archs: a stem with BatchNorm."""
         return x
 
     @property
@@ -417,35 +424,35 @@ class Supernet(nn.Module):
         raise NotImplementedError
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
-        """Every table of position embeddings, by parameter name, with the rows and columns of tokens that it is for."""
+        """Return the token grid (rows, columns) of every table of position embeddings, by parameter name."""
         raise NotImplementedError
 
     def resize_table(self, table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
-        """One of the tables of `position_grids` for another grid; see `resize_positions`."""
+        """Resize one of the tables of `position_grids`; see `resize_positions`."""
         return resize_positions(table, before, after)
 
     def places(self, arch: Arch) -> list[int]:
-        """Where the blocks that an arch runs are, counted as the drop-path ramp counts."""
+        """Return the steps of the drop-path ramp of the blocks that an arch runs."""
         raise NotImplementedError
 
     def ramp_length(self) -> int:
-        """The number of places over which a supernet's drop-path rate rises, as the space's constants have it."""
+        """Return the number of steps of the drop-path ramp, from the space's constants."""
         raise NotImplementedError
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters (not counting 1-D ones, which are the trainer's to exempt) that should not decay."""
+        """Return the names of parameters without weight decay, except 1-D ones, which the trainer exempts itself."""
         raise NotImplementedError
 
-    # -- what a family with masks implements -----------------------------------------------------------------------
+    # -- implemented by a family with masks ------------------------------------------------------------------------
 
     def maskable(self, dimension: str) -> bool:
-        """Whether masks can express different values of a dimension within one batch."""
+        """Return True if different values of a dimension can be masked within one batch."""
         return False
 
     def tokens(self, archs: Sequence[Arch]) -> float:
-        """Tokens of one image, of archs that masks can express."""
+        """Return the number of tokens of one image, for archs that can share a masked pass."""
         raise NotImplementedError
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Logits of a mixed batch in one pass, as `forward` returns them."""
+        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
         raise NotImplementedError

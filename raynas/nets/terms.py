@@ -1,4 +1,4 @@
-"""The form in which every family says what its subnets cost: a sum of terms over the choices (numpy, no torch)."""
+"""The cost format of every family: a sum of terms over the choices (numpy, no torch)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 
 class Counts(NamedTuple):
-    """What one term costs for n archs, int64 [n] each.
+    """Costs of one term for n archs, int64 [n] each.
 
     Attributes:
         macs: multiply-accumulates that our extracted subnet executes for one image: convolutions, linear layers and
             matrix products; no biases, norms, softmax, activations or gathers.
         params: parameters of the extracted subnet.
-        paper_macs: multiply-accumulates by the paper's way of computing the same thing.
+        paper_macs: multiply-accumulates as the paper computes the same thing.
     """
 
     macs: np.ndarray
@@ -30,10 +30,10 @@ class Term:
 
     Attributes:
         name: `patch_embedding`, `blocks.3.attention`.
-        dimensions: names of the dimensions that it depends on. At most one block's are among them, so that costs can
-            be put together block by block once the others are fixed.
-        count: the costs, from one array [n] of values for each of `dimensions`, in that order. A gene that does not act
-            has value 0, and the terms of its block are then 0.
+        dimensions: names of the dimensions that it depends on, of at most one block, so that costs can be summed block
+            by block once the others are fixed.
+        count: the costs, from one array [n] of values for each of `dimensions`, in that order. An inactive gene has
+            value 0, and the terms of its block are then 0.
     """
 
     name: str

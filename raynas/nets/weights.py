@@ -1,4 +1,4 @@
-"""Weights as safetensors files, and their fingerprint."""
+"""Reading and writing of weights as safetensors files, and their fingerprint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raynas.space import Space
 
 
 def save_weights(model: torch.nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
-    """Write a model's parameters (or a state dict) as one safetensors file."""
+    """Write a model's parameters (or a state dict) to one safetensors file."""
     state = model.state_dict() if isinstance(model, torch.nn.Module) else model
     safetensors.torch.save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, path)
 
@@ -28,7 +28,7 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     """Read a safetensors file.
 
     Raises:
-        UserError: it is missing, or not such a file.
+        UserError: the file is missing or not a safetensors file.
     """
     try:
         return safetensors.torch.load_file(path)
@@ -39,14 +39,14 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file that has been read.
+    """Return the tensors of a safetensors file's content.
 
     Args:
-        content: of the file.
-        name: of the file, for messages.
+        content: the file's bytes.
+        name: the file's name, for messages.
 
     Raises:
-        UserError: it is not such a file, or only a part of one.
+        UserError: the content is not a whole safetensors file.
     """
     try:
         return safetensors.torch.load(content)
@@ -55,15 +55,16 @@ def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
 
 
 def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> Supernet:
-    """The supernet of a space with given weights.
+    """Build the supernet of a space with given weights.
 
-    A head for another number of classes is left as initialised, and said so: the rest is what transfers.
+    Heads for another number of classes are initialised anew, with a message; the rest transfers.
 
     Args:
-        weights: a safetensors file, or a state dict (whose tensors the supernet then uses, without a copy).
+        space: the space.
+        weights: a safetensors file, or a state dict, whose tensors are used without a copy.
 
     Raises:
-        UserError: the file cannot be read, or its tensors are not those of the space's supernet.
+        UserError: the file cannot be read, or its tensors do not fit the space's supernet.
     """
     state = dict(weights) if isinstance(weights, Mapping) else load_weights(weights)
     with torch.device("meta"):
@@ -75,10 +76,10 @@ def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> S
 
 
 def adapt_channels(state: dict[str, Tensor], space: Space, channels: int) -> dict[str, Tensor]:
-    """The weights of a space's network for images of another number of channels, with a message.
+    """Adapt the weights of a space's network to another number of image channels, with a message.
 
-    As timm does it: one channel gets the sum of all; more get the weights in turn, scaled so that the same image in
-    every channel gives the same.
+    As in timm, a single channel gets the sum of all; several get the weights in turn, scaled so that equal channels
+    give the same output.
     """
     if channels == space.channels:
         return state
@@ -97,7 +98,7 @@ def adapt_channels(state: dict[str, Tensor], space: Space, channels: int) -> dic
 
 
 def mismatch(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
-    """How a state dict differs from a wanted one in names and shapes: the first difference, and how many more."""
+    """Describe the first difference of a state dict to a wanted one in names or shapes, and count the others."""
     problems = [f"{name} is missing" for name in wanted if name not in state]
     problems += [f"{name} is unknown" for name in state if name not in wanted]
     problems += [
@@ -110,7 +111,7 @@ def mismatch(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str |
 
 
 def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:
-    """The state with fresh heads where its heads are for another number of classes."""
+    """Return the state with new heads if its heads are for another number of classes."""
     head = state.get("head.weight")
     if head is None or head.ndim != 2 or len(head) == space.classes:
         return state
@@ -124,7 +125,7 @@ def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:
 
 
 def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
-    """Twelve hex digits hashed from names, types, shapes and bytes, whatever the order and the device."""
+    """Return twelve hex digits, the hash of names, types, shapes and bytes, independent of order and device."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()

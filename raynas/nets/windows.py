@@ -1,4 +1,4 @@
-"""Windows on a grid of tokens: cutting tokens into windows and putting them together again, plain or shifted."""
+"""Windows on a grid of tokens: splitting tokens into windows and joining them again, plain or shifted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Windows:
-    """How a grid is cut into windows. One that they do not divide is padded at the bottom and right.
+    """A division of a grid into windows, with padding at the bottom and right if they do not divide it.
 
-    Shifted windows begin `shift` tokens further down and right, and a window's rest at the end of an axis is computed
-    beside that at the beginning (Liu et al., 2021, section 3.2): there are as many windows as without a shift.
+    Shifted windows begin `shift` tokens further down and right. The partial windows at both ends of an axis are
+    computed together (Liu et al., 2021, section 3.2), so there are as many windows as without a shift.
 
     Attributes:
         grid: rows and columns of tokens.
@@ -39,11 +39,11 @@ class Windows:
 
     @property
     def mixed(self) -> bool:
-        """Whether some window holds tokens that are no neighbours, or padding."""
+        """True if a window holds tokens that are not neighbours, or padding."""
         return any(self.shift) or any(self.padding)
 
     def split(self, x: Tensor) -> Tensor:
-        """Tokens [batch, tokens, channels] to [batch, windows, tokens of a window, channels]; padding is zeros."""
+        """Split tokens [batch, tokens, channels] to [batch, windows, tokens of a window, channels], zero-padded."""
         x = x.unflatten(1, self.grid)
         if any(self.padding):
             x = F.pad(x, (0, 0, 0, self.padding[1], 0, self.padding[0]))
@@ -53,7 +53,7 @@ class Windows:
         return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
     def join(self, x: Tensor) -> Tensor:
-        """The inverse of `split`."""
+        """Join windows to tokens; the inverse of `split`."""
         x = x.unflatten(2, self.window).unflatten(1, self.counts).transpose(2, 3).flatten(3, 4).flatten(1, 2)
         if any(self.shift):
             x = x.roll(self.shift, (1, 2))
@@ -62,13 +62,13 @@ class Windows:
         return x.flatten(1, 2)
 
     def strangers(self, device: torch.device) -> Tensor | None:
-        """The pairs of tokens that share a computed window, and nothing else.
+        """Return the pairs of tokens in a computed window that must not attend to each other.
 
-        Tokens from either end of a shifted axis, and tokens and padding, are strangers. Padding knows itself, so that
-        nothing is a stranger to all.
+        These are tokens from opposite ends of a shifted axis, and tokens with padding. Padding may attend to padding,
+        so that every token has something to attend to.
 
         Returns:
-            [windows, tokens of a window, tokens of a window] bool; None where there are no such pairs.
+            [windows, tokens of a window, tokens of a window] bool; None if there are no such pairs.
         """
         if not self.mixed:
             return None
@@ -78,7 +78,7 @@ class Windows:
         return kinds[:, :, None] != kinds[:, None, :]
 
     def _kinds(self, axis: int, device: torch.device) -> Tensor:
-        """[windows along an axis, window]: 1 for what a shift moves to the end, 2 for padding, 0 for the rest."""
+        """Return [windows along an axis, window]: 1 for tokens that a shift moves to the end, 2 for padding, else 0."""
         length = self.counts[axis] * self.window[axis]
         computed = torch.arange(length, device=device)
         place = (computed + self.shift[axis]) % length

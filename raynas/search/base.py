@@ -1,4 +1,4 @@
-"""What all searches share: asking, telling, the record, the best."""
+"""Base of all searches: ask, tell, history and best archs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from raynas.space.space import Uniform
 
 @runtime_checkable
 class AskTell(Protocol):
-    """What `run_search` drives: ours, or a user's own object with these two methods."""
+    """A search that `run_search` can drive: ours, or a user's own object with these two methods."""
 
     def ask(self, n: int) -> list[Arch]:
-        """Up to n archs to score; none when the search is over."""
+        """Return up to n archs to score; none when the search is over."""
         ...
 
     def tell(self, archs: Sequence[Arch], scores: Sequence[Any]) -> None:
-        """The scores of archs, in the order in which they were asked."""
+        """Record the scores of archs, in the order in which they were asked."""
         ...
 
 
@@ -38,8 +38,8 @@ class Evaluated:
     """One row of a search's history.
 
     Attributes:
-        order: how many archs were told before it.
-        generation: the generation that it belongs to; 0 is the first.
+        order: number of archs told before it.
+        generation: its generation, from 0.
         arch: the arch.
         objectives: its objectives by name; None if scoring it failed.
     """
@@ -59,24 +59,24 @@ class _Asked:
 
 
 class Search(ABC):
-    """Base of our searches: archs in generations, each feasible and none twice.
+    """Base of our searches: generations of feasible archs without repeats.
 
-    A search is a pure function of its arguments and of what it is told: however a generation is cut into pieces, the
-    same seed and the same scores give the same archs. So it has no state to save: to resume one, ask and tell again.
+    A search is a pure function of its arguments and scores: the same seed and scores give the same archs, in batches
+    of any size. So it has no state to save: to resume one, ask and tell again.
 
     Attributes:
-        space: what is searched.
-        objectives: what is made large or small.
-        constraints: inclusive bounds on costs that every arch handed out meets.
-        budget: the most archs that it will hand out; None if only the space bounds it.
+        space: the search space.
+        objectives: the objectives and their directions.
+        constraints: inclusive bounds on costs, met by every returned arch.
+        budget: the most archs to return; None if only the space limits them.
         generations: the most generations after the first; None for any number.
-        history: what was told, in order.
+        history: the scored archs in order.
         ended: why the search ended before its budget; None if it did not.
-        notes: what the search has to say of itself so far, a line each; `run_search` shows them.
+        notes: notes of the search so far, a line each, shown by `run_search`.
     """
 
     learns = True
-    """Whether a generation depends on the scores of those before it, and must wait for them."""
+    """True if a generation depends on earlier scores and must wait for them."""
 
     def __init__(
         self,
@@ -111,26 +111,26 @@ class Search(ABC):
 
     @abstractmethod
     def _next_generation(self) -> Codes:
-        """The next generation, taken from `self.candidates`; empty when nothing new can be found."""
+        """Take the next generation from `self.candidates`; empty if there are no new archs."""
 
     def _generation_size(self) -> int | None:
-        """How many archs the next generation should have, to say so when there are fewer; None for any number."""
+        """Return the intended size of the next generation, for a warning if it is smaller; None for any size."""
         return None
 
     @property
     def evaluations(self) -> int:
-        """Number of archs told, failed ones included."""
+        """Number of archs told, including failed ones."""
         return len(self.history)
 
     def ask(self, n: int) -> list[Arch]:
-        """The next archs to score, n at most; what is left of a generation comes alone.
+        """Return the next archs to score, at most n and from one generation.
 
         Returns:
-            Archs that meet the constraints, none of which was handed out before. An empty list when the budget is
-            spent or nothing new can be found (then `ended` says why).
+            New archs that meet the constraints. An empty list if the budget is spent or there are no new archs (then
+            `ended` says why).
 
         Raises:
-            UserError: n is not positive, or the generation has been handed out and not all of its scores are told.
+            UserError: n is not positive, or the generation is used up and some of its scores have not been told.
         """
         if n < 1:
             raise UserError(f"ask for at least 1 arch, not {n}")
@@ -163,17 +163,17 @@ class Search(ABC):
             self._queue.append(_Asked(self._generation, codes[index], values, arch))
 
     def tell(self, archs: Sequence[Arch], scores: Sequence[Score]) -> None:
-        """The scores of archs, in the order in which they were asked; all of them or a first part.
+        """Record the scores of archs in the order in which they were asked, of all or only the first.
 
         Args:
-            archs: the archs scored.
-            scores: for each a number (one scored objective), a mapping with the scored objectives' names (a row of the
-                `scores` table is one), or None. A None or NaN value, or `status: failed`, is a failed arch: it is
-                recorded, and is never a parent or the best.
+            archs: the scored archs.
+            scores: for each arch a number (one scored objective), a mapping with the scored objectives' names (such as
+                a row of the `scores` table), or None. A None or NaN value, or `status: failed`, is a failed arch: it
+                is recorded, but is never a parent or the best.
 
         Raises:
-            UserError: an arch was not asked, told already, or out of order; scores are missing or lack an objective.
-                Nothing is recorded then.
+            UserError: an arch was not asked, was told already, or is out of order; or scores are missing or lack an
+                objective. Nothing is recorded then.
         """
         if len(archs) != len(scores):
             raise UserError(f"told {len(archs)} archs and {len(scores)} scores")
@@ -193,7 +193,7 @@ class Search(ABC):
         self._codes += [self._outstanding.popleft().code for _ in rows]
 
     def _scored(self) -> tuple[Codes, np.ndarray]:
-        """Codes [n, dimensions] and minimised objectives [n, objectives] of the history's archs that did not fail."""
+        """Return codes [n, dimensions] and minimised objectives [n, objectives] of the archs that did not fail."""
         good = [row for row in self.history if row.objectives is not None]
         codes = [self._codes[row.order] for row in good]
         shape = (len(good), len(self.space.dimensions))
@@ -201,13 +201,13 @@ class Search(ABC):
         return np.array(codes, dtype=np.int16).reshape(shape), values
 
     def front(self) -> list[Evaluated]:
-        """The history's rows that no other beats in every objective, in order."""
+        """Return the non-dominated rows of the history, in order."""
         good = [row for row in self.history if row.objectives is not None]
         keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
         return [row for row, kept in zip(good, keep, strict=True) if kept]
 
     def ranking(self, n: int) -> list[Evaluated]:
-        """The best n of the history's rows, the best first; with several objectives the whole front, in order."""
+        """Return the n best rows of the history, the best first; with several objectives the whole front, in order."""
         if len(self.objectives.names) > 1:
             return self.front()
         good = [row for row in self.history if row.objectives is not None]
@@ -215,10 +215,10 @@ class Search(ABC):
         return [good[index] for index in order[:n]]
 
     def best(self) -> Arch | list[Arch]:
-        """The best arch (the first told of equals); with several objectives the archs of the front.
+        """Return the best arch (the first told among equals); with several objectives, the archs of the front.
 
         Raises:
-            UserError: nothing was told, or every arch failed.
+            UserError: no arch was told, or all failed.
         """
         front = self.front()
         if not front:
@@ -226,7 +226,7 @@ class Search(ABC):
         return front[0].arch if len(self.objectives.names) == 1 else [row.arch for row in front]
 
     def summary(self) -> str:
-        """The best so far in a few words, for progress lines."""
+        """Return a short text on the best arch so far, for progress lines."""
         front = self.front()
         if not front:
             return "best -"
@@ -238,14 +238,14 @@ class Search(ABC):
 
 
 MOST = 10**6
-"""Far more archs, tries or generations than a search can spend."""
+"""The most archs, tries or generations, far more than a search can spend."""
 
 
 def at_least(minimum: int, **options: int | None) -> None:
-    """Refuse options below a minimum, or above what any search can use. A budget may be None: not given.
+    """Check that options are integers from a minimum to `MOST`; budgets may be None.
 
     Raises:
-        UserError: with the option's name.
+        UserError: an option is not; the message names it.
     """
     for name, value in options.items():
         if value is None and name in ("evaluations", "generations"):

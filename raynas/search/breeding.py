@@ -1,4 +1,4 @@
-"""What searches share that breed: mutants and crosses of chosen parents, and random archs where there are too few."""
+"""Base of genetic searches: mutants and crosses of parents, topped up with random archs."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from raynas.search.config import Direction
 from raynas.space import INACTIVE, Codes, Space
 
 Mutation = float | Mapping[str, float]
-"""The probability of redrawing a gene: one for all, or by template with `"*"` for the rest."""
+"""Probability of redrawing a gene: one for all, or by template with `"*"` for the rest."""
 
-_REDRAWS = 50  # of a pair of parents, until both have the same active genes
+_REDRAWS = 50  # of a pair of parents until both have the same active genes
 
 
 class Breeding(Search):
     """Base of searches whose generations are children of the best so far.
 
-    A random first generation; then mutants and crosses of parents, topped up with random archs where a generator finds
-    too few new feasible ones.
+    The first generation is random. Later ones are mutants and crosses of parents, topped up with random archs if too
+    few children are new and feasible.
 
-    * A mutant is a parent with each gene redrawn with a probability. Blocks that a greater depth adds are random.
-    * A cross takes every gene from either of two parents that have the same active genes (the same depth). The pair is
+    * A mutant is a parent with each gene redrawn with a probability. Blocks added by a greater depth are random.
+    * A cross takes every gene from either of two parents with the same active genes (the same depth). The pair is
       redrawn up to 50 times; a parent may pair with itself, and the child is then a duplicate. With `any_pair` parents
-      need not be alike, and a gene that only one of them has comes from that one: where each block can be dropped, two
-      parents hardly ever keep the same ones.
-    * Each generator gives up after `tries` draws for each arch wanted. In windows that hold less than a fiftieth of the
-      space, where hardly any mutant is inside, the mutants that are missing are drawn out of the window: each as
-      probable as mutation makes it.
+      may differ, and a gene that only one of them has comes from that one: if each block can be dropped, two parents
+      hardly ever keep the same blocks.
+    * Each generator gives up after `tries` draws per arch. If less than a fiftieth of the space meets the bounds, so
+      that hardly any mutant does, missing mutants are drawn from the cost window, with the probabilities of mutation.
 
     Attributes:
-        tally: by generator (`mutation`, `crossover`), how many draws were `tried`, `taken`, `repeated`, `infeasible`.
+        tally: by generator (`mutation`, `crossover`), the numbers of draws `tried`, `taken`, `repeated`, `infeasible`.
     """
 
     changes = False
-    """Whether a gene that is redrawn must take another value; see `Space.mutate_codes`."""
+    """True if a redrawn gene must take another value; see `Space.mutate_codes`."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Breeding(Search):
         tries: int,
         costs: Mapping[str, CostFunction] | None,
     ):
-        """Args: as of the searches; `population` is the least archs of a generation after the first."""
+        """Build the search; arguments are documented by its subclasses; `population` is a generation's least size."""
         at_least(1, evaluations=evaluations, population=population, initial=initial, tries=tries)
         at_least(0, generations=generations, mutations=mutations, crossovers=crossovers)
         check_crossover(crossover)
@@ -80,14 +79,14 @@ class Breeding(Search):
 
     @abstractmethod
     def _best_parents(self) -> Codes:
-        """The archs that have children; none while nothing has a score."""
+        """Return the parents; none while no arch has a score."""
 
     def _generation_size(self) -> int:
         return max(self.population, self.mutations + self.crossovers) if self.history else self.initial
 
     def _next_generation(self) -> Codes:
         parents = self._best_parents()
-        if len(parents) == 0:  # the first generation; or everything failed so far
+        if len(parents) == 0:  # the first generation, or all archs failed so far
             return self.candidates.random(self.initial)
         children = np.concatenate([self._mutants(parents), self._crosses(parents)])
         return np.concatenate([children, self.candidates.random(max(0, self.population - len(children)))])
@@ -116,29 +115,37 @@ class Breeding(Search):
 
 
 def budget_of(evaluations: int | None, generations: int | None, initial: int, children: int) -> int | None:
-    """The most archs of a generational search with these two budgets; None where neither is given."""
+    """Return the most archs of a generational search with these two budgets; None if neither is given."""
     spent = [evaluations, None if generations is None else initial + generations * children]
     return min((number for number in spent if number is not None), default=None)
 
 
 def check_probability(what: str, value: float) -> None:
-    """Raises: UserError: the value is not a number in [0, 1]."""
+    """Check that a value is a number in [0, 1].
+
+    Raises:
+        UserError: it is not.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UserError(f"{what} must be in [0, 1], not {shown(value)}")
 
 
 def check_mutation(space: Space, mutation: Mutation) -> None:
-    """Refuse mutation probabilities that are out of range or name no dimension of the space.
+    """Check that mutation probabilities are in range and name dimensions of the space.
 
     Raises:
-        UserError: says which and why.
+        UserError: a probability is wrong; the message names it.
     """
     for key, value in mutation.items() if isinstance(mutation, Mapping) else [("mutation", mutation)]:
         check_probability(f"mutation probability {key!r}", value)
-    space.mutation_rates(mutation)  # names the wrong key
+    space.mutation_rates(mutation)  # raises for a wrong key
 
 
 def check_crossover(crossover: str) -> None:
-    """Raises: UserError: the way of crossing is neither `gene` nor `block`."""
+    """Check that crossover is by `gene` or by `block`.
+
+    Raises:
+        UserError: it is not.
+    """
     if crossover not in ("gene", "block"):
         raise UserError(f"crossover is by 'gene' or by 'block', not {shown(crossover)}")

@@ -1,4 +1,4 @@
-"""From a configuration to a search."""
+"""Construction of a search from its configuration."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ SEARCHES: dict[str, type] = {
 def build_search(
     config: SearchConfig, space: Space, seed: int | None = None, costs: Mapping[str, CostFunction] | None = None
 ) -> Any:
-    """The ask/tell object that a configuration describes.
+    """Build the ask/tell object of a configuration.
 
-    It is quick: build the search before a long training, to learn of an impossible constraint or option first.
+    This is quick: build the search before a long training to detect impossible constraints or options early.
 
     A user's own `module:object` is called as `object(space, objectives=..., constraints=..., seed=..., **options)`,
-    with `evaluations` and `generations` where the configuration gives them, and `costs` where there are any.
+    with `evaluations`, `generations` and `costs` if they are given.
 
     Args:
-        seed: in place of the configuration's.
-        costs: costs that are not counted, as functions of codes: `latency` and `throughput` where it goes by them.
+        config: the configuration.
+        space: the search space.
+        seed: replaces the configuration's seed.
+        costs: custom costs as functions of codes: `latency` and `throughput`, if the search uses them.
 
     Raises:
-        ConfigError: the search is unknown, cannot be imported, takes no such option, or is no ask/tell object.
-        InfeasibleError: nothing in the space meets the constraints.
-        UserError: an option is out of range, or the search goes by latency and `costs` does not have it.
+        ConfigError: the search is unknown, cannot be imported, has no such option, or is not an ask/tell object.
+        InfeasibleError: no arch of the space meets the constraints.
+        UserError: an option is out of range, or the search uses latency and `costs` does not have it.
     """
     for name in TIMED:
         if (name in config.objectives or name in config.constraints) and name not in (costs or {}):

@@ -1,4 +1,4 @@
-"""Where a search gets new archs from: feasible, and never one twice."""
+"""New feasible archs for a search, without repeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raynas.space import Codes, Distribution, Space
 from raynas.space.space import Uniform
 
 ENUMERABLE = 20_000
-"""Spaces of at most this many archs are counted through before they are said to be exhausted."""
+"""Spaces of at most this many archs are enumerated to decide if they are exhausted."""
 
 _ROUNDS = 7
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("raynas.search")
 
 
 class Candidates:
-    """The feasible archs of a space that were not taken yet."""
+    """The feasible archs of a space that have not been taken yet."""
 
     def __init__(self, space: Space, constraints: Constraints, rng: np.random.Generator, uniform_over: Uniform):
         self.space = space
@@ -37,14 +37,16 @@ class Candidates:
         self._taken: set[bytes] = set()
 
     def __len__(self) -> int:
-        """Number of archs taken."""
+        """Return the number of archs taken."""
         return len(self._taken)
 
     def take(self, codes: Codes, limit: int, tally: Counter[str] | None = None) -> Codes:
-        """The first rows, `limit` at most, that are feasible and new; from now on they are taken.
+        """Take the first feasible and new rows, at most `limit`.
 
         Args:
-            tally: counts the rows looked at: `tried`, and of these `taken`, `repeated`, `infeasible`.
+            codes: candidates [n, dimensions].
+            limit: the most rows to take.
+            tally: counter of rows: `tried`, and of these `taken`, `repeated`, `infeasible`.
         """
         tally = Counter() if tally is None else tally
         feasible = self.constraints.feasible(codes)
@@ -65,14 +67,14 @@ class Candidates:
         return codes[rows]
 
     def untaken(self, codes: Codes) -> np.ndarray:
-        """Which rows were not taken yet, bool [n]."""
+        """Return True for each row that has not been taken yet, bool [n]."""
         return np.array([row.tobytes() not in self._taken for row in codes], dtype=bool)
 
     def check(self) -> None:
-        """Make sure that some arch meets the constraints; this changes no later draw.
+        """Check that some arch meets the constraints, without changing later draws.
 
         Raises:
-            InfeasibleError: none does, or none was found; the message says which, and what the space spans.
+            InfeasibleError: none does, or none was found; the message says which, and gives the space's span.
         """
         try:
             sample_within(self.space, self.constraints, np.random.default_rng(0), 1, self._uniform_over)
@@ -83,10 +85,10 @@ class Candidates:
                 raise InfeasibleError(f"{error}; none of its {self.space.cardinality()} archs does") from error
 
     def random(self, n: int) -> Codes:
-        """Up to n random archs that are feasible and new.
+        """Take up to n random archs that are feasible and new.
 
-        Fewer come back only if the space has no more of them, or (in spaces too large to be counted through) if a
-        bounded number of random draws finds no more.
+        There are fewer only if the space has no more, or (in spaces too large to enumerate) if a bounded number of
+        random draws finds no more.
         """
         found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
         missing = n
@@ -106,35 +108,35 @@ class Candidates:
         tries: int,
         tally: Counter[str],
     ) -> Codes:
-        """Mutants, feasible and new, where mutation alone hardly ever meets the constraints; elsewhere none.
+        """Take feasible and new mutants if plain mutation hardly ever meets the constraints; otherwise none.
 
-        Each parent's are drawn as `Space.mutate_codes` would, out of the window of the narrowest bound.
+        Mutants have the distribution of `Space.mutate_codes` within the window of the narrowest bound.
 
         Args:
-            parents: a mutant is wanted of each row.
-            probability, change: as of `Space.mutate_codes`.
-            tries: draws for each mutant wanted.
-            tally: as of `take`.
+            parents: the parents, one row for each mutant.
+            probability, change: see `Space.mutate_codes`.
+            tries: draws per mutant.
+            tally: see `take`.
         """
         found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
         if self.narrow is not None and len(parents):
             for parent, wanted in zip(*np.unique(parents, axis=0, return_counts=True), strict=True):
                 mutants = Distribution.of_mutants(self.space, parent, probability, change)
                 window = Window(mutants, *self.narrow, cells=FEW_CELLS)
-                with suppress(InfeasibleError):  # too few to be found
+                with suppress(InfeasibleError):  # too rare to find
                     found.append(self.take(window.sample_codes(self._rng, tries * wanted), wanted, tally))
         return np.concatenate(found)
 
     @cached_property
     def narrow(self) -> Bound | None:
-        """The bound that makes feasible archs rare, (cost, low, high); None where they are not."""
+        """The bound that makes feasible archs rare, (cost, low, high); None if they are not rare."""
         return narrowest_bound(self.constraints, self._uniform_over)
 
     def _draw(self, n: int) -> Codes:
-        """n random feasible archs; fewer where they are too rare to find so many."""
+        """Draw n random feasible archs, or fewer if they are too rare."""
         try:
             return sample_within(self.space, self.constraints, self._rng, n, self._uniform_over)
-        except InfeasibleError:  # one by one, so that those found before it gave up are not lost
+        except InfeasibleError:  # one by one, to keep those found before giving up
             found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
             for _ in range(n):
                 try:
@@ -145,7 +147,7 @@ class Candidates:
 
     @cached_property
     def enumerable(self) -> bool:
-        """Whether the space is small enough to be counted through."""
+        """True if the space is small enough to enumerate."""
         return self.space.cardinality() <= ENUMERABLE
 
     @cached_property
@@ -154,7 +156,7 @@ class Candidates:
         return codes[self.constraints.feasible(codes)]
 
     def exhausted(self) -> str:
-        """Why there are no more, for the log."""
+        """Return the reason why there are no more archs, for the log."""
         if self.enumerable:
             return f"all {len(self)} archs that meet the constraints have been handed out"
         return f"no arch was found that meets the constraints and is not among the {len(self)} handed out"

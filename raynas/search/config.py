@@ -1,4 +1,4 @@
-"""How a preset or a command says which search to run."""
+"""Configuration of a search in presets and commands."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "pareto": ("initial", "parents", "mutations", "crossovers", "mutation", "crossover", "buckets", "tries"),
     "predictor": ("samples", "held_out", "verify", "least_tau", "predictor", "evolution"),
 }
-"""The options of each of our searches: keyword arguments of its class, explained there."""
+"""The options of each of our searches: keyword arguments of its class, documented there."""
 
 
 TIMED = ("latency", "throughput")
-"""What is measured on a device and predicted in between: milliseconds of a batch, and images in a second."""
+"""Costs measured on a device and predicted for other archs: milliseconds of a batch, and images per second."""
 
 
 SCORED = ("accuracy", "top5", "loss")
-"""What a score says of how good a network is; costs are computed by the search itself."""
+"""Quality measures in a score; costs are computed by the search itself."""
 
 
 class LatencyConfig(Conditions):
-    """How subnets are timed for a search, as in `Conditions`, and
+    """Timing of subnets for a search; other attributes are those of `Conditions`.
 
     Attributes:
-        timings: random archs of the space that are timed, for a predictor to learn from.
-        resources: what the Ray actor that times needs, such as `{GPU: 1}` or `{CPU: 2, jetson: 1}`; with none given,
-            the searching process times itself, without Ray.
+        timings: number of random archs to time, for fitting a predictor.
+        resources: resources of the Ray actor that times, such as `{GPU: 1}` or `{CPU: 2, jetson: 1}`. None times in the
+            search's own process, without Ray.
     """
 
     timings: int = Field(300, ge=20, le=10**6)
@@ -67,17 +67,17 @@ class SearchConfig(Config):
     Attributes:
         name: `random`, `evolution`, `nsga2`, `pareto`, `predictor`, or the user's own ask/tell class or function as
             `module:object`.
-        objectives: what to make large or small, by name: a field of the score (`accuracy`, `top5`, `loss`), or `macs`,
+        objectives: directions (`max` or `min`) by name: a field of the score (`accuracy`, `top5`, `loss`), or `macs`,
             `params`, `paper_macs`, `latency`, `throughput`, which the search computes itself.
         constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`, `latency` (milliseconds of a batch)
-            and `throughput` (images in a second); null leaves a side open, or takes the whole limit away.
-        latency: on what latency and throughput are measured; given where the search goes by one of them.
-        evaluations: the budget, in archs scored; None for the search's own default.
-        generations: the budget, in generations after the first population (not for `random`). With both budgets the
-            first that is spent ends the search.
+            and `throughput` (images per second); null leaves a side open, or removes the whole limit.
+        latency: measurement of latency and throughput; required if the search uses one of them.
+        evaluations: budget in archs scored; None for the search's own default.
+        generations: budget in generations after the first population (not for `random`). With both budgets, the first
+            one spent ends the search.
         options: keyword arguments of the search's class, such as `population` and `mutation`.
-        seed: of every random draw of the search.
-        batch: archs handed to the scorer at a time; it changes nothing in the result.
+        seed: seed of all random draws of the search.
+        batch: archs passed to the scorer at a time; does not change the result.
     """
 
     name: str = "evolution"

@@ -17,25 +17,25 @@ from raynas.space import Codes, Space
 
 
 def released_mutation(space: Space) -> dict[str, float]:
-    """AutoFormer's released probabilities: 0.2 for genes of blocks, 0.4 for depth, width and what else is global."""
+    """Return AutoFormer's released probabilities: 0.2 for genes of blocks, 0.4 for depth, width and other genes."""
     return {d.template: 0.2 if "blocks." in d.template else 0.4 for d in space.dimensions}
 
 
 class Evolution(Breeding):
-    """Evolution of the best archs so far, as AutoFormer's released script does it (S3 uses the same scheme).
+    """Evolution of the best archs so far, as in AutoFormer's released script (S3 uses the same scheme).
 
-    A random first population; then, in each generation, mutants and crosses of the best `parents` archs of the whole
-    history, topped up with random archs to the population's size where a generator finds too few new feasible ones.
+    The first population is random. Each later generation has mutants and crosses of the best `parents` archs of the
+    whole history, topped up with random archs to the population's size if too few children are new and feasible.
     By default 50 + 20 x 50 = 1,050 archs.
 
-    How mutants and crosses are made: see `Breeding`. A redraw may give the present value, so that a gene with k choices
-    changes with (k - 1) / k of its probability.
+    For mutants and crosses see `Breeding`. A redraw may give the present value, so that a gene with k choices changes
+    with (k - 1) / k of its probability.
 
-    What differs from the released script: the children of the last generation count like all others (there they are
+    Differences to the released script: the children of the last generation are ranked like all others (there they are
     evaluated, but never ranked), and a pair of parents that never matches is dropped instead of crossed badly.
-    The S3 paper's values (appendix): `mutation={"depth": 0.2, "width": 0.2, "*": 0.4}, crossover="block"`.
-    ViT-ResNAS's: `initial=500, population=150, parents=75, mutations=75, crossovers=75, mutation=0.3, any_pair=True,
-    generations=19`; its first archs are not drawn uniformly, ours are.
+    Values of the S3 paper (appendix): `mutation={"depth": 0.2, "width": 0.2, "*": 0.4}, crossover="block"`.
+    Values of ViT-ResNAS: `initial=500, population=150, parents=75, mutations=75, crossovers=75, mutation=0.3,
+    any_pair=True, generations=19`; its first archs are not drawn uniformly, ours are.
     """
 
     def __init__(
@@ -58,27 +58,29 @@ class Evolution(Breeding):
         tries: int = 10,
         costs: Mapping[str, CostFunction] | None = None,
     ):
-        """Args:
-            space: what is searched.
-            objectives: one objective; accuracy if not given.
+        """Build the search.
+
+        Args:
+            space: the search space.
+            objectives: one objective; by default accuracy.
             constraints: inclusive bounds by cost.
-            seed: of every draw.
-            evaluations: the budget in archs.
-            generations: the budget in generations after the first population; 20 if no budget is given.
-            population: the least archs of a generation.
-            initial: archs of the first population; as many as `population` if not given.
-            parents: how many of the best archs have children.
-            mutations: mutants wanted in a generation.
-            crossovers: crosses wanted in a generation.
-            mutation: probability of redrawing a gene: one for all, or by template with `"*"` for the rest; AutoFormer's
-                released ones (0.2 in blocks, 0.4 elsewhere) if not given.
-            crossover: whether a cross picks by `gene` (as released) or by whole `block` (as the S3 paper says).
-            any_pair: whether parents with different active genes are crossed too.
-            tries: draws for each mutant or cross wanted before the generator gives up.
-            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+            seed: seed of all draws.
+            evaluations: budget in archs.
+            generations: budget in generations after the first population; 20 if no budget is given.
+            population: least number of archs of a generation.
+            initial: archs of the first population; by default `population`.
+            parents: number of best archs used as parents.
+            mutations: mutants per generation.
+            crossovers: crosses per generation.
+            mutation: probability of redrawing a gene: one for all, or by template with `"*"` for the rest; by default
+                AutoFormer's released ones (0.2 in blocks, 0.4 elsewhere).
+            crossover: unit of crossover: `gene` (as released) or whole `block` (as in the S3 paper).
+            any_pair: True to also cross parents with different active genes.
+            tries: draws per mutant or cross before the generator gives up.
+            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: nothing in the space meets the constraints.
+            InfeasibleError: no arch of the space meets the constraints.
             UserError: an argument is out of range, or there are several objectives.
         """
         at_least(1, parents=parents)

@@ -1,4 +1,4 @@
-"""The loop around any ask/tell search and any scorer."""
+"""The search loop, for any ask/tell search and any scorer."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from raynas.space import Arch
 SearchT = TypeVar("SearchT", bound=AskTell)
 
 HEARTBEAT_S = 4.0
-"""A progress line comes this often, in seconds."""
+"""Seconds between progress lines."""
 
 
 def run_search(
     search: SearchT, scorer: Any, batch: int = 50, progress: Callable[[str], None] | None = print, name: str = "search"
 ) -> SearchT:
-    """Ask, score and tell until the search has no more to ask.
+    """Ask, score and tell until the search is over.
 
-    There is nothing to save and nothing to restore: run again with the same search and a scorer that answers from its
-    rows, and what was scored is told again in no time; only what was in flight is scored anew.
+    There is no state to save or restore. To resume, run again with a new search of the same arguments and a scorer that
+    reuses its rows: archs with a row are told at once, and only the others are scored.
 
     Args:
-        search: an object with `ask(n)` and `tell(archs, scores)`, in a state where nothing is outstanding.
-        scorer: an object with `score(archs)`, a list of rows in the order given; where it also has
-            `score_iter(archs)`, rows (with the arch's id under `arch`) as they finish, progress moves with each row.
-        batch: archs in one call of the scorer; larger ones keep replicas busier, and change nothing in the result.
-        progress: called with what the search notes, and with lines such as `search: 150/1050 scored, best accuracy
-            0.87 (0f3a..), 0 % failed, 40 s left`, every 4 seconds from another thread, and at the end; None: silence.
-        name: what the lines begin with.
+        search: an object with `ask(n)` and `tell(archs, scores)`, without outstanding archs.
+        scorer: an object with `score(archs)`, which returns rows in the given order. If it also has
+            `score_iter(archs)`, which yields rows (with the arch's id under `arch`) as they finish, progress counts
+            each row.
+        batch: archs in one call of the scorer; larger batches keep replicas busier and do not change the result.
+        progress: called with the search's notes, and with lines such as `search: 150/1050 scored, best accuracy
+            0.87 (0f3a..), 0 % failed, 40 s left`, every 4 seconds from another thread, and at the end; None for none.
+        name: prefix of the lines.
 
     Returns:
         The search.
 
     Raises:
-        UserError: batch is not positive, or the scorer left an arch without a row.
+        UserError: batch is not positive, or the scorer returned no row for an arch.
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
@@ -55,7 +56,7 @@ def run_search(
 
 
 def _score(scorer: Any, archs: Sequence[Arch], shown: Progress) -> list[Any]:
-    """The archs' scores, in their order."""
+    """Return the archs' scores, in order."""
     if not hasattr(scorer, "score_iter"):
         scores = list(scorer.score(archs))
         for score in scores:
@@ -72,7 +73,7 @@ def _score(scorer: Any, archs: Sequence[Arch], shown: Progress) -> list[Any]:
 
 
 class Progress:
-    """Progress lines of a running search, from a thread of its own so that a slow scorer does not silence them."""
+    """Progress lines of a running search, from a separate thread so that a slow scorer does not block them."""
 
     def __init__(self, search: Any, show: Callable[[str], None] | None, name: str, every_s: float = HEARTBEAT_S):
         self._search = search
@@ -111,12 +112,12 @@ class Progress:
             self._times.append(time.monotonic())
 
     def refresh(self) -> None:
-        """Read the search's best so far; to be called between two `tell`, from their thread."""
+        """Read the search's best so far; call it between two `tell`, from the same thread."""
         summary = getattr(self._search, "summary", None)
         self._summary = f", {summary()}" if summary is not None else ""
 
     def notes(self) -> None:
-        """Show what the search has noted since the last time, if it notes anything."""
+        """Show the search's new notes, if it has any."""
         notes = getattr(self._search, "notes", [])
         for note in notes[self._noted :]:
             if self._show is not None:
@@ -124,7 +125,7 @@ class Progress:
         self._noted = len(notes)
 
     def line(self, ended: bool = False) -> str:
-        """The present state in one line."""
+        """Return the current progress line."""
         with self._lock:
             budget = getattr(self._search, "budget", None)
             of = f"/{budget}" if budget is not None else ""
@@ -135,7 +136,7 @@ class Progress:
             return f"{self._name}: {self._scored}{of} scored{self._summary}{failed}{left}"
 
     def _left(self, budget: int) -> str:
-        # The rate of the last scores only: those answered from rows at a restart say nothing of the rest.
+        # Uses the latest scores only, since rows reused at a restart take no time.
         if len(self._times) < 2:
             return ""
         seconds = (time.monotonic() - self._times[0]) / (len(self._times) - 1) * (budget - self._scored)
@@ -154,7 +155,7 @@ def _failed(score: Any) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: `40 s`, `3 min`, `2.5 h`."""
+    """Format seconds: `40 s`, `3 min`, `2.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""NSGA-II over archs, with the sorting and crowding of pymoo."""
+"""NSGA-II over archs, with pymoo's sorting and crowding."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from raynas.space import Codes, Space
 
 
 class NSGA2(Search):
-    """NSGA-II (Deb et al. 2002): a population evolves towards the front of several objectives.
+    """NSGA-II (Deb et al. 2002): evolution towards the front of several objectives.
 
-    Survival by non-dominated rank and crowding distance is pymoo's; parents win binary tournaments by the same two.
-    Sampling, crossover and mutation are the space's own. Only feasible archs are handed out, and none twice, so that
-    no evaluation is spent on what cannot be used. By default 50 + 20 x 50 = 1,050 archs.
+    Survival is by pymoo's non-dominated rank and crowding distance, and parents win binary tournaments by the same.
+    Sampling, crossover and mutation are those of the space. Only feasible archs are returned, without repeats. By
+    default 50 + 20 x 50 = 1,050 archs.
     """
 
     def __init__(
@@ -41,25 +41,27 @@ class NSGA2(Search):
         tries: int = 10,
         costs: Mapping[str, CostFunction] | None = None,
     ):
-        """Args:
-            space: what is searched.
-            objectives: one or more; accuracy if not given.
+        """Build the search.
+
+        Args:
+            space: the search space.
+            objectives: one or more; by default accuracy.
             constraints: inclusive bounds by cost.
-            seed: of every draw.
-            evaluations: the budget in archs.
-            generations: the budget in generations after the first population; 20 if no budget is given.
-            population: archs that survive, and archs of each generation.
-            parents: draw parents from the best so many of the population, by rank and then distance, as ViTAS says
-                (20 of 50; neither its release nor the algorithm as published does); from all of it if not given.
-            crossover_probability: how often a child has two parents.
+            seed: seed of all draws.
+            evaluations: budget in archs.
+            generations: budget in generations after the first population; 20 if no budget is given.
+            population: number of surviving archs, and of archs of each generation.
+            parents: number of best archs of the population, by rank and then distance, to draw parents from, as in the
+                ViTAS paper (20 of 50; not in its release nor in the original algorithm); by default all.
+            crossover_probability: probability that a child has two parents.
             mutation: probability of redrawing a gene of a child: one for all, or by template with `"*"` for the rest;
-                one gene in the longest arch on average if not given.
-            crossover: whether a cross picks by `gene` or by whole `block`.
-            tries: draws for each child wanted before random archs fill the generation.
-            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+                by default one gene of the longest arch on average.
+            crossover: unit of crossover: `gene` or whole `block`.
+            tries: draws per child before random archs fill the generation.
+            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: nothing in the space meets the constraints.
+            InfeasibleError: no arch of the space meets the constraints.
             UserError: an argument is out of range.
         """
         at_least(1, evaluations=evaluations, population=population, tries=tries)
@@ -82,13 +84,13 @@ class NSGA2(Search):
         self.crossover: Literal["gene", "block"] = crossover
         self.tries = tries
         self._population: tuple[Codes, np.ndarray] = self._scored()
-        self._merged = 0  # archs of the history that have competed for a place in the population
+        self._merged = 0  # archs of the history that were already merged into the population
 
     def _generation_size(self) -> int:
         return self.population
 
     def _next_generation(self) -> Codes:
-        if all(row.objectives is None for row in self.history):  # the first population; or everything failed so far
+        if all(row.objectives is None for row in self.history):  # the first population, or all archs failed so far
             return self.candidates.random(self.population)
         parents, rank, crowding = self._survive()
         best = np.lexsort((-crowding, rank))[: self.parents]
@@ -102,7 +104,7 @@ class NSGA2(Search):
         return np.concatenate([taken, self.candidates.random(self.population - len(taken))])
 
     def _survive(self) -> tuple[Codes, np.ndarray, np.ndarray]:
-        """Merge what was told since the last generation into the population and cut it to its size.
+        """Merge new scores into the population and reduce it to its size.
 
         Returns:
             The survivors' codes, with their rank [n] and crowding distance [n].
@@ -117,7 +119,7 @@ class NSGA2(Search):
         return codes[kept], rank, crowding
 
     def _tournaments(self, rank: np.ndarray, crowding: np.ndarray, n: int) -> np.ndarray:
-        """Indices [n] of the winners of n binary tournaments: the lower rank, then the wider distance."""
+        """Return the winners' indices [n] of n binary tournaments: by lower rank, then by greater distance."""
         one, other = self._rng.integers(len(rank), size=(2, n))
         wins = (rank[one] < rank[other]) | ((rank[one] == rank[other]) & (crowding[one] >= crowding[other]))
         return np.where(wins, one, other)

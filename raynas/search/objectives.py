@@ -1,4 +1,4 @@
-"""What a search makes large or small, and how scores are read and compared."""
+"""Objectives of a search, and the reading and comparison of scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raynas.errors import UserError
 from raynas.search.config import Direction
 
 Score = float | Mapping[str, Any] | None
-"""What a scorer says of one arch: the one scored objective, a mapping with the objectives' names, or None (failed)."""
+"""A scorer's result for one arch: the one scored objective, a mapping by objective, or None (failed)."""
 
 
 class Objectives:
@@ -22,13 +22,15 @@ class Objectives:
     Attributes:
         directions: `max` or `min` by name.
         names: the names, in order.
-        scored: those that a scorer must return; the rest are costs of the arch.
+        scored: the objectives that a scorer must return; the rest are costs of the arch.
     """
 
     def __init__(self, directions: Mapping[str, Direction], costs: Iterable[str] = COSTS):
-        """Args:
+        """Build objectives.
+
+        Args:
             directions: `max` or `min` by name.
-            costs: names of what the search computes itself.
+            costs: names of costs that the search computes itself.
 
         Raises:
             UserError: there is no objective, or a direction is neither `max` nor `min`.
@@ -45,10 +47,10 @@ class Objectives:
         self._signs = np.array([-1.0 if direction == "max" else 1.0 for direction in directions.values()])
 
     def read(self, score: Score, costs: Mapping[str, float]) -> dict[str, float] | None:
-        """One arch's objectives by name; None if the arch failed (None, NaN, infinite, or `status: failed`).
+        """Return one arch's objectives by name; None if it failed (None, NaN, infinite, or `status: failed`).
 
         Raises:
-            UserError: the score lacks an objective, or is not a score.
+            UserError: the score lacks an objective, or is not a number or mapping.
         """
         if score is None:
             return None
@@ -67,7 +69,7 @@ class Objectives:
         return values if all(math.isfinite(value) for value in values.values()) else None
 
     def minimised(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
-        """Objective values as float64 [n, objectives], signed so that smaller is better everywhere."""
+        """Return objective values as float64 [n, objectives], signed so that smaller is better."""
         table = [[value[name] for name in self.names] for value in values]
         return self._signs * np.array(table, dtype=np.float64).reshape(len(table), len(self.names))
 
@@ -82,9 +84,9 @@ def _number(name: str, value: Any) -> float:
 
 
 def non_dominated(minimised: np.ndarray) -> np.ndarray:
-    """Mask [n] of the rows of [n, objectives] that no other row beats; equal rows do not beat each other."""
+    """Return a mask [n] of the non-dominated rows of [n, objectives]; equal rows do not dominate each other."""
     keep = np.zeros(len(minimised), dtype=bool)
-    # In lexicographic order a row can only be beaten by one before it, so the first one left is never beaten.
+    # In lexicographic order a row can only be dominated by an earlier one, so the first one left never is.
     left = np.lexsort(minimised.T[::-1])
     while len(left):
         best, others = minimised[left[0]], minimised[left[1:]]

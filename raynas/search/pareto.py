@@ -1,4 +1,4 @@
-"""NASViT's and AlphaNet's evolution towards a front, such as that of accuracy and MACs."""
+"""NASViT's and AlphaNet's evolution towards a Pareto front, for example of accuracy and MACs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from raynas.space import Codes, Space
 class ParetoEvolution(Breeding):
     """Evolution towards the front of several objectives, with the numbers of NASViT's search.
 
-    1,024 random archs; then, in each of 40 rounds, 128 mutants and 128 crosses of the parents: 11,264 archs. How they
-    are made: see `Breeding`; here a mutated gene changes if it can, and any two parents are crossed.
+    There are 1,024 random archs; then, in each of 40 rounds, 128 mutants and 128 crosses of the parents: 11,264 archs.
+    For their making see `Breeding`; here a mutated gene changes if it can, and any two parents are crossed.
 
-    The parents are the best 128 archs so far (by front, and within the last front by how far apart they are; the paper
-    does not say by what). With `buckets` they are AlphaNet's instead: costs are rounded to steps, and of each step the
-    best arch is a parent, whether others beat it or not.
+    The parents are the best 128 archs so far (by front, and within the last front by crowding distance; the paper does
+    not specify it). `buckets` selects parents as in AlphaNet instead: costs are rounded to steps, and the best arch of
+    each step is a parent, even if other archs dominate it.
     """
 
     changes = True
@@ -49,26 +49,28 @@ class ParetoEvolution(Breeding):
         tries: int = 10,
         costs: Mapping[str, CostFunction] | None = None,
     ):
-        """Args:
-            space: what is searched.
-            objectives: one or more; accuracy if not given.
+        """Build the search.
+
+        Args:
+            space: the search space.
+            objectives: one or more; by default accuracy.
             constraints: inclusive bounds by cost.
-            seed: of every draw.
-            evaluations: the budget in archs.
-            generations: the budget in rounds after the first archs; 40 if no budget is given.
+            seed: seed of all draws.
+            evaluations: budget in archs.
+            generations: budget in rounds after the first archs; 40 if no budget is given.
             initial: archs of the first generation.
-            parents: how many of the best archs have children; if not given 128, or with `buckets` the best of each.
-            mutations: mutants wanted in a round.
-            crossovers: crosses wanted in a round.
+            parents: number of best archs used as parents; by default 128, or with `buckets` the best of each.
+            mutations: mutants per round.
+            crossovers: crosses per round.
             mutation: probability of changing a gene: one for all, or by template with `"*"` for the rest.
-            crossover: whether a cross picks by `gene` or by whole `block`.
-            buckets: the step of a cost that is an objective, such as `{"macs": 10e6}` (AlphaNet): of each step the best
-                arch by the one other objective is a parent. None for parents by front.
-            tries: draws for each mutant or cross wanted before random archs fill the round.
-            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+            crossover: unit of crossover: `gene` or whole `block`.
+            buckets: the step of a cost that is an objective, such as `{"macs": 10e6}` (AlphaNet): the best arch of each
+                step by the one other objective is a parent. None for parents by front.
+            tries: draws per mutant or cross before random archs fill the round.
+            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: nothing in the space meets the constraints.
+            InfeasibleError: no arch of the space meets the constraints.
             UserError: an argument is out of range, or the buckets do not leave one objective.
         """
         if parents is not None:
@@ -96,7 +98,7 @@ class ParetoEvolution(Breeding):
         self.parents = 128 if parents is None and buckets is None else parents
         self.buckets = _steps(buckets, self.objectives.names)
         self._best: tuple[Codes, np.ndarray] = self._scored()
-        self._merged = 0  # archs of the history that have competed to be parents
+        self._merged = 0  # archs of the history that were already considered as parents
 
     def _best_parents(self) -> Codes:
         codes, values = (
@@ -108,9 +110,9 @@ class ParetoEvolution(Breeding):
         return codes[kept]
 
     def select(self, values: np.ndarray, n: int | None) -> np.ndarray:
-        """Indices of the best n rows of minimised objectives [archs, objectives], ascending.
+        """Return the indices of the best n rows of minimised objectives [archs, objectives], ascending.
 
-        With `buckets` the best of each, then the second best of each, and so on; where n is None, the best alone.
+        With `buckets` the best of each, then the second best of each, and so on; for n None, only the best of each.
         """
         left = np.arange(len(values))
         if self.buckets is None:
@@ -125,7 +127,7 @@ class ParetoEvolution(Breeding):
         return np.sort(chosen)
 
     def _best_of_buckets(self, values: np.ndarray) -> np.ndarray:
-        """Rows [n] of the best arch of each bucket; of equals the first."""
+        """Return the rows [n] of the best arch of each bucket, the first among equals."""
         assert self.buckets is not None
         names = self.objectives.names
         columns = [names.index(name) for name in self.buckets]

@@ -1,4 +1,4 @@
-"""NASViT's search: a predictor learns from random archs, evolution goes by it, and what it finds is scored."""
+"""NASViT's search: evolution on a predictor fitted to random archs, whose best archs are then scored."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictors import PREDICTORS, Fit, Predict, Quality, assess, checked
 from raynas.space import Arch, Codes, Space
 
-_GENERATION = 2**31  # of the inner search, which is asked for whole generations
+_GENERATION = 2**31  # more than any generation, to ask the inner search for whole ones
 
 
 class PredictorEvolution(Search):
-    """Evolution by predicted scores, whose finds are then scored (NASViT, Algorithm 2).
+    """Evolution on predicted scores, whose best archs are then scored (NASViT, Algorithm 2).
 
     1. `samples` random archs are scored.
-    2. A predictor is fitted to the first of them; the last `held_out` say how good it is. Where its Kendall's tau there
-       is below `least_tau` it is not used: as many random archs as it was to propose are scored instead.
-    3. `ParetoEvolution` is carried out on predictions alone: 11,264 archs in a few seconds.
-    4. The best `verify` of them that were not scored before are scored: whole fronts first, or by `buckets`.
+    2. A predictor is fitted to the first of them and tested on the last `held_out`. If its Kendall's tau is below
+       `least_tau`, it is not used, and `verify` random archs are scored instead.
+    3. `ParetoEvolution` runs on predictions only: 11,264 archs in a few seconds.
+    4. The best `verify` new archs are scored: whole fronts first, or by `buckets`.
 
-    `history`, `front` and `best` hold scores only, never a prediction. The paper ends here (without the last step: it
-    does not score what it finds), and so does this search if no budget is given. With a larger budget it goes on: the
-    next predictor has learnt from all scores so far but the held-out ones, and proposes the next archs.
+    `history`, `front` and `best` hold scores only, no predictions. The paper ends here (without the last step: it does
+    not score its results), and so does this search if no budget is given. With a larger budget it continues: the next
+    predictor is fitted to all scores so far except the held-out ones, and proposes the next archs.
 
     Attributes:
-        qualities: of each predictor made so far: one for each scored objective in each generation after the first.
-        predictions: what was predicted, by objective, of the archs that were proposed because of it.
+        qualities: quality of each predictor so far: one for each scored objective in each generation after the first.
+        predictions: predicted objectives of the proposed archs.
     """
 
     def __init__(
@@ -57,24 +57,26 @@ class PredictorEvolution(Search):
         evolution: Mapping[str, Any] | None = None,
         costs: Mapping[str, CostFunction] | None = None,
     ):
-        """Args:
-            space: what is searched.
-            objectives: one or more, at least one of them scored; accuracy if not given.
+        """Build the search.
+
+        Args:
+            space: the search space.
+            objectives: one or more, at least one of them scored; by default accuracy.
             constraints: inclusive bounds by cost.
-            seed: of every draw.
-            evaluations: the budget in archs scored.
-            generations: the budget in generations after the random archs; 1 if no budget is given.
-            samples: random archs that are scored first.
-            held_out: so many of them the predictor is not fitted to.
-            verify: predicted archs that are scored in a generation.
-            least_tau: of the held-out archs; at 0.3 the predictor puts 65 of 100 pairs in their right order, while one
-                that has learnt nothing stays within 0.1 of 0 (at 512 archs). -1 uses any predictor.
-            predictor: `forest`, or your own: a function as `Fit` describes it, or its name as `module:object`.
-            evolution: keyword arguments of the evolution on predictions, other than NASViT's; see `ParetoEvolution`.
-            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+            seed: seed of all draws.
+            evaluations: budget in archs scored.
+            generations: budget in generations after the random archs; 1 if no budget is given.
+            samples: random archs scored first.
+            held_out: number of them kept from the predictor's fit.
+            verify: predicted archs scored in a generation.
+            least_tau: least tau on the held-out archs. At 0.3 the predictor orders 65 of 100 pairs correctly; one that
+                has learnt nothing stays within 0.1 of 0 (at 512 archs). -1 uses any predictor.
+            predictor: `forest`, or your own: a `Fit` function, or its name as `module:object`.
+            evolution: keyword arguments of the evolution on predictions; see `ParetoEvolution`.
+            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: nothing in the space meets the constraints.
+            InfeasibleError: no arch of the space meets the constraints.
             UserError: an argument is out of range, or no objective is scored.
         """
         at_least(1, evaluations=evaluations, held_out=held_out, verify=verify)
@@ -108,7 +110,7 @@ class PredictorEvolution(Search):
         return found if len(found) else self.candidates.random(self.verify)
 
     def _learn(self) -> dict[str, Predict]:
-        """A predictor for each scored objective; none where one of them cannot be trusted."""
+        """Fit a predictor for each scored objective; return none if one of them is too poor."""
         rows = [row for row in self.history if row.objectives is not None]
         codes = self._scored()[0]
         held = np.array([self.samples - self.held_out <= row.order < self.samples for row in rows], dtype=bool)
@@ -129,7 +131,7 @@ class PredictorEvolution(Search):
         self.notes += [quality.describe() for quality in found]
         if all(quality.kendall >= self.least_tau for quality in found):
             return predictors
-        told = all(quality.kendall == quality.kendall for quality in found)  # NaN: of what is constant
+        told = all(quality.kendall == quality.kendall for quality in found)  # NaN for constant values
         below = f"{'is' if told else 'cannot be told, which counts as'} below {self.least_tau:g} (least_tau)"
         self.notes.append(
             f"tau {below}: the predictor is not used, and the next {self.verify} archs are random. Score more samples, "
@@ -138,10 +140,10 @@ class PredictorEvolution(Search):
         return {}
 
     def _predicted_best(self, predictors: Mapping[str, Predict]) -> Codes:
-        """The best archs of an evolution on predictions, [verify, dimensions] at most; they are new, and now taken."""
+        """Take the best new archs of an evolution on predictions, at most [verify, dimensions]."""
         inner = self._evolution(predictors, int(self._rng.integers(2**63)))
         while archs := inner.ask(_GENERATION):
-            inner.tell(archs, [{}] * len(archs))  # a predicted objective is to it a cost like MACs
+            inner.tell(archs, [{}] * len(archs))  # predicted objectives are costs to it, like MACs
         codes, values = inner._scored()
         new = self.candidates.untaken(codes)
         best = codes[new][inner.select(values[new], self.verify)]
@@ -155,7 +157,7 @@ class PredictorEvolution(Search):
         bounds: dict[str, Bounds] = dict(self.constraints.bounds)
         costs = {**self.constraints.functions, **predictors}
         inner = ParetoEvolution(self.space, self.objectives.directions, bounds, seed, costs=costs, **self.evolution)
-        inner.warn = logger.debug  # that it ends early is no news of this search
+        inner.warn = logger.debug  # its early end does not concern the user
         return inner
 
 
@@ -167,7 +169,7 @@ def _function(predictor: str | Fit) -> Fit:
 
 
 def _checked_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Refuse options that the evolution on predictions does not have, or that are this search's own."""
+    """Return the options of the evolution on predictions, after rejecting unknown ones and this search's own."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):

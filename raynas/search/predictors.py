@@ -1,4 +1,4 @@
-"""Predictors of scores: what they are fitted to, and how good they are on archs that they have not seen."""
+"""Predictors of scores, and their quality on held-out archs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from raynas.errors import UserError
 from raynas.space import Codes, Space
 
 Predict = Callable[[Codes], np.ndarray]
-"""From codes [n, dimensions] to predicted values [n]."""
+"""A predictor from codes [n, dimensions] to values [n]."""
 
 Fit = Callable[[Space, Codes, np.ndarray, int], Predict]
-"""Makes a predictor: called with the space, codes [n, dimensions], measured values [n] and a seed."""
+"""A function that fits a predictor to the space, codes [n, dimensions], measured values [n] and a seed."""
 
 TREES = 100
 TOP = 0.1
-"""The share of archs that a search would pick: see `Quality.regret`."""
+"""The share of archs that a search would pick; see `Quality.regret`."""
 
 
 def fit_forest(space: Space, codes: Codes, values: np.ndarray, seed: int) -> Predict:
-    """A random forest of 100 trees (NASViT, Algorithm 2; the settings of AttentiveNAS's released predictor).
+    """Fit a random forest of 100 trees (NASViT, Algorithm 2; the settings of AttentiveNAS's released predictor).
 
-    Its features are the codes themselves: choices stand in ascending order, and a gene that does not act has a code
-    below all of them, so that one threshold of a tree tells whether a block is there.
+    The features are the codes: choices are ascending, and an inactive gene has a code below all of them, so that one
+    threshold of a tree can test for an active block.
     """
-    from sklearn.ensemble import RandomForestRegressor  # slow to import, and needed by this search only
+    from sklearn.ensemble import RandomForestRegressor  # slow import, for this search only
 
     forest = RandomForestRegressor(TREES, random_state=seed % 2**32).fit(codes, values)
     return lambda codes: forest.predict(codes)
@@ -40,17 +40,17 @@ PREDICTORS: dict[str, Fit] = {"forest": fit_forest}
 
 @dataclass(frozen=True)
 class Quality:
-    """How well a predictor of one objective does on archs that were scored, and that it was not fitted to.
+    """Quality of a predictor of one objective on held-out archs.
 
     Attributes:
-        objective: what is predicted.
+        objective: the predicted objective.
         fitted: number of archs that it was fitted to.
-        codes: of the held-out archs [n, dimensions].
-        measured, predicted: of the same [n].
-        kendall: Kendall's tau-b of the two; NaN where one of them is constant.
+        codes: codes of the held-out archs [n, dimensions].
+        measured, predicted: their values [n].
+        kendall: Kendall's tau-b of the two; NaN if one of them is constant.
         spearman: Spearman's rank correlation.
         rmse: root mean square error, in the objective's unit.
-        regret: by how much the best that it would pick, the tenth that it predicts best, falls short of the best.
+        regret: difference between the best arch and the best one in the tenth that is predicted best.
         by_macs: Kendall's tau of measured values with MACs, which need no predictor.
     """
 
@@ -66,7 +66,7 @@ class Quality:
     by_macs: float
 
     def describe(self) -> str:
-        """The same in words."""
+        """Return the quality as text."""
         return (
             f"{self.objective} predicted from {self.fitted:,} scores; on {len(self.measured):,} held out: "
             f"Kendall's tau {self.kendall:.3f} (by MACs alone {self.by_macs:.3f}), Spearman's rho {self.spearman:.3f}, "
@@ -86,13 +86,13 @@ def assess(
     """Compare predictions with measurements.
 
     Args:
-        objective: what is predicted.
-        largest: whether large values are good.
+        objective: the predicted objective.
+        largest: True if larger values are better.
         fitted: number of archs that the predictor was fitted to.
-        codes: of held-out archs [n, dimensions], n at least 1.
-        measured, predicted, macs: of the same [n].
+        codes: codes of the held-out archs [n, dimensions], n at least 1.
+        measured, predicted, macs: their values [n].
     """
-    from scipy import stats  # slow to import, too
+    from scipy import stats  # slow import
 
     sign = 1 if largest else -1
     top = np.argsort(-sign * predicted, kind="stable")[: max(1, round(TOP * len(predicted)))]
@@ -111,7 +111,7 @@ def assess(
 
 
 def checked(predict: Predict) -> Predict:
-    """A predictor that refuses answers which are not one finite number for each arch: it may be the user's own."""
+    """Wrap a predictor, maybe the user's own, with a check that it returns one finite number for each arch."""
 
     def answer(codes: Codes) -> np.ndarray:
         values = np.asarray(predict(codes))

@@ -1,4 +1,4 @@
-"""Which of many archs survive where several objectives count: whole fronts first, and of the last the widest spread."""
+"""Survival of archs under several objectives: whole fronts first, then the widest spread of the last front."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import numpy as np
 from raynas.search.objectives import non_dominated
 
 _SORTED = 2_000
-"""Of more archs the first fronts are peeled off one by one: sorting all at once takes memory by the square."""
+"""Number of archs above which fronts are found one by one, since sorting all at once needs quadratic memory."""
 
 
 def survive(values: np.ndarray, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """NSGA-II's survival (Deb et al. 2002): by non-dominated rank, then by crowding distance, both of pymoo.
+    """Select survivors as in NSGA-II (Deb et al. 2002): by pymoo's non-dominated rank, then crowding distance.
 
     Args:
         values: minimised objectives [archs, objectives].
-        n: how many survive at most.
+        n: largest number of survivors.
         rng: breaks ties of distance.
 
     Returns:
         Indices [n] of the survivors, their rank [n] and their crowding distance [n].
     """
-    from pymoo.core.population import Population  # slow to import, and needed by few searches
+    from pymoo.core.population import Population  # slow import, for few searches
     from pymoo.core.problem import Problem
     from pymoo.operators.survival.rank_and_crowding import RankAndCrowding
 

@@ -1,4 +1,4 @@
-"""Random search: the baseline that every other search has to beat at equal budget."""
+"""Random search, the baseline of all other searches at equal budget."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CHUNK = 64
 
 
 class RandomSearch(Search):
-    """Random feasible archs, none twice.
+    """Random feasible archs without repeats.
 
-    Its archs do not depend on the scores, so it never waits for them; a smaller budget gives a first part of a larger.
+    Archs do not depend on scores, so it never waits for them. A smaller budget gives the first archs of a larger one.
     """
 
     learns = False
@@ -34,17 +34,19 @@ class RandomSearch(Search):
         uniform_over: Uniform = "dimensions",
         costs: Mapping[str, CostFunction] | None = None,
     ):
-        """Args:
-            space: what is searched.
-            objectives: what `best` and `front` go by; accuracy if not given.
+        """Build the search.
+
+        Args:
+            space: the search space.
+            objectives: objectives of `best` and `front`; by default accuracy.
             constraints: inclusive bounds by cost.
-            seed: of the draws.
-            evaluations: the budget in archs; the default is what `Evolution` spends by default.
+            seed: seed of all draws.
+            evaluations: budget in archs; the default equals `Evolution`'s.
             uniform_over: `dimensions` or `archs`; see `Space.sample_codes`.
-            costs: costs of your own by name, as functions of codes; for objectives and constraints like any other.
+            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: nothing in the space meets the constraints.
+            InfeasibleError: no arch of the space meets the constraints.
             UserError: an argument is out of range.
         """
         at_least(1, evaluations=evaluations)

@@ -1,4 +1,4 @@
-"""What may be searched: spaces, architectures, and every question about them that needs no network."""
+"""Search spaces and architectures: everything about them that needs no network."""
 
 from raynas.space.arch import Arch
 from raynas.space.codes import INACTIVE, Codes

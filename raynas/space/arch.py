@@ -1,4 +1,4 @@
-"""An architecture: the values of a space's dimensions that act."""
+"""An architecture: the values of a space's active dimensions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Arch(Mapping[str, Choice]):
-    """A frozen, hashable, canonical mapping of dimension names to values; made by `Space.arch` and its kin.
+    """A frozen, hashable, canonical mapping of dimension names to values; made by `Space.arch` and similar methods.
 
-    Only genes that act are held (a block beyond the depth has none), so archs that use the same weights are equal.
+    It holds active genes only (a block beyond the depth has none), so archs that use the same weights are equal.
     """
 
     def __init__(self, space: Space, values: Mapping[str, Choice]):
@@ -32,7 +32,7 @@ class Arch(Mapping[str, Choice]):
         return space.decode(np.frombuffer(codes, dtype=np.int16)[None])[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A list of archs pickles their space once and, for each, two bytes a gene.
+        # Keeps a pickled list of archs small: the space once, then two bytes a gene.
         return Arch._unpickle, (self.space, self.space.encode([self]).tobytes())
 
     def __getitem__(self, name: str) -> Choice:
@@ -62,16 +62,15 @@ class Arch(Mapping[str, Choice]):
 
     @cached_property
     def id(self) -> str:
-        """Twelve hex digits hashed from names and values: the same in every process, space file and version."""
+        """Twelve hex digits, the hash of names and values: the same in every process, space file and version."""
         return _digest(self._values)
 
     @cached_property
     def network_id(self) -> str:
-        """The id of the network that this arch computes.
+        """The id of the network that this arch computes, shared by archs that differ only in inherited weights.
 
-        Where blocks can be dropped anywhere, archs that keep the same blocks in the same order are one network with
-        different inherited weights: they share this id, and differ in `id`. So do archs whose windows are larger than
-        their grid, whatever their choice.
+        If any block can be dropped, archs that keep equal blocks in the same order are the same network: they share
+        this id, but not `id`. So do archs that differ only in windows larger than their grid.
         """
         acting = FAMILIES[self.space.family].acting
         kept: dict[str, int] = {}
@@ -81,7 +80,7 @@ class Arch(Mapping[str, Choice]):
             index, _, leaf = rest.partition(".")
             if not leaf or f"{prefix}blocks.{index}.kept" not in self._values:
                 values[name] = value
-            elif leaf == "kept":  # stands before the block's other genes, and blocks stand in order
+            elif leaf == "kept":  # precedes the block's other genes; blocks are in order
                 kept[prefix] = kept.get(prefix, 0) + bool(value)
             else:
                 values[f"{prefix}blocks.{kept[prefix] - 1}.{leaf}"] = value
@@ -89,7 +88,7 @@ class Arch(Mapping[str, Choice]):
         return _digest(values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The arch as nested plain values; per-block values are lists over blocks: `{"blocks": {"heads": [3, 4]}}`."""
+        """Return nested plain values; per-block values are lists over blocks: `{"blocks": {"heads": [3, 4]}}`."""
         tree: dict[str, Any] = {}
         for name, value in self._values.items():
             node, parts = tree, name.split(".")
@@ -107,7 +106,7 @@ class Arch(Mapping[str, Choice]):
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The inverse of `Arch.to_dict`: nested values, or dotted names, to a flat mapping of dimension names."""
+    """Flatten nested values or dotted names to a mapping of dimension names; the inverse of `Arch.to_dict`."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"

@@ -1,4 +1,4 @@
-"""Many archs as one array."""
+"""Archs encoded as one array."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ Codes = np.ndarray
 """Encoded archs, int16 [n, dimensions]: the index of each choice, or INACTIVE."""
 
 INACTIVE = -1
-"""The code of a gene that does not act."""
+"""The code of an inactive gene."""

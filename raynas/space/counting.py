@@ -1,6 +1,6 @@
-"""Exact counting over a tree of dimensions: how many archs, every arch once, and draws that are exactly uniform.
+"""Counting, enumeration and exactly uniform draws over a tree of dimensions.
 
-Counts are Python integers: published spaces hold up to 1e43 archs, and numpy integers stop at 64 bits.
+Counts are Python integers: published spaces hold up to 1e43 archs, beyond numpy's 64 bits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from raynas.space.dimension import Choice, Dimension
 
 
 def count_below(dimensions: Sequence[Dimension]) -> list[list[int]]:
-    """For every dimension and each of its choices, the number of ways to choose everything that hangs on it."""
+    """Return, for each choice of each dimension, the number of ways to choose all its descendants."""
     index = {dimension.name: i for i, dimension in enumerate(dimensions)}
     counts = [[1] * len(dimension.choices) for dimension in dimensions]
-    for i in reversed(range(len(dimensions))):  # children stand behind their parents
+    for i in reversed(range(len(dimensions))):  # children follow their parents
         dimension = dimensions[i]
         if dimension.parent is not None:
             parent, ways = index[dimension.parent], sum(counts[i])
@@ -31,17 +31,17 @@ def count_below(dimensions: Sequence[Dimension]) -> list[list[int]]:
 
 
 def count_all(dimensions: Sequence[Dimension], below: list[list[int]]) -> int:
-    """The number of archs, from `count_below`."""
+    """Return the number of archs, from `count_below`."""
     return math.prod(sum(ways) for dimension, ways in zip(dimensions, below, strict=True) if dimension.parent is None)
 
 
 def shown_count(number: int) -> str:
-    """A number of archs for people: `1,234`, or `1.30e43`, whatever its size (a float ends at 1e308)."""
+    """Format a number of archs: `1,234` or `1.30e43`, also beyond the range of a float (1e308)."""
     return f"{number:,}" if number < 10**12 else f"{Decimal(number):.2e}".replace("e+", "e")
 
 
 def every_choice(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Choice]]:
-    """The values of every arch once, in the order of the choices, the first dimension slowest."""
+    """Yield the values of every arch once, in the order of the choices, the first dimension slowest."""
     chosen: dict[str, Choice] = {}
 
     def choose(i: int) -> Iterator[dict[str, Choice]]:
@@ -59,7 +59,7 @@ def every_choice(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Choice]]
 
 
 def draw_weighted(rng: np.random.Generator, weights: Sequence[int], n: int) -> np.ndarray:
-    """n indices [n], each drawn with probability exactly proportional to its (arbitrarily large) integer weight."""
+    """Draw n indices [n] with probabilities exactly proportional to integer weights of any size."""
     bounds = list(accumulate(weights))
     total = bounds[-1]
     if total < 2**63:

@@ -1,4 +1,4 @@
-"""The written form of a space, and how its tree of choices becomes a list of dimensions."""
+"""The written form of a space, and its conversion to a list of dimensions."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class SpaceConfig(Config):
 
     Attributes:
         family: the supernet family, a name of `raynas.space.families.FAMILIES`.
-        name: what reports call the space; by default the file's path below `spaces/`.
+        name: the space's name in reports; by default the file's path below `spaces/`.
         input: image size and channels.
         classes: number of classes.
-        constants: what is fixed for the whole space, as the family defines it.
-        dimensions: the tree of choices: a list is a choice list; `blocks:` holds the choices of every block (a mapping,
-            repeated for as many blocks as `depth` allows at most, or `repeat:` says) or one mapping for each block.
-        published: what a paper or release says of a one-point space, for information.
+        constants: values fixed for the whole space, as the family defines them.
+        dimensions: the tree of choices. A list is a choice list. `blocks:` holds one mapping for all blocks, repeated
+            up to the largest `depth` or `repeat:` times, or a list of one mapping for each block.
+        published: figures of a one-point space from its paper or release, for information.
     """
 
     family: str
@@ -81,13 +81,13 @@ def read_dimensions(document: Document, location: Location, family: str, constan
 
 
 def rule_of(family: str, name: str) -> Rule | None:
-    """The rule for a dimension of that name; None where the family has no such dimension."""
+    """Return the rule for a dimension of that name, or None if the family has no such dimension."""
     rules, template = FAMILIES[family].dimensions, template_of(name)
     return rules.get(template) or rules.get(_stage_template(template))
 
 
 def write_dimensions(dimensions: Iterable[Dimension]) -> dict[str, Any]:
-    """The tree of choices that `read_dimensions` reads back as exactly these dimensions."""
+    """Return the tree of choices that `read_dimensions` reads back as exactly these dimensions."""
     tree: dict[str, Any] = {}
     for dimension in dimensions:
         node = tree
@@ -99,7 +99,7 @@ def write_dimensions(dimensions: Iterable[Dimension]) -> dict[str, Any]:
 
 
 def _write_node(tree: Any) -> Any:
-    """Turn numbered children into lists, and blocks that are all alike into one mapping."""
+    """Turn numbered children into lists, and equal blocks into one mapping."""
     if not isinstance(tree, dict):
         return tree
     node = {key: _write_node(value) for key, value in tree.items()}
@@ -116,7 +116,7 @@ def _leaves(
 ) -> Iterator[tuple[str, Location, Any, str | None, set]]:
     """Yield (name, place in the document, choices, parent's name, parent's values) of every dimension.
 
-    Parents come before what hangs on them.
+    Parents come before their children.
     """
     if not isinstance(tree, dict):
         raise document.error(place, f"expected a mapping of dimensions, found {named(tree)}")
@@ -128,7 +128,7 @@ def _leaves(
     if "kept" in tree:
         yield f"{prefix}kept", (*place, "kept"), tree["kept"], *(parent or (None, set()))
         parent = (f"{prefix}kept", {True})
-    for key in sorted(tree, key=lambda key: key == "blocks"):  # a depth stands before the blocks that it switches
+    for key in sorted(tree, key=lambda key: key == "blocks"):  # the depth, their parent, comes first
         here = (*place, key)
         value = tree[key]
         if key == "kept":
@@ -227,7 +227,7 @@ def _check_complete(dimensions: list[Dimension], required: list[str], document: 
 
 
 def _required(template: str, found: dict[str, Dimension]) -> Iterator[str]:
-    """The names that a rule's template stands for, given the stages and blocks that there are."""
+    """Yield the dimension names that a rule's template stands for, given the stages and blocks found."""
     before, star, after = template.partition(".*.")
     if not star:
         yield template
@@ -237,10 +237,10 @@ def _required(template: str, found: dict[str, Dimension]) -> Iterator[str]:
     count = max(depth.choices) if before.endswith("blocks") and depth else max(indices, default=0) + 1
     for index in range(count):
         kept = found.get(f"{before}.{index}.kept")
-        if after == "kept" or kept is None or True in kept.choices:  # a block that is always dropped has no more genes
+        if after == "kept" or kept is None or True in kept.choices:  # a block always dropped has no other genes
             yield from _required(f"{before}.{index}.{after}", found)
 
 
 def _stage_template(template: str) -> str:
-    """`stages.2.width` to `stages.*.width`: rules are written once for all stages."""
+    """Replace stage numbers by `*` (`stages.2.width` to `stages.*.width`), since one rule holds for all stages."""
     return ".".join("*" if part.isdigit() else part for part in template.split("."))

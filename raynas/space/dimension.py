@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Choice = Any
-"""An int, a float or a bool: the family's rule for the dimension says which."""
+"""An int, a float or a bool, according to the family's rule for the dimension."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Dimension:
     Attributes:
         name: full name, e.g. `stages.2.blocks.5.heads`.
         choices: values in ascending cost, so that the first is the smallest and the last the largest network.
-        parent: name of the dimension that switches this one on and off; None if it always acts.
-        when: values of the parent under which this dimension acts.
+        parent: name of the dimension that switches this one on and off; None if it is always active.
+        when: values of the parent for which this dimension is active.
     """
 
     name: str
@@ -34,20 +34,20 @@ class Dimension:
 
     @property
     def unit(self) -> str:
-        """What moves together in a block-wise crossover: `stages.2.blocks.5`, or the name itself outside blocks."""
+        """The unit of a block-wise crossover: `stages.2.blocks.5`, or the name itself outside blocks."""
         match = re.match(r"(?:.*\.)?blocks\.\d+(?=\.)", self.name)
         return match.group() if match else self.name
 
     def acts_under(self, chosen: Mapping[str, Choice]) -> bool:
-        """Whether this dimension acts where these values are chosen for the ones before it."""
+        """Return True if this dimension is active, given the values chosen for the dimensions before it."""
         return self.parent is None or chosen.get(self.parent) in self.when
 
 
 def template_of(name: str) -> str:
-    """A dimension's name with its block index replaced by `*`."""
+    """Return a dimension's name with its block index replaced by `*`."""
     return re.sub(r"(^|\.)blocks\.\d+\.", r"\1blocks.*.", name)
 
 
 def same_kind(value: object, choice: Choice) -> bool:
-    """Whether a value may be compared with a choice: Python has True == 1, but `heads: true` is a mistake."""
+    """Return True if both or neither are bools: Python has True == 1, but `heads: true` is a mistake."""
     return isinstance(value, bool) == isinstance(choice, bool)

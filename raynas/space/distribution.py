@@ -1,4 +1,4 @@
-"""Random archs with given probabilities: what a sampler draws from, and what expected costs are expected under."""
+"""Probability distributions over archs, for samplers and expected costs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from raynas.space.variation import Probability
 
 @dataclass(frozen=True)
 class Distribution:
-    """Independent draws of every dimension: the probabilities of its choices where it acts.
+    """A distribution of archs in which every active dimension is drawn independently.
 
     Attributes:
         space: the space.
-        probabilities: for each of the space's dimensions, of each of its choices; each sums to 1.
+        probabilities: for each dimension of the space, the probabilities of its choices, which sum to 1.
     """
 
     space: Space
@@ -27,14 +27,14 @@ class Distribution:
 
     @classmethod
     def uniform(cls, space: Space, over: Uniform = "dimensions") -> Distribution:
-        """Every choice equally likely (`dimensions`), or every arch (`archs`); see `Space.sample_codes`."""
+        """Make every choice (`dimensions`) or every arch (`archs`) equally likely; see `Space.sample_codes`."""
         if over == "archs":
             return cls(space, tuple(_shares(below) for below in count_below(space.dimensions)))
         return cls(space, tuple(_shares([1] * len(dimension.choices)) for dimension in space.dimensions))
 
     @classmethod
     def of_mutants(cls, space: Space, code: np.ndarray, probability: Probability, change: bool = False) -> Distribution:
-        """What `Space.mutate_codes` makes of one arch, int16 [dimensions]."""
+        """Return the distribution of `Space.mutate_codes` applied to one arch, int16 [dimensions]."""
         shares = []
         for dimension, choice, rate in zip(space.dimensions, code, space.mutation_rates(probability), strict=True):
             size = len(dimension.choices)
@@ -49,14 +49,14 @@ class Distribution:
         return cls(space, tuple(shares))
 
     def with_weights(self, weights: Mapping[str, Sequence[float]]) -> Distribution:
-        """This distribution with other weights (of any sum) for the choices of some dimensions, by name."""
+        """Return this distribution with other weights, of any sum, for the choices of the named dimensions."""
         changed = list(self.probabilities)
         for name, values in weights.items():
             changed[self.space.index(name)] = _shares(values)
         return Distribution(self.space, tuple(changed))
 
     def draw(self, rng: np.random.Generator, n: int) -> Codes:
-        """A choice for every dimension of n archs, for those too that do not act: not yet canonical."""
+        """Draw a choice for every dimension of n archs, inactive ones included: the codes are not canonical yet."""
         codes = np.empty((n, len(self.probabilities)), dtype=np.int16)
         for index, shares in enumerate(self.probabilities):
             bounds = np.cumsum(shares)
@@ -64,10 +64,10 @@ class Distribution:
         return codes
 
     def sample_codes(self, rng: np.random.Generator, n: int) -> Codes:
-        """n random archs as codes [n, dimensions]."""
+        """Draw n random archs as codes [n, dimensions]."""
         return self.space.canonical(self.draw(rng, n))
 
 
 def _shares(weights: Sequence[float]) -> tuple[float, ...]:
     total = sum(weights)
-    return tuple(weight / total for weight in weights)  # whole numbers of any size divide to the nearest float
+    return tuple(weight / total for weight in weights)  # large ints divide to the nearest float

@@ -1,4 +1,4 @@
-"""Finding and reading space and arch files."""
+"""Functions that find, read and write space and arch files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 SPACES = next(
     (path for path in (_PACKAGE / "spaces", _PACKAGE.parent / "spaces") if path.is_dir()), _PACKAGE / "spaces"
 )
-"""The shipped spaces: inside an installed package, or beside it in a checkout."""
+"""The shipped spaces' folder: inside an installed package, or beside it in a checkout."""
 
 
 class ArchConfig(Config):
     """An arch file.
 
     Attributes:
-        space: the arch's space: a shipped name, a path (relative to this file), or a whole definition in place.
-        off_grid: whether the values may differ from the space's choices; the arch is then a one-point space with the
+        space: the arch's space: a shipped name, a path (relative to this file), or an inline definition.
+        off_grid: True if the values may differ from the space's choices; the arch then gets a one-point space with the
             named space's constants.
         arch: the values, as `Arch.to_dict` writes them.
-        published: what a paper or release says of it, for information.
-        found: what a search measured of it, for information.
+        published: the arch's figures from its paper or release, for information.
+        found: the arch's figures measured by a search, for information.
     """
 
     space: str | dict[str, Any]
@@ -40,18 +40,18 @@ class ArchConfig(Config):
 
 
 def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
-    """The file that a name or path means: an existing path, or `spaces/<name>.yaml` of this package.
+    """Return the file for a name or path: an existing path, or `spaces/<name>.yaml` of this package.
 
     Args:
         name: the name or path.
-        kind: what is wanted, for the error: `space`, `arch` or `preset`.
-        hint: what else to say where no shipped file has a name near this one; by default what is shipped.
+        kind: the kind of file, for the error: `space`, `arch` or `preset`.
+        hint: text for the error if no shipped file has a similar name; by default the list of shipped files.
 
     Raises:
         ConfigError: there is no such file; the message names the nearest shipped one.
     """
     for path in (Path(name), SPACES / f"{name}.yaml"):
-        with contextlib.suppress(OSError):  # a name that no file can have
+        with contextlib.suppress(OSError):  # not a legal file name
             if path.is_file():
                 return path
     if name and (inside := _in_folder(Path(name), kind)):
@@ -63,25 +63,25 @@ def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
 
 
 def _in_folder(folder: Path, kind: str) -> Path | None:
-    """What a user who names a folder, such as a run directory, may mean; None where there is no such file."""
+    """Return the likely file in a folder given instead of one, such as a run directory; None if there is none."""
     spaces = ("space.yaml", "spaces/best.yaml", "spaces/0.yaml", "arch.yaml", "trials/*/spaces/0.yaml")
     first = {"preset": ("preset.yaml",), "arch": ("arch.yaml", "best/arch.yaml")}.get(kind, spaces)
-    with contextlib.suppress(OSError, ValueError):  # a name that no folder can have
+    with contextlib.suppress(OSError, ValueError):  # not a legal folder name
         return next((file for pattern in (*first, "*.yaml") for file in sorted(folder.glob(pattern))), None)
     return None
 
 
 def find_beside(folder: Path, name: str) -> Path | None:
-    """The file that a name in another file means, if it lies beside that file: with `.yaml` or without."""
+    """Return the file of that name in a folder, with or without `.yaml`; None if there is none."""
     for path in (folder / name, folder / f"{name}.yaml"):
-        with contextlib.suppress(OSError):  # a name that no file can have
+        with contextlib.suppress(OSError):  # not a legal file name
             if path.is_file():
                 return path
     return None
 
 
 def describes_arch(name: str | Path) -> bool:
-    """Whether a space or arch file, by name or path, is that of an arch.
+    """Return True if a space or arch file, given by name or path, holds an arch.
 
     Raises:
         ConfigError: there is no such file, or it is not YAML.
@@ -133,13 +133,13 @@ def load_arch(name: str | Path) -> Arch:
     except ConfigError as error:
         raise document.error(("arch",), str(error)) from error
     idle = [name for name in values if name not in arch]
-    if idle:  # an arch in memory drops genes that do not act; in a file they are a slip of the pen
+    if idle:  # an arch in memory drops inactive genes; in a file they are a mistake
         raise document.error(("arch",), f"{idle[0]!r} does not act in this arch (is the depth right?)")
     return arch
 
 
 def save_arch(arch: Arch, path: str | Path, **published: Any) -> None:
-    """Write an arch, with its whole space, as one YAML file that `raynas.load_arch` reads anywhere."""
+    """Write an arch with its whole space to one YAML file, which `raynas.load_arch` reads anywhere."""
     content: dict[str, Any] = {"space": arch.space.to_dict(), "arch": arch.to_dict()}
     if published:
         content["published"] = published

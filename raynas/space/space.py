@@ -1,4 +1,4 @@
-"""A search space: dimensions plus constants, and every question about it that needs no network."""
+"""A search space: dimensions and constants, and everything about it that needs no network."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Uniform = Literal["dimensions", "archs"]
 
 @dataclass(frozen=True)
 class Space:
-    """A search space. Made by `raynas.load_space` or `Space.from_dict`.
+    """A search space; made by `raynas.load_space` or `Space.from_dict`.
 
     Attributes:
         family: the supernet family.
-        name: what reports call it.
+        name: its name in reports.
         input_size: image height and width in pixels.
         channels: image channels.
         classes: number of classes.
-        constants: what is fixed (the family's constants model).
-        dimensions: what may be chosen, parents before children.
+        constants: fixed values (the family's constants model).
+        dimensions: searchable choices, parents before children.
     """
 
     family: str
@@ -56,7 +56,7 @@ class Space:
         """Build a space from its written form (see `SpaceConfig`).
 
         Raises:
-            ConfigError: the definition is wrong; the message says where and how.
+            ConfigError: the definition is wrong; the message names the place and the fault.
         """
         return cls.from_document(Document(dict(definition), name), name)
 
@@ -86,7 +86,7 @@ class Space:
         return space
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form; `Space.from_dict` reads it back as an equal space."""
+        """Return the written form, which `Space.from_dict` reads back as an equal space."""
         height, width = self.input_size
         return {
             "family": self.family,
@@ -102,13 +102,13 @@ class Space:
         write_yaml(path, self.to_dict())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Space, tuple(getattr(self, attribute.name) for attribute in fields(self))  # without what is cached
+        return Space, tuple(getattr(self, attribute.name) for attribute in fields(self))  # without cached values
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits hashed from everything but the name; a constant at its default is as if it were not there.
+        """Twelve hex digits, the hash of everything except the name and constants at their defaults.
 
-        So a family that gets a new option leaves the fingerprints of the spaces that do not use it as they were.
+        A new option of a family therefore leaves the fingerprints of spaces that do not use it unchanged.
         """
         definition = {**self.to_dict(), "constants": self.constants.model_dump(exclude_defaults=True)}
         del definition["name"]
@@ -118,13 +118,13 @@ class Space:
         return hash(self.fingerprint)
 
     def replace(self, **changes: Any) -> Space:
-        """This space with some attributes changed, checked again."""
+        """Return this space with some attributes changed, checked again."""
         return Space.from_dict(replace(self, **changes).to_dict(), self.name)
 
     def with_input(
         self, size: int | tuple[int, int] | None = None, channels: int | None = None, classes: int | None = None
     ) -> Space:
-        """This space for other images or classes.
+        """Return this space for other images or classes.
 
         Raises:
             ConfigError: the family cannot be built for them.
@@ -145,28 +145,28 @@ class Space:
         return {dimension.name: index for index, dimension in enumerate(self.dimensions)}
 
     def __getitem__(self, name: str) -> Dimension:
-        """The dimension of that name."""
+        """Return the dimension of that name."""
         return self.dimensions[self._index[name]]
 
     def has(self, name: str) -> bool:
-        """Whether there is a dimension of that name."""
+        """Return True if there is a dimension of that name."""
         return name in self._index
 
     def index(self, name: str) -> int:
-        """The column of a dimension in codes."""
+        """Return the column of a dimension in codes."""
         return self._index[name]
 
     def __contains__(self, arch: object) -> bool:
-        """Whether an arch's values are all choices of this space."""
+        """Return True if an arch's values are all choices of this space."""
         try:
             return isinstance(arch, Mapping) and dict(self.arch(arch)) == flatten(arch)
         except UserError:
             return False
 
     def arch(self, values: Mapping[str, Any]) -> Arch:
-        """The canonical arch with these values, given by dotted names or nested as `Arch.to_dict` writes them.
+        """Build the canonical arch from values given by dotted names or nested as `Arch.to_dict` writes them.
 
-        Genes that do not act under the others (blocks beyond the depth) are dropped.
+        Inactive genes (of blocks beyond the depth) are dropped.
 
         Raises:
             ConfigError: a name is unknown, a value is missing or not among the choices.
@@ -187,7 +187,7 @@ class Space:
     def _choice(self, dimension: Dimension, value: Any) -> Choice:
         for choice in dimension.choices:
             if same_kind(value, choice) and isinstance(value, Number) and value == choice:
-                return choice  # the choice itself, not what was given: 4 and 4.0 are one value
+                return choice  # not the given value: 4 and 4.0 are equal
         listed = shown(list(dimension.choices))
         raise ConfigError(f"space {self.name}: {dimension.name} = {shown(value)} is not among its choices {listed}")
 
@@ -200,18 +200,18 @@ class Space:
         return ConfigError(f"space {self.name}: unknown dimension {shown(template)}{hint}")
 
     def smallest(self) -> Arch:
-        """The arch of every first choice: the cheapest."""
+        """Return the arch of all first choices, the cheapest."""
         return self._extreme(0)
 
     def largest(self) -> Arch:
-        """The arch of every last choice: the dearest."""
+        """Return the arch of all last choices, the most expensive."""
         return self._extreme(-1)
 
     def _extreme(self, index: int) -> Arch:
         return self.arch({dimension.name: dimension.choices[index] for dimension in self.dimensions})
 
     def fix(self, arch: Mapping[str, Any]) -> Space:
-        """The space whose only arch is this one; its supernet is the subnet."""
+        """Return the space whose only arch is this one; its supernet is the subnet."""
         values = self.arch(arch)
         return replace(
             self,
@@ -223,7 +223,7 @@ class Space:
         )
 
     def off_grid(self, values: Mapping[str, Any]) -> Arch:
-        """An arch whose values need not be choices of this space, in a one-point space with this space's constants."""
+        """Build an arch from values outside this space's choices, in a one-point space with this space's constants."""
         flat = flatten(values)
         for name in flat:
             if rule_of(self.family, name) is None:
@@ -233,16 +233,16 @@ class Space:
         return Space.from_dict(definition, self.name).arch(flat)
 
     def scaled(self, arch: Mapping[str, Any], macs: float) -> Arch:
-        """An arch of the same shape with its widths scaled so that its MACs come nearest to `macs`.
+        """Return an arch of the same shape with its widths scaled so that its MACs come nearest to `macs`.
 
         The widths are not choices of this space: the result has a one-point space of its own (`arch.space`).
         """
-        from raynas.costs import scale_to_macs  # the one upward import: a question about a space that needs its costs
+        from raynas.costs import scale_to_macs  # local: costs import spaces
 
         return scale_to_macs(self.arch(arch) if arch in self else self.off_grid(arch), macs)
 
     def cardinality(self) -> int:
-        """The exact number of archs."""
+        """Return the exact number of archs."""
         return count_all(self.dimensions, self._below)
 
     @cached_property
@@ -250,16 +250,16 @@ class Space:
         return count_below(self.dimensions)
 
     def enumerate(self) -> Iterator[Arch]:
-        """Every arch once; for spaces small enough to be counted through."""
+        """Yield every arch once; for small spaces."""
         return (Arch(self, values) for values in every_choice(self.dimensions))
 
     # -- codes: many archs as one array ----------------------------------------------------------------------------
 
     def encode(self, archs: Iterable[Mapping[str, Choice]]) -> Codes:
-        """Archs as choice indices, int16 [n, dimensions]; genes that do not act are INACTIVE.
+        """Encode archs as choice indices, int16 [n, dimensions]; inactive genes are INACTIVE.
 
         Raises:
-            ConfigError: an arch is not one of this space.
+            ConfigError: an arch is not in this space.
         """
         rows = []
         for arch in archs:
@@ -273,41 +273,41 @@ class Space:
         return {d.name: {choice: code for code, choice in enumerate(d.choices)} for d in self.dimensions}
 
     def decode(self, codes: Codes) -> list[Arch]:
-        """The archs of encoded rows, which must be canonical."""
+        """Return the archs of encoded rows, which must be canonical."""
         return [
             Arch(self, {d.name: d.choices[code] for d, code in zip(self.dimensions, row, strict=True) if code >= 0})
             for row in codes.tolist()
         ]
 
     def canonical(self, codes: Codes) -> Codes:
-        """Codes with every gene that does not act set to INACTIVE; genes that act must have a choice."""
+        """Return codes with every inactive gene set to INACTIVE; active genes must have a choice."""
         codes = codes.copy()
         for index, dimension in enumerate(self.dimensions):
             if dimension.parent is not None:
                 parent = self._index[dimension.parent]
                 on = [choice in dimension.when for choice in self.dimensions[parent].choices]
-                # INACTIVE, -1, reads the False at the end.
+                # An INACTIVE parent (-1) indexes the appended False.
                 np.copyto(codes[:, index], INACTIVE, where=~np.array([*on, False])[codes[:, parent]])
         return codes
 
     def values(self, codes: Codes, name: str) -> np.ndarray:
-        """The values of one dimension [n]; where it does not act, the value is 0."""
+        """Return the values of one dimension [n], 0 where it is inactive."""
         choices = np.array([*self[name].choices, 0])
         return choices[codes[:, self._index[name]]]
 
     def one_hot(self, codes: Codes) -> np.ndarray:
-        """Codes as float32 [n, sum of choices]: a one for each choice taken, nothing for genes that do not act."""
+        """Return codes one-hot, float32 [n, sum of choices]; inactive genes are all zeros."""
         columns = [codes[:, [i]] == np.arange(len(d.choices)) for i, d in enumerate(self.dimensions)]
         return np.concatenate(columns, axis=1).astype(np.float32)
 
     # -- sampling and variation ------------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, uniform_over: Uniform = "dimensions") -> Arch:
-        """One random arch; see `sample_codes`."""
+        """Draw one random arch; see `sample_codes`."""
         return self.decode(self.sample_codes(rng, 1, uniform_over))[0]
 
     def sample_codes(self, rng: np.random.Generator, n: int, uniform_over: Uniform = "dimensions") -> Codes:
-        """n random archs as codes.
+        """Draw n random archs as codes.
 
         Args:
             uniform_over: `dimensions` draws each dimension's choice uniformly, as the papers do (so every depth is
@@ -322,15 +322,15 @@ class Space:
         for index, dimension in enumerate(self.dimensions):
             if uniform_over == "dimensions":
                 codes[:, index] = rng.integers(len(dimension.choices), size=n)
-            else:  # exact: whether a gene acts depends on its parents alone, and they were drawn by what hangs on them
+            else:  # exact: each choice is weighted by the number of ways to choose its descendants
                 codes[:, index] = draw_weighted(rng, self._below[index], n)
         return self.canonical(codes)
 
     def deal_codes(self, rng: np.random.Generator, n: int) -> Codes:
-        """n random archs that differ as much as they can: each dimension's choices are dealt out to them.
+        """Draw n random archs that differ as much as possible, by dealing out each dimension's choices to them.
 
-        Each choice is given to as many archs as any other, to within one (ViT-ResNAS's release, nearly). Each arch
-        alone is as `sample_codes` draws it, uniform over dimensions.
+        The counts of a dimension's choices differ by at most one (nearly as in ViT-ResNAS's release). Each single arch
+        is distributed as by `sample_codes`, uniform over dimensions.
         """
         codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
         for index, dimension in enumerate(self.dimensions):
@@ -340,50 +340,51 @@ class Space:
         return self.canonical(codes)
 
     def widest(self, share: float) -> Space:
-        """The space of the dearest choices alone: of m choices the last 1 + floor(share (m - 1)).
+        """Return the space of the most expensive choices: of m choices the last 1 + floor(share (m - 1)).
 
-        At 0 that is the largest arch, at 1 the whole space. Blocks that may be dropped count as four choices, two of
-        them to keep it, and so are dropped from two thirds on (ViT-ResNAS's release).
+        A share of 0 gives the largest arch, 1 the whole space. `kept` counts as four choices, two of which keep the
+        block, so that blocks are dropped from a share of two thirds on (ViT-ResNAS's release).
         """
         return variation.widest(self, share)
 
     def mutate_codes(
         self, codes: Codes, rng: np.random.Generator, probability: Probability, change: bool = False
     ) -> Codes:
-        """Each row with every gene redrawn with a probability.
+        """Mutate each row by redrawing every gene with a probability.
+
+        Genes that become active (of blocks added by a greater depth) are drawn at random.
 
         Args:
             probability: one for all genes, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`.
-                Genes that begin to act (blocks added by a greater depth) are drawn at random.
-            change: whether a gene that is redrawn takes another value, where it has one (AlphaNet); else it may take
-                its present value again (AutoFormer).
+            change: True to redraw among a gene's other values, if it has any (AlphaNet); False to include its present
+                value (AutoFormer).
         """
         return variation.mutate(self, codes, rng, probability, change)
 
     def mutation_rates(self, probability: Probability) -> np.ndarray:
-        """The probability of each gene of being redrawn, float64 [dimensions]; see `mutate_codes`."""
+        """Return each gene's probability of being redrawn, float64 [dimensions]; see `mutate_codes`."""
         return variation.mutation_rates(self, probability)
 
     def crossover_codes(
         self, first: Codes, second: Codes, rng: np.random.Generator, by: Literal["gene", "block"] = "gene"
     ) -> Codes:
-        """Row i is a child of first[i] and second[i].
+        """Cross the rows of two parents: row i is a child of first[i] and second[i].
 
-        Every gene (or every block as a whole) comes from either parent with equal chance; a gene that only one parent
-        has comes from that one.
+        Every gene (or every whole block) comes from either parent with equal probability; a gene that only one parent
+        has comes from that parent.
         """
         return variation.cross(self, first, second, rng, by)
 
     def mutate(self, arch: Arch, rng: np.random.Generator, probability: Probability = 0.1) -> Arch:
-        """One mutated arch; see `mutate_codes`."""
+        """Return one mutated arch; see `mutate_codes`."""
         return self.decode(self.mutate_codes(self.encode([arch]), rng, probability))[0]
 
     def crossover(
         self, first: Arch, second: Arch, rng: np.random.Generator, by: Literal["gene", "block"] = "gene"
     ) -> Arch:
-        """One child of two archs; see `crossover_codes`."""
+        """Return one child of two archs; see `crossover_codes`."""
         return self.decode(self.crossover_codes(self.encode([first]), self.encode([second]), rng, by))[0]
 
     def neighbours(self, arch: Arch) -> list[Arch]:
-        """Every arch one step away in one dimension; blocks that a step adds take their smallest choices."""
+        """Return every arch one step away in one dimension; added blocks take their smallest choices."""
         return variation.neighbours(self, arch)

@@ -1,6 +1,6 @@
-"""Archs made from other archs: mutants, crosses, neighbours; and the widest part of a space.
+"""Mutation, crossover and neighbours of archs, and the widest part of a space.
 
-Users call these as methods of `Space`, where their arguments are explained.
+Users call these as methods of `Space`, which document their arguments.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from raynas.space.space import Space
 
 Probability = float | Mapping[str, float]
-"""Of each gene to be redrawn: one for all, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`."""
+"""Probability of redrawing a gene: one for all, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`."""
 
 
 def mutate(space: Space, codes: Codes, rng: np.random.Generator, probability: Probability, change: bool) -> Codes:
-    """See `Space.mutate_codes`."""
+    """Mutate codes; see `Space.mutate_codes`."""
     sizes = [len(dimension.choices) for dimension in space.dimensions]
     fresh = np.stack([rng.integers(size, size=len(codes)) for size in sizes], axis=1)
     redraw = (rng.random(codes.shape) < mutation_rates(space, probability)) | (codes == INACTIVE)
@@ -37,7 +37,7 @@ def mutate(space: Space, codes: Codes, rng: np.random.Generator, probability: Pr
 
 
 def mutation_rates(space: Space, probability: Probability) -> np.ndarray:
-    """See `Space.mutation_rates`."""
+    """Return the mutation rate of each gene; see `Space.mutation_rates`."""
     return np.array([_rate(space, dimension, probability) for dimension in space.dimensions], dtype=np.float64)
 
 
@@ -60,7 +60,7 @@ def _rate(space: Space, dimension: Dimension, probability: Probability) -> float
 
 
 def cross(space: Space, first: Codes, second: Codes, rng: np.random.Generator, by: Literal["gene", "block"]) -> Codes:
-    """See `Space.crossover_codes`."""
+    """Cross two parents' codes; see `Space.crossover_codes`."""
     if by not in ("gene", "block"):
         raise ConfigError(f"crossover by {shown(by)}{nearest(str(by), ['gene', 'block'])}")
     unit_of = [dimension.unit if by == "block" else dimension.name for dimension in space.dimensions]
@@ -71,7 +71,7 @@ def cross(space: Space, first: Codes, second: Codes, rng: np.random.Generator, b
 
 
 def neighbours(space: Space, arch: Arch) -> list[Arch]:
-    """See `Space.neighbours`."""
+    """Return the archs one step away; see `Space.neighbours`."""
     fill = {dimension.name: dimension.choices[0] for dimension in space.dimensions}
     found = []
     for name, value in arch.items():
@@ -84,12 +84,12 @@ def neighbours(space: Space, arch: Arch) -> list[Arch]:
 
 
 def widest(space: Space, share: float) -> Space:
-    """See `Space.widest`."""
+    """Return the space of the most expensive choices; see `Space.widest`."""
     dimensions = []
     for dimension in space.dimensions:
         copies = 2 if dimension.name.endswith("kept") else 1
         steps = copies * len(dimension.choices) - 1
-        # Shares are ratios of epochs: what is a whole step must not be rounded to just below it.
+        # Shares are ratios of epochs: 1e-9 keeps a float just below a whole step from losing it.
         count = 1 + int(min(max(share, 0.0), 1.0) * steps + 1e-9)
         dimensions.append(replace(dimension, choices=dimension.choices[-math.ceil(count / copies) :]))
     return replace(space, dimensions=tuple(dimensions))

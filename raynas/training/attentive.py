@@ -1,4 +1,4 @@
-"""AttentiveNAS's random subnets: out of one bucket of cost, and the best or the worst of several candidates."""
+"""AttentiveNAS's sampling: candidates from one cost bucket, and the best or the worst of them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from raynas.space.space import Uniform
 
 _DRAWN, _BATCHES = 256, 20
-"""Archs that are drawn at a time, and how often, before a bucket is narrow enough to pay for its window."""
+"""Archs drawn at a time, and the number of times, before a cost window is made for a rare bucket."""
 
 _EMPTY = 1000
-"""Empty buckets in a row, far more than any space has."""
+"""Consecutive empty buckets before sampling gives up, far more than any space has."""
 
 
 class Attentive(Config):
-    """How a random subnet is chosen.
+    """Options for the choice of random subnets.
 
     Attributes:
-        bucket: a cost and the width of its buckets, such as `{macs: 25.0e+6}`: all candidates for one subnet come from
-            the same, so that they are compared at about the same cost.
-        odds: of a bucket: `archs`, as many archs as it has (AttentiveNAS), or `equal` for all that have any.
-        candidates: how many are drawn for each subnet. They are compared by their losses on the step's first
+        bucket: a cost and the width of its buckets, such as `{macs: 25.0e+6}`. All candidates for one subnet come from
+            the same bucket, so that they have about the same cost.
+        odds: choice of the bucket: `archs`, the bucket of a random arch (AttentiveNAS), or `equal` for equal
+            probabilities of all non-empty buckets.
+        candidates: number of candidates for each subnet. They are compared by their losses on the step's first
             micro-batch, without gradients, which costs a forward pass each.
-        choose: the `best` (lowest loss, AttentiveNAS's BestUp) or the `worst` (WorstUp) of them.
+        choose: the `best` (lowest loss, AttentiveNAS's BestUp) or the `worst` (WorstUp) candidate.
     """
 
     bucket: dict[str, float] | None = None
@@ -65,10 +66,10 @@ class Attentive(Config):
 
 
 def read_attentive(value: Any) -> Attentive:
-    """The option of a sampler.
+    """Read the option of a sampler.
 
     Raises:
-        ConfigError: it is none; says what is wrong.
+        ConfigError: the value is wrong; the message says why.
     """
     return value if isinstance(value, Attentive) else validate(Attentive, Document(value, "attentive"))
 
@@ -81,13 +82,13 @@ def draw_attentively(
     option: Attentive | dict[str, Any],
     uniform_over: Uniform = "dimensions",
 ) -> list[Arch]:
-    """n random archs, each chosen among its own candidates.
+    """Draw n random archs, each chosen among its own candidates.
 
     Args:
-        losses: as a sampler gets it; it is asked once, about all candidates.
+        losses: see `raynas.training.samplers.Losses`; called once for all candidates.
 
     Raises:
-        ConfigError: the option is none.
+        ConfigError: the option is wrong.
     """
     attentive = read_attentive(option)
     groups = [space.decode(_candidates(space, rng, attentive, uniform_over)) for _ in range(n)]
@@ -99,12 +100,12 @@ def draw_attentively(
 
 
 def _candidates(space: Space, rng: np.random.Generator, attentive: Attentive, uniform_over: Uniform) -> Codes:
-    """The candidates for one subnet, as codes [candidates, dimensions]."""
+    """Draw the candidates for one subnet, as codes [candidates, dimensions]."""
     wanted = attentive.candidates
     if attentive.bucket is None:
         return space.sample_codes(rng, wanted, uniform_over)
     ((name, width),) = attentive.bucket.items()
-    if attentive.odds == "archs":  # the bucket of a random arch, which is one of the bucket's random archs itself
+    if attentive.odds == "archs":  # the bucket of a random arch, which is also the first candidate
         first = space.sample_codes(rng, 1, uniform_over)
         bucket = int(cost(space, first)[name][0] // width)
         return np.concatenate([first, _in_bucket(space, rng, name, width, bucket, wanted - 1, uniform_over)])
@@ -114,14 +115,14 @@ def _candidates(space: Space, rng: np.random.Generator, attentive: Attentive, un
         try:
             return _in_bucket(space, rng, name, width, bucket, wanted, uniform_over)
         except InfeasibleError:
-            continue  # no arch is in it
+            continue  # an empty bucket
     raise InfeasibleError(f"attentive: no bucket of {name} with archs was found: give wider ones than {width:g}")
 
 
 def _in_bucket(
     space: Space, rng: np.random.Generator, name: str, width: float, bucket: int, n: int, uniform_over: Uniform
 ) -> Codes:
-    """n random archs of a bucket: by drawing and throwing away, or where it has next to none, out of a window."""
+    """Draw n random archs of a bucket: by rejection or, if they are rare, from a cost window."""
     found = [space.sample_codes(rng, 0, uniform_over)]
     for _ in range(_BATCHES):
         if sum(map(len, found)) >= n:

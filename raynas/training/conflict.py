@@ -1,9 +1,9 @@
-"""How often the gradients of the largest subnet and of the others conflict (NASViT, Tables 4 and 7).
+"""Conflict ratio of the gradients of the largest subnet and the others (NASViT, Tables 4 and 7).
 
 At some steps of an epoch the gradient of the largest subnet is compared with that of all other passes, layer by layer
-(see `layer_of`): the ratio is the share of negative cosines among all layers and steps where both are there. Sums and
-means of the others' gradients have the same cosines. Where a step has no pass of the largest subnet, it is run for the
-comparison alone: training does not see it.
+(see `layer_of`). The ratio is the share of negative cosines among all layers and steps with both gradients. Sums and
+means of the others' gradients have the same cosines. If a step has no pass of the largest subnet, one is run for the
+comparison only, without effect on training.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from raynas.training.gradients import Gradients
 from raynas.training.projection import by_unit, layer_of, products, unit_of
 
 _NEGATIVE, _COMPARED = "conflict.negative", "conflict.compared"
-"""What the epoch's sums of both counts are called; those of a layer have its name behind."""
+"""Names of the epoch's sums of both counts; a layer's counts have its name appended."""
 
 
 def is_compared(step: int, steps: int, wanted: int) -> bool:
-    """Whether a step of an epoch, counted from 0, is one of the `wanted` that are spread evenly over its `steps`."""
+    """Return True if a step, counted from 0, is one of `wanted` evenly spread over the `steps` of an epoch."""
     return step == 0 or step * wanted // steps > (step - 1) * wanted // steps
 
 
 def compare(largest: Gradients, others: Gradients, names: Sequence[str], layers: bool) -> dict[str, float]:
-    """How many layers' gradients have a negative cosine, and how many have one at all.
+    """Count the layers whose gradients have a negative cosine, and those that can be compared.
 
     Args:
-        names: of the parameters.
-        layers: whether to count for each layer, too.
+        names: the parameters' names.
+        layers: True to also count for each layer.
 
     Returns:
         Counts to be added up over an epoch; see `ratios`.
@@ -49,7 +49,7 @@ def compare(largest: Gradients, others: Gradients, names: Sequence[str], layers:
 
 
 def ratios(sums: Mapping[str, float]) -> dict[str, Any]:
-    """An epoch's `conflict`, and `conflict_layers` where layers were counted; nothing where no step was compared."""
+    """Return an epoch's `conflict`, and `conflict_layers` if layers were counted; nothing if no step was compared."""
     found: dict[str, Any] = {}
     if sums.get(_COMPARED):
         found["conflict"] = sums[_NEGATIVE] / sums[_COMPARED]
@@ -63,7 +63,7 @@ def ratios(sums: Mapping[str, float]) -> dict[str, Any]:
 
 @contextmanager
 def unseen(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """A network's buffers and torch's random streams are afterwards as they were before."""
+    """Restore a network's buffers and torch's random streams after the context."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield

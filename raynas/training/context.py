@@ -1,7 +1,7 @@
-"""What the training loop needs from outside itself: its rank, sums over ranks, somewhere to keep checkpoints.
+"""The environment of the training loop: rank, sums over ranks, and checkpoints.
 
-`LocalContext` is one process on its own. `GroupContext` is one rank of a torch.distributed group. The Ray Train job
-adds where checkpoints and reports go (`raynas.training.job`).
+`LocalContext` is a single process. `GroupContext` is one rank of a torch.distributed group. The Ray Train job adds its
+own checkpoints and reports (`raynas.training.job`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Event = dict[str, Any]
 
 
 class LocalContext:
-    """One process, checkpoints in a folder (or nowhere).
+    """A single process with checkpoints in a folder, or without checkpoints.
 
     Args:
-        folder: where checkpoints are kept; None keeps none.
-        keep: how many, the newest always among them.
-        on_event: gets progress events (see `raynas.training.progress`).
-        device: where to train; a string as torch takes it.
+        folder: folder of checkpoints; None keeps none.
+        keep: number of checkpoints to keep, including the newest.
+        on_event: called with progress events (see `raynas.training.progress`).
+        device: a device, or its name for torch.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class LocalContext:
         self.device = torch.device(device)
 
     def all_reduce(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
-        """Sum (or maximum) over ranks, in place."""
+        """Reduce a tensor over ranks by sum or maximum, in place."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, by rank."""
+        """Return every rank's value, by rank."""
         return [value]
 
     def event(self, event: Event) -> None:
-        """Tell what happened; called on rank 0 only."""
+        """Report a progress event; called on rank 0 only."""
         self.on_event(event)
 
     def save(self, state: State, score: float) -> None:
-        """Keep a checkpoint; every rank calls it. `score` says which are the best: higher is better."""
+        """Keep a checkpoint; every rank must call it. A higher `score` is better."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -72,18 +72,18 @@ class LocalContext:
                 old.unlink()
 
     def checkpoints(self) -> list[Path]:
-        """The kept checkpoints, by the time they were written."""
+        """Return the kept checkpoints in the order of their writing."""
         found = [] if self.folder is None else list(self.folder.glob("*.pt"))
         return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
     def load(self) -> State | None:
-        """The newest checkpoint, on every rank; None where there is none."""
+        """Return the newest checkpoint, on every rank; None if there is none."""
         checkpoints = self.checkpoints()
         return read_state(checkpoints[-1]) if checkpoints else None
 
 
 class GroupContext(LocalContext):
-    """One rank of the initialised default torch.distributed group."""
+    """A rank of the initialised default torch.distributed group."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -104,7 +104,7 @@ class GroupContext(LocalContext):
 
 
 def write_state(state: State, path: Path) -> None:
-    """Write a checkpoint whole: a reader sees all of it or nothing."""
+    """Write a checkpoint atomically."""
     hidden = path.with_name(f".{path.name}.tmp")
     with hidden.open("wb") as stream:
         torch.save(state, stream)
@@ -114,15 +114,15 @@ def write_state(state: State, path: Path) -> None:
 
 
 def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
-    """Read a checkpoint. Nothing in it is unpickled but tensors and plain values."""
+    """Read a checkpoint; only tensors and plain values are unpickled."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def preflight(context: LocalContext, timeout_s: float = 60.0) -> None:
-    """One all-reduce before anything else, with a verdict that can be read.
+    """Test an all-reduce before training.
 
     Raises:
-        UserError: the workers do not reach each other, or the sum is wrong.
+        UserError: the workers cannot reach each other, or the sum is wrong.
     """
     if context.world_size == 1:
         return
@@ -148,10 +148,10 @@ def preflight(context: LocalContext, timeout_s: float = 60.0) -> None:
 
 
 def check_ranks_agree(context: LocalContext, model: torch.nn.Module) -> None:
-    """Compare the parameters of all ranks, by one sum for each.
+    """Compare the parameters of all ranks by their sums.
 
     Raises:
-        UserError: they have drifted apart; the message names the parameter.
+        UserError: they differ; the message names the parameter.
     """
     if context.world_size == 1:
         return
@@ -172,9 +172,9 @@ def check_ranks_agree(context: LocalContext, model: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def average_buffers(context: LocalContext, model: torch.nn.Module) -> None:
-    """Average over ranks what they saw apart: the running statistics of BatchNorm, where a network has it.
+    """Average floating-point buffers over ranks: the running statistics of BatchNorm, if a network has it.
 
-    Between two calls every rank keeps its own; a checkpoint has rank 0's. Training itself never reads them.
+    Between two calls every rank keeps its own; a checkpoint has rank 0's. Training passes do not use them.
     """
     if context.world_size == 1:
         return

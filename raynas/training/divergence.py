@@ -1,8 +1,8 @@
-"""The adaptive alpha-divergence between a teacher's and a student's answer (AlphaNet, Section 3; NASViT trains by it).
+"""The adaptive alpha-divergence between a teacher's and a student's predictions (AlphaNet, Section 3; used by NASViT).
 
-With p the teacher's probabilities and q the student's, a divergence of negative alpha punishes a student that is sure
-where the teacher is not, one of positive alpha a student that misses what the teacher sees. For every image the greater
-of two is taken, so that the student can neither over- nor underestimate the teacher.
+With p the teacher's probabilities and q the student's, a divergence of negative alpha penalises large q at small p, and
+one of positive alpha small q at large p. Each image's loss is the greater of two, so that the student can neither over-
+nor underestimate the teacher.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NEAR = 1e-3
-"""This close to 0 and 1 the divergence is its limit, a KL divergence (as released)."""
+"""Distance of alpha to 0 and 1 within which the divergence is its limit, a KL divergence (as released)."""
 
 
 def adaptive_divergence(student: Tensor, teacher: Tensor, alphas: tuple[float, float], cap: float) -> Tensor:
-    """The mean over images of the greater of two alpha-divergences of the student from the teacher.
+    """Return the mean over images of the greater of two alpha-divergences of the student from the teacher.
 
-    The value is that of the divergence. The gradient is that of its surrogate, in which only log q is learnt from
-    (AlphaNet, Equation 9, with the ratio p / q to the power of alpha capped).
+    The value is that of the divergence. The gradient is that of its surrogate, which depends on the student through
+    log q only (AlphaNet, Equation 9, with the ratio p / q to the power of alpha capped).
 
     Args:
-        student, teacher: logits [images, classes]. They are computed with in float32 at least, by differences of
-            log-probabilities, so that gaps between logits of any size give finite values and gradients.
-        alphas: of both divergences.
-        cap: greatest value of (p / q)^alpha; at alpha = 1 there is none.
+        student, teacher: logits [images, classes]. Computation is in float32 or wider on differences of
+            log-probabilities, so that any logits give finite values and gradients.
+        alphas: alphas of both divergences.
+        cap: greatest value of (p / q)^alpha; unused at alpha = 1.
 
     Returns:
         Scalar.
@@ -42,13 +42,13 @@ def adaptive_divergence(student: Tensor, teacher: Tensor, alphas: tuple[float, f
 
 
 def divergence(log_p: Tensor, log_q: Tensor, alpha: float, cap: float) -> tuple[Tensor, Tensor]:
-    """An alpha-divergence of each image, and the surrogate that is learnt from.
+    """Return an alpha-divergence of each image, and the surrogate that gives its gradient.
 
     Args:
         log_p, log_q: log-probabilities [images, classes] of teacher and student.
 
     Returns:
-        Two tensors [images]; the first has no gradient, the value of the second means nothing.
+        Two tensors [images]; the first has no gradient, and only the gradient of the second is meaningful.
     """
     p, q, log_ratio = log_p.exp(), log_q.detach().exp(), log_p - log_q.detach()
     if abs(alpha - 1) < NEAR:  # KL(p || q)

@@ -1,4 +1,4 @@
-"""Where samplers get random archs from: the whole space, or what a budget of cost leaves of it."""
+"""Random archs for samplers, from the whole space or within a cost budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Budget = Mapping[str, Sequence[float | None]]
 """Inclusive bounds by cost: `{"macs": [0.9e9, 1.0e9]}`; None leaves a side open."""
 
 DRAW_OPTIONS = ("uniform_over", "align", "within", "dealt")
-"""The options of a sampler that `draw` takes."""
+"""The sampler options that `draw` takes."""
 
 _BUDGET = pydantic.TypeAdapter(dict[str, tuple[pydantic.FiniteFloat | None, pydantic.FiniteFloat | None]])
 
@@ -37,17 +37,17 @@ def draw(
     within: Budget | None = None,
     dealt: bool = False,
 ) -> list[Arch]:
-    """n random archs.
+    """Draw n random archs.
 
     Args:
         uniform_over: `dimensions` or `archs`; see `Space.sample_codes`.
-        align: a cost with a window, into whose middle its average is brought by dropping more or fewer blocks (ViTAS;
-            see `raynas.costs.alignment`). Single archs cost more or less.
+        align: a cost with a window; the average cost is moved to its middle by dropping more or fewer blocks (ViTAS;
+            see `raynas.costs.alignment`). Single archs may be outside.
         within: bounds that every arch meets.
-        dealt: the n archs differ as much as they can; see `Space.deal_codes`.
+        dealt: make the n archs differ as much as possible; see `Space.deal_codes`.
 
     Raises:
-        ConfigError: `align` and `within` are not of this form, or of these options more than one is given.
+        ConfigError: `align` or `within` is malformed, or options exclude each other.
         InfeasibleError: the space has no such archs.
     """
     check_draw(align, within, uniform_over, dealt)
@@ -59,7 +59,7 @@ def draw(
 
 
 def distribution(space: Space, uniform_over: Uniform = "dimensions", align: Budget | None = None) -> Distribution:
-    """What each arch that `draw` gives without `within` is drawn from, looked at alone: dealt archs are uniform, too.
+    """Return the distribution of each single arch of `draw` without `within`; dealt archs are uniform too.
 
     Raises:
         InfeasibleError: the space has no such archs.
@@ -68,10 +68,10 @@ def distribution(space: Space, uniform_over: Uniform = "dimensions", align: Budg
 
 
 def check_draw(align: Any = None, within: Any = None, uniform_over: Any = "dimensions", dealt: Any = False) -> None:
-    """Refuse options that no space could make sense of.
+    """Check options independently of a space.
 
     Raises:
-        ConfigError: says what is wrong.
+        ConfigError: an option is wrong; the message says why.
     """
     if align is not None and within is not None:
         raise ConfigError("give align (the average meets a budget) or within (every arch does), not both")
@@ -98,16 +98,16 @@ def _aligned(space: Space, align: Budget) -> Distribution:
 
 
 def read_budget(option: str, value: Any) -> dict[str, tuple[float | None, float | None]]:
-    """Bounds by cost as numbers; YAML reads some of them, such as 5e5, as text.
+    """Convert bounds by cost to numbers, since YAML reads some, such as 5e5, as text.
 
     Raises:
-        ConfigError: they are not of that form; says what is wrong.
+        ConfigError: the bounds are malformed; the message says why.
     """
     try:
         if holds_boolean(value, mapping=True):  # pydantic would read them as 0 and 1
             raise ValueError("true and false are not numbers")
         bounds = _BUDGET.validate_python(value)
-    except ValueError as error:  # pydantic's errors are such, too
+    except ValueError as error:  # including pydantic's
         form = "{macs: [0.9e+9, 1.0e+9]}, null for an open side"
         raise ConfigError(f"{option}: give bounds by cost, such as {form}, not {shown(value)}") from error
     for name, (low, high) in bounds.items():

@@ -1,9 +1,9 @@
-"""Gradient policies, and the one reduction over workers that each of their gradient sets gets.
+"""Gradient policies, and the averaging of gradient sets over workers.
 
-A policy deals the passes of a step to named sets. The passes of a set add up their gradients; every set is averaged
-over the workers exactly once, in one flat all-reduce; the policy then combines the sets into what the optimiser sees.
-A gradient is a list over parameters; None says that nothing used the parameter, and the optimiser leaves it alone.
-Nothing is ever added to a gradient in place once it has been collected: two sets never hold the same tensor.
+A policy assigns the passes of a step to named sets. The gradients of a set's passes are added; every set is averaged
+over the workers exactly once, in one flat all-reduce; the policy then combines the sets into the optimiser's gradient.
+A gradient is a list over parameters; None means that no pass used the parameter, and the optimiser skips it. Collected
+gradients are never changed in place, and two sets never hold the same tensor.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Gradients = list[Tensor | None]
 
 
 class GradientPolicy(Protocol):
-    """How the gradients of a step's passes become one gradient."""
+    """A rule that combines the gradients of a step's passes into one."""
 
     def assign(self, passes: Sequence[Pass]) -> list[str]:
-        """The name of the set that each pass's gradient is added to; the same names at every step, on every rank.
+        """Return the name of each pass's gradient set; the same names at every step, on every rank.
 
-        It may raise a ConfigError where it cannot do with what the sampler emits: that is told before training.
+        It may raise a ConfigError, reported before training, if it does not work with the sampler's passes.
         """
 
     def combine(self, sets: Mapping[str, Gradients], names: Sequence[str], done: float) -> Gradients:
-        """One gradient from the averaged sets.
+        """Combine the averaged sets into one gradient.
 
         Args:
-            sets: by name; what nothing used is None.
-            names: of the parameters, in the order of every gradient.
-            done: share of the epochs that are finished, from 0 to below 1.
+            sets: gradients by name; None for unused parameters.
+            names: the parameters' names, in the order of every gradient.
+            done: share of finished epochs, from 0 to below 1.
         """
 
 
@@ -45,10 +45,10 @@ LARGEST, SUBNETS = "largest", "subnets"
 
 
 def by_role(passes: Sequence[Pass]) -> list[str]:
-    """Two sets: the largest subnet's passes, and all others.
+    """Assign passes to two sets: the largest subnet's and all others'.
 
     Raises:
-        ConfigError: one of them would be empty.
+        ConfigError: a set would be empty.
     """
     names = [LARGEST if this.role == "largest" else SUBNETS for this in passes]
     if set(names) != {LARGEST, SUBNETS}:
@@ -60,10 +60,10 @@ def by_role(passes: Sequence[Pass]) -> list[str]:
 
 
 class Sum:
-    """Every pass counts alike: gradients are added up (the sandwich rule's accumulation).
+    """The sum of all gradients (the sandwich rule's accumulation).
 
     Args:
-        clip_subnets: largest global norm of what all passes but the largest's add up to; None does not clip it.
+        clip_subnets: largest global norm of the sum of all passes except the largest's; None does not clip it.
     """
 
     def __init__(self, *, clip_subnets: float | None = None):
@@ -79,20 +79,24 @@ class Sum:
 
 
 def checked_limit(limit: float | None) -> float | None:
-    """Raises: ConfigError: it is neither a number above 0 nor None."""
+    """Return a clipping limit.
+
+    Raises:
+        ConfigError: it is neither a number above 0 nor None.
+    """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0):
         raise ConfigError(f"clip_subnets must be a number above 0, not {shown(limit)}")
     return limit
 
 
 def added(*gradients: Gradients) -> Gradients:
-    """The sum of several gradients, in new tensors where more than one is there; what is in none of them stays None."""
+    """Add gradients, in new tensors if there are several for a parameter; parameters without any stay None."""
     present = [[one for one in column if one is not None] for column in zip(*gradients, strict=True)]
     return [None if not column else sum(column[1:], start=column[0]) for column in present]
 
 
 def clipped(gradients: Gradients, limit: float | None) -> Gradients:
-    """The gradient scaled down to a global norm, as `torch.nn.utils.clip_grad_norm_` does it, in new tensors."""
+    """Scale a gradient down to a global norm, like `torch.nn.utils.clip_grad_norm_`, in new tensors."""
     if limit is None:
         return gradients
     norm = nn.utils.get_total_norm([one for one in gradients if one is not None])
@@ -101,13 +105,13 @@ def clipped(gradients: Gradients, limit: float | None) -> Gradients:
 
 
 def scaled(gradients: Gradients, factor: float) -> Gradients:
-    """The gradient times a number: to and from the scale of fp16's losses, a power of two, exactly."""
+    """Multiply a gradient by a factor: exact for the loss scale of fp16, a power of two."""
     return gradients if factor == 1 else [None if one is None else one * factor for one in gradients]
 
 
 @contextmanager
 def accumulating(parameters: Sequence[Tensor], gradients: Gradients) -> Iterator[None]:
-    """Within, `backward()` adds to `gradients` and to nothing else."""
+    """Make `backward()` add to `gradients` only, within the context."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     yield
@@ -119,14 +123,18 @@ def accumulating(parameters: Sequence[Tensor], gradients: Gradients) -> Iterator
 def average(
     parameters: Sequence[Tensor], gradients: Gradients, loss: Tensor, all_reduce: Callable[[Tensor], None], workers: int
 ) -> tuple[Gradients, Tensor]:
-    """The mean of one gradient set and of a loss over the workers, by one all-reduce of one flat tensor.
+    """Average one gradient set and a loss over the workers, by one all-reduce of one flat tensor.
 
-    A parameter that some rank used and others did not counts as zero there; one that no rank used stays None: behind
-    the gradients the tensor carries a presence count for every parameter, then the loss.
+    A parameter that only some ranks used counts as zero on the others; one that no rank used stays None. To tell them
+    apart, the tensor holds a presence count for every parameter after the gradients, then the loss.
 
     Args:
+        parameters: the parameters.
+        gradients: this rank's gradient set.
         loss: scalar.
         all_reduce: sums a tensor over all ranks in place.
+        workers: number of ranks.
+        workers: number of ranks.
     """
     if workers == 1:
         return gradients, loss

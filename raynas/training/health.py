@@ -1,4 +1,4 @@
-"""The watch over training: fixed probe subnets, and when their scores mean that training has broken down."""
+"""Health checks of training: fixed probe subnets, whose scores show whether training has broken down."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from raynas.space import Arch, Space
 from raynas.training.context import LocalContext
 from raynas.training.streams import derive
 
-SAMPLE = 1000  # archs whose MACs give the quartiles
-WELL_ABOVE = 0.2  # of the way from chance to perfect: a probe that was once here can collapse
-NOISE = 3  # standard errors that a fall must exceed, and the height that it falls from
-NEAR = 0.1  # of the way from chance to its best: a probe back here has collapsed
+SAMPLE = 1000  # archs for the quartiles of MACs
+WELL_ABOVE = 0.2  # fraction of the way from chance to perfect that a probe must have reached to count as collapsed
+NOISE = 3  # standard errors: minimum of the fall, and of the best accuracy above chance
+NEAR = 0.1  # fraction of the way from chance to its best below which a probe has collapsed
 BATCH = 250
-CALIBRATED_ON = 256  # few, but all that is asked of probes is whether training has broken down
+CALIBRATED_ON = 256  # images; enough to detect a breakdown
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A subnet that is scored again and again.
+    """A subnet that is scored repeatedly during training.
 
     Attributes:
         role: smallest, q1, median, q3 or largest.
@@ -42,13 +42,13 @@ class Probe:
 
 
 class Diverged(Exception):
-    """Training has broken down; the message is the verdict."""
+    """Breakdown of training; the message is the verdict."""
 
 
 def choose_probes(space: Space, seed: int) -> list[Probe]:
-    """The smallest and the largest subnet, and those at the quartiles of MACs of a seeded sample.
+    """Choose the smallest and the largest subnet, and those at the quartiles of MACs of a seeded sample.
 
-    Each arch is taken once: a one-point space has one probe.
+    Equal archs are one probe: a one-point space has a single probe.
     """
     rng = np.random.default_rng(derive(seed, "probes"))
     codes = space.sample_codes(rng, SAMPLE)
@@ -69,7 +69,7 @@ class ProbeImages:
     Attributes:
         pixels: uint8 [n, channels, height, width].
         labels: int64 [n].
-        chance: accuracy of always answering the most frequent class.
+        chance: accuracy of always predicting the most frequent class.
     """
 
     def __init__(self, data: Data, limit: int, seed: int, context: LocalContext):
@@ -84,7 +84,7 @@ class ProbeImages:
 
     @cached_property
     def training(self) -> Tensor:
-        """Training images uint8 [n, channels, height, width], the same on all ranks, to calibrate batch norms on."""
+        """Training images for batch-norm calibration, uint8 [n, channels, height, width], the same on all ranks."""
         rng = np.random.default_rng(derive(self._seed, "probes", 2))
         images = self.data.train
         return decode(images.take(np.sort(rng.permutation(len(images))[:CALIBRATED_ON])))[0]
@@ -97,7 +97,7 @@ def score_probes(
     context: LocalContext,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> list[dict[str, Any]]:
-    """Accuracy and mean cross-entropy of every probe, over the images of all ranks: one row each, by role."""
+    """Return a row for every probe: accuracy and mean cross-entropy over the images of all ranks."""
     device = context.device
     totals = torch.zeros(len(probes), 3, dtype=torch.float64, device=device)
     was_training = model.training
@@ -130,21 +130,20 @@ def score_probes(
 
 
 def verdict(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]], chance: float) -> str | None:
-    """Why these probe scores mean that training broke down, or None.
+    """Return why these probe scores mean that training broke down, or None.
 
-    A probe has collapsed when its loss is not finite, or its accuracy was well above chance in an earlier row of its
-    role and is close to chance now, by more than so many images leave to luck. Training has collapsed when more than
-    half of the probes have.
+    A probe has collapsed if its loss is not finite, or if its accuracy was well above chance in an earlier row of its
+    role and is close to chance now, by more than noise. Training has collapsed if more than half of the probes have.
 
     Args:
-        rows: this epoch's.
-        earlier: all rows before, of any epoch.
-        chance: accuracy of a network that has learnt nothing, 0 to 1.
+        rows: this epoch's rows.
+        earlier: the rows of all epochs before.
+        chance: accuracy of an untrained network, 0 to 1.
     """
     collapsed = []
     for row in rows:
         best = max((old["accuracy"] for old in earlier if old["role"] == row["role"]), default=0.0)
-        noise = NOISE * (0.25 / row["images"]) ** 0.5  # of an accuracy, at most: on few images it wanders
+        noise = NOISE * (0.25 / row["images"]) ** 0.5  # upper bound for an accuracy on that many images
         was_well_above = best > chance + max(WELL_ABOVE * (1 - chance), noise)
         if not np.isfinite(row["loss"]):
             collapsed.append(f"{row['role']}: loss {row['loss']}")

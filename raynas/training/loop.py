@@ -1,6 +1,6 @@
-"""The training loop: a plain function of one process, that knows nothing of Ray.
+"""The training loop: a plain function of one process, independent of Ray.
 
-Whatever lies outside (ranks, sums over them, checkpoints, progress) comes in through a context.
+Ranks, sums over ranks, checkpoints and progress are provided by a context.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raynas.training.streams import derive
 from raynas.training.sync_batchnorm import over_workers
 from raynas.training.teachers import load_teachers
 
-ROLLBACKS = 1  # after so many, the next breakdown ends training
+ROLLBACKS = 1  # rollbacks before a breakdown ends training
 
 
 def train_loop(
@@ -46,29 +46,29 @@ def train_loop(
 ) -> TrainingState:
     """Train the supernet of a space, or the one network of a one-point space, from scratch or from a checkpoint.
 
-    Called again with the same arguments and checkpoints it goes on where it was; a finished training returns at once.
+    Called again with the same arguments and checkpoints, it continues; a finished training returns at once.
 
     Args:
-        space: its input size, channels and classes must be those of `data`.
+        space: the space, whose input size, channels and classes must match `data`.
         data: images to train on, and the search split for probes.
         context: rank, device, checkpoints and progress; by default one CPU process that keeps nothing.
         init: weights to start from instead of random ones.
         train_on: `train` or `train+search`.
-        build: makes the network of a space.
+        build: builds the network of a space.
 
     Returns:
-        The final state; `weights` are what was learnt, `history` one entry an epoch.
+        The final state, with the trained `weights` and the `history` of epochs and rollbacks.
 
     Raises:
         ConfigError: plan and recipe do not fit the data, the space or the number of workers.
-        UserError: the workers do not reach each other, have drifted apart or other teachers, or a teacher is missing.
-        TrainingCollapsed: training broke down again after it had been rolled back.
+        UserError: the workers cannot reach each other, have different weights or teachers, or a teacher is missing.
+        TrainingCollapsed: training broke down again after a rollback.
     """
     context = context or LocalContext()
     preflight(context)
     images_per_rank = recipe.micro_batch(context.world_size) * recipe.accumulate
 
-    torch.manual_seed(derive(recipe.seed, "weights"))  # the same first weights on every rank
+    torch.manual_seed(derive(recipe.seed, "weights"))  # the same initial weights on every rank
     model = build(space)
     if init is not None:
         model.load_state_dict(dict(init))
@@ -171,7 +171,7 @@ def train_loop(
 def train_epoch(
     state: TrainingState, step: Step, loader: TrainLoader, schedule: Any, context: LocalContext, progress: Events
 ) -> None:
-    """The rest of the epoch that is under way.
+    """Train the rest of the current epoch.
 
     Raises:
         Diverged: the loss is not finite.
@@ -192,7 +192,7 @@ def train_epoch(
         loss, norm = found.loss, found.norm
         state.step += 1
         state.step_in_epoch += 1
-        if not (loss - loss == 0):  # NaN or infinite: the same on every rank, since the loss is the average
+        if not (loss - loss == 0):  # NaN or infinite; on every rank, since the loss is averaged
             raise Diverged(f"the loss is {loss}")
         seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1, **found.conflicts}
         if norm - norm == 0:  # fp16's scaler skips a step whose gradient overflowed
@@ -205,7 +205,7 @@ def train_epoch(
 
 
 def end_epoch(state: TrainingState, loader: TrainLoader, context: LocalContext) -> dict[str, Any]:
-    """Close the epoch; its entry for the history."""
+    """Close the epoch and return its entry for the history."""
     running = state.running
     state.epoch += 1
     state.step_in_epoch = 0
@@ -224,7 +224,7 @@ def end_epoch(state: TrainingState, loader: TrainLoader, context: LocalContext) 
 
 
 def _score(state: TrainingState) -> float:
-    """How good the newest probes are: their mean accuracy."""
+    """Return the mean accuracy of the newest probes, 0 if there are none."""
     for entry in reversed(state.history):
         if "probes" in entry:
             return sum(row["accuracy"] for row in entry["probes"]) / len(entry["probes"])
@@ -232,7 +232,7 @@ def _score(state: TrainingState) -> float:
 
 
 def _token_grid(recipe: Recipe, model: nn.Module) -> tuple[int, int] | None:
-    """Rows and columns of the patches that get labels; None for none."""
+    """Return rows and columns of the patches that get labels; None for none."""
     return None if recipe.token_labels is None else model.token_grid  # type: ignore[return-value]
 
 

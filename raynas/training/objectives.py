@@ -3,8 +3,8 @@
 An objective is a function `(this, logits, targets, outputs, **options) -> scalar loss` with
 
     this: the `Pass`.
-    logits: [batch, classes], of this pass; with token labels [batch, 1 + patches, classes], the image's first.
-    targets: of the same shape, each row a distribution (mixing, smoothing and external teachers are in it).
+    logits: logits of this pass, [batch, classes] or, with token labels, [batch, 1 + patches, classes], the image first.
+    targets: of the same shape, each row a distribution (including mixing, smoothing and external teachers).
     outputs: the detached logits of this step's earlier passes on the same batch, by name.
 """
 
@@ -25,23 +25,23 @@ from raynas.training.samplers import Pass
 
 
 def labels(this: Pass, logits: Tensor, targets: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
-    """Cross-entropy with the targets, for every pass; see `cross_entropy`."""
+    """Return the cross-entropy with the targets, for every pass; see `cross_entropy`."""
     return cross_entropy(logits, targets)
 
 
 def inplace_distillation(
     this: Pass, logits: Tensor, targets: Tensor, outputs: Mapping[str, Tensor], *, temperature: float = 1.0
 ) -> Tensor:
-    """The largest subnet learns from the targets, every other pass from the largest's logits (US-Nets; BigNAS).
+    """Train the largest subnet on the targets, and every other pass on the largest's logits (US-Nets; BigNAS).
 
-    The loss of the others is soft cross-entropy, whose gradient is that of the KL divergence, times temperature squared
+    The loss of the others is soft cross-entropy, with the gradient of the KL divergence, times temperature squared
     (Hinton's scaling).
 
     Args:
-        temperature: of both softmaxes.
+        temperature: temperature of both softmaxes.
 
     Raises:
-        ConfigError: no pass named `largest` came before, or the temperature is none.
+        ConfigError: no pass named `largest` came before, or the temperature is not a number above 0.
     """
     _check_above_zero("temperature of inplace_distillation", temperature)
     if this.role == "largest":
@@ -60,17 +60,17 @@ def alpha_divergence(
     alpha_max: float = 1.0,
     cap: float = 5.0,
 ) -> Tensor:
-    """In-place distillation by the adaptive alpha-divergence (AlphaNet; NASViT); see `raynas.training.divergence`.
+    """Distil in place by the adaptive alpha-divergence (AlphaNet; NASViT); see `raynas.training.divergence`.
 
-    The largest subnet learns from the targets, every other pass from the largest's logits. KL is the plain form of it:
+    The largest subnet learns from the targets, every other pass from the largest's logits. For plain KL use
     `inplace_distillation`.
 
     Args:
-        alpha_min, alpha_max: the two divergences of which an image gets the greater.
-        cap: of the ratio of teacher's to student's probability, to the power of alpha.
+        alpha_min, alpha_max: alphas of the two divergences; each image's loss is the greater one.
+        cap: greatest ratio of teacher's to student's probability to the power of alpha.
 
     Raises:
-        ConfigError: no pass named `largest` came before, or the options are no such numbers.
+        ConfigError: no pass named `largest` came before, or an option is out of range.
     """
     for name, value in (("alpha_min", alpha_min), ("alpha_max", alpha_max)):
         if not _is_number(value):
@@ -85,7 +85,7 @@ def alpha_divergence(
 
 
 def _of_largest(outputs: Mapping[str, Tensor], objective: str) -> Tensor:
-    """The logits of the largest subnet, which the other passes learn from."""
+    """Return the logits of the largest subnet, the teacher of the other passes."""
     if "largest" not in outputs:
         raise ConfigError(
             f"plan: the objective {objective} needs a sampler whose first pass is the largest subnet, such as sandwich"
@@ -103,18 +103,18 @@ def _check_above_zero(name: str, value: Any) -> None:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean over images of the cross-entropy with target distributions.
+    """Return the mean cross-entropy of images with target distributions.
 
-    With token labels the mean over all patches is added, with equal weight (ViT-ResNAS; LV-ViT).
+    With token labels the mean over all patches is added with equal weight (ViT-ResNAS; LV-ViT).
 
     Args:
-        logits, targets: [batch, classes], or [batch, 1 + patches, classes] with the image's first.
+        logits, targets: [batch, classes], or [batch, 1 + patches, classes] with the image first.
     """
     return _of_images_and_patches(F.cross_entropy, logits, targets)
 
 
 def _of_images_and_patches(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, other: Tensor) -> Tensor:
-    """A mean loss over rows [n, classes]: over images; with token labels that over all patches is added."""
+    """Return a mean loss over images; with token labels, plus its mean over all patches."""
     if logits.ndim == 2:
         return loss(logits, other)
     patches = loss(logits[:, 1:].flatten(0, 1), other[:, 1:].flatten(0, 1))

@@ -1,4 +1,4 @@
-"""The plan: what one training step does, as three parts that combine freely."""
+"""The plan of a training step: sampler, objective and gradient policy, in any combination."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICIES = {"sum": Sum, "project": Project}
 
 
 class Part(pydantic.BaseModel):
-    """A part by name (ours, or the user's own as `module:object`), with its options beside the name."""
+    """A part by name (ours, or the user's own as `module:object`), with its options."""
 
     model_config = pydantic.ConfigDict(extra="allow", frozen=True)
 
@@ -45,22 +45,22 @@ class SamplerPart(Part):
     """A sampler.
 
     Attributes:
-        per_rank: whether every rank draws archs of its own; by default all ranks run the same.
+        per_rank: True if every rank draws its own archs; by default all ranks run the same.
     """
 
     per_rank: bool = False
 
 
 class Plan(Config):
-    """What one training step does.
+    """The parts of a training step.
 
     Attributes:
         sampler: emits the step's passes.
-        widening: share of the epochs in which the space opens, from its largest arch to all of it (ViT-ResNAS: 0.25);
-            0 opens it at once. The sampler draws from what is open.
-        sort_channels: share of the epochs at whose starts heads and hidden units are sorted, the heaviest first, so
-            that narrow subnets keep what matters (ViT-ResNAS's release); 0 never sorts.
-        objective: gives each pass its loss.
+        widening: share of the epochs in which the sampler's space widens, from its largest arch to the whole space
+            (ViT-ResNAS: 0.25); 0 for the whole space at once.
+        sort_channels: share of the epochs that start by sorting heads and hidden units, largest weights first, so that
+            narrow subnets keep the important ones (ViT-ResNAS's release); 0 never sorts.
+        objective: loss of each pass.
         gradients: combines the gradients of the passes.
     """
 
@@ -83,10 +83,7 @@ class Plan(Config):
         return self
 
     def open_space(self, space: Space, epoch: int, epochs: int) -> Space:
-        """What the sampler draws from in an epoch, counted from 0.
-
-        All of the space's archs are archs of the larger one.
-        """
+        """Return the part of the space that the sampler draws from in an epoch, counted from 0."""
         opening = self.widening * epochs
         return space if epoch >= opening else space.widest(epoch / opening)
 
@@ -100,25 +97,25 @@ class Plan(Config):
     @classmethod
     def _gradients(cls, part: Part) -> Part:
         make = _with_options(part, POLICIES, "gradient policy", given=0)
-        if part.name in POLICIES:  # another's may want what the workers alone have
+        if part.name in POLICIES:  # a user's policy may only be built on workers
             make()
         return part
 
     def build_sampler(self) -> Callable[..., Any]:
-        """The sampler with its options: `(space, rng, losses) -> list of Pass`."""
+        """Return the sampler with its options: `(space, rng, losses) -> list of Pass`."""
         return _with_options(self.sampler, SAMPLERS, "sampler", given=3)
 
     def build_objective(self) -> Callable[..., Any]:
-        """The objective with its options: `(this, logits, targets, outputs) -> loss`."""
+        """Return the objective with its options: `(this, logits, targets, outputs) -> loss`."""
         return _with_options(self.objective, OBJECTIVES, "objective", given=4)
 
     def build_gradients(self) -> GradientPolicy:
-        """The gradient policy, made with its options."""
+        """Build the gradient policy with its options."""
         return _with_options(self.gradients, POLICIES, "gradient policy", given=0)()
 
 
 def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> Callable[..., Any]:
-    """The named callable with the part's options bound; the loop passes the first `given` arguments."""
+    """Return the named callable with the part's options bound; the loop passes the first `given` arguments."""
     function = load_object(part.name, known, what)
     if not callable(function):
         raise ConfigError(f"{what} {part.name!r} is not callable")

@@ -1,7 +1,7 @@
-"""Projection of conflicting gradients (NASViT, Section 4.1), and the cosines between gradients that tell conflicts.
+"""Projection of conflicting gradients (NASViT, Section 4.1), and the inner products that detect conflicts.
 
-The largest subnet's gradient s and the sum b of the others' conflict where <s, b> < 0. One of them then gives way: its
-part along the other is taken out (Equation 1), in each unit of the network on its own.
+The largest subnet's gradient s and the sum b of the others' conflict if <s, b> < 0. One of them is then projected: its
+component along the other is removed (Equation 1), separately in each unit of the network.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ RELEASED_EPSILON, RELEASED_CAP = 1e-6, 2.0
 
 
 class Project:
-    """The largest subnet's gradient and the others' are added up, after one of them gave way where they conflict.
+    """The sum of the largest subnet's gradient and the others', with one of them projected if they conflict.
 
     Args:
-        priority: `subnets`: the largest's gives way (NASViT); `largest`: the others' sum does.
-        unit: what is projected on its own: each `tensor` (the release), each `layer` (the paper's statistics; see
-            `layer_of`) or the whole `model` (Equation 1 as written).
-        form: `exact`; or `released`: the coefficient with which the part is taken out is
-            -<s, b> / (1e-6 + |b|^2), and 2 at most.
-        start: share of the epochs before projection begins; until then gradients are added up (the release: 0.2525,
+        priority: `subnets` projects the largest's gradient (NASViT), `largest` the others' sum.
+        unit: unit of projection: each `tensor` (the release), each `layer` (the paper's statistics; see `layer_of`) or
+            the whole `model` (Equation 1 as written).
+        form: `exact`; or `released`: the coefficient of the removed component is -<s, b> / (1e-6 + |b|^2), at most 2.
+        start: share of the epochs before projection begins; until then gradients are only added (the release: 0.2525,
             which is epoch 101 of 400).
-        clip_subnets: largest global norm of the others' sum, clipped before anything else (the release: 1.0); None
-            does not clip it. `recipe.clip_grad` clips the result.
+        clip_subnets: largest global norm of the others' sum, clipped first (the release: 1.0); None does not clip it.
+            `recipe.clip_grad` clips the result.
 
     Raises:
-        ConfigError: an option has none of its values.
+        ConfigError: an option has an unknown value.
     """
 
     def __init__(
@@ -71,30 +70,30 @@ class Project:
         return added(largest, subnets, self._taken_out(yields, keeps, names))
 
     def _taken_out(self, yields: Gradients, keeps: Gradients, names: Sequence[str]) -> Gradients:
-        """What the projection of `yields` on the normal plane of `keeps` adds to it: a multiple of `keeps`."""
+        """Return the change of `yields` by projection on the normal plane of `keeps`: a multiple of `keeps`."""
         units = unit_of(names, self.unit)
         inner, _, squares = by_unit(products(yields, keeps), units).unbind(1)
         if self.released:
             factors = (-inner / (squares + RELEASED_EPSILON)).clamp(0, RELEASED_CAP)
-        else:  # without a gradient to keep the inner product is 0, too
+        else:  # the inner product is 0 too if `keeps` has no gradient
             factors = -inner.clamp(max=0) / torch.where(squares > 0, squares, 1.0)
         return [None if one is None else one * factors[unit].to(one) for one, unit in zip(keeps, units, strict=True)]
 
 
 def layer_of(parameter: str) -> str:
-    """The layer of a parameter: the module that holds it (`blocks.3.attn.qkv`), or itself where that is the network."""
+    """Return the layer of a parameter: its module (`blocks.3.attn.qkv`), or the parameter itself at the top level."""
     return parameter.rpartition(".")[0] or parameter
 
 
 def unit_of(names: Sequence[str], unit: str) -> list[int]:
-    """Each parameter's unit, numbered in the order of their first parameters."""
+    """Return each parameter's unit, numbered in the order of their first parameters."""
     keys = {"tensor": list(names), "layer": [layer_of(name) for name in names], "model": [""] * len(names)}[unit]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return [numbers[key] for key in keys]
 
 
 def products(first: Gradients, second: Gradients) -> Tensor:
-    """<first, second>, |first|^2 and |second|^2 of each parameter, float64 [parameters, 3]; what is absent is 0."""
+    """Return <first, second>, |first|^2, |second|^2 of each parameter, float64 [parameters, 3]; 0 if absent."""
     device = next((one.device for one in (*first, *second) if one is not None), None)
     zero = torch.zeros((), device=device, dtype=torch.float64)
 
@@ -106,9 +105,9 @@ def products(first: Gradients, second: Gradients) -> Tensor:
 
 
 def by_unit(values: Tensor, units: Sequence[int]) -> Tensor:
-    """Rows [parameters, n] added up to [units, n]: by a product, since a scattered sum on a GPU has no fixed order.
+    """Add up rows [parameters, n] to [units, n] by a matrix product.
 
-    Every rank computes this for itself, and all must find the same.
+    A scattered sum has no fixed order on a GPU, and every rank must get the same result.
     """
     of = torch.tensor(units, device=values.device)
     member = of[None, :] == torch.arange(max(units) + 1, device=values.device)[:, None]

@@ -21,12 +21,12 @@ Epoch = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class CheckpointConfig(Config):
-    """When the whole state of training is written.
+    """Checkpoint intervals of training.
 
     Attributes:
-        every_epochs: after every so many epochs (and always after the last).
-        every_steps: also after every so many optimiser steps within an epoch.
-        keep: how many are kept: those with the best probes, and always the newest.
+        every_epochs: epochs between checkpoints (and always after the last).
+        every_steps: optimiser steps between additional checkpoints within an epoch.
+        keep: number of checkpoints to keep: the newest, and those with the best probes.
     """
 
     every_epochs: int = Field(default=1, ge=1, le=10**6)
@@ -35,12 +35,12 @@ class CheckpointConfig(Config):
 
 
 class ConflictConfig(Config):
-    """How often the gradients of the largest subnet and of the others conflict (see `raynas.training.conflict`).
+    """Measurement of gradient conflicts between the largest subnet and the others (see `raynas.training.conflict`).
 
     Attributes:
-        steps: of each epoch at which they are compared, spread evenly; all where it has fewer. Where the sampler runs
-            no largest subnet, each costs one more pass.
-        layers: whether to keep the ratio of every layer, too.
+        steps: number of compared steps of each epoch, spread evenly, or all if there are fewer. Each costs one more
+            pass if the sampler does not run the largest subnet.
+        layers: True to also keep the ratio of every layer.
     """
 
     steps: int = Field(default=4, ge=1, le=10**6)
@@ -48,13 +48,13 @@ class ConflictConfig(Config):
 
 
 class HealthConfig(Config):
-    """The watch over training.
+    """Health checks of training.
 
     Attributes:
-        probe_every: epochs between two scorings of the probe subnets (the last epoch is always scored).
-        probe_images: images of the search split that probes are scored on, fixed over the run.
-        checksum_every: epochs between two comparisons of the parameters over ranks.
-        conflict: the conflict ratio of every epoch; None does not measure it.
+        probe_every: epochs between scorings of the probe subnets (the last epoch is always scored).
+        probe_images: number of images of the search split to score probes on, fixed over the run.
+        checksum_every: epochs between comparisons of the parameters over ranks.
+        conflict: measurement of the conflict ratio of every epoch; None does not measure it.
     """
 
     probe_every: int = Field(default=1, ge=1, le=10**6)
@@ -64,48 +64,48 @@ class HealthConfig(Config):
 
 
 class Recipe(Config):
-    """How networks are trained.
+    """Hyperparameters of training.
 
     Attributes:
         epochs: passes over the training images.
         batch_size: images of one optimiser step, over all workers and accumulated micro-batches.
-        accumulate: micro-batches that one worker's share of a step is cut into.
+        accumulate: number of micro-batches of one worker's share of a step.
         opt: a timm optimiser name.
         opt_args: arguments of the optimiser, such as `{betas: [0.9, 0.95]}`.
         lr: learning rate for `lr_base_batch` images; scaled linearly with `batch_size`, see `effective_lr`.
-        lr_base_batch: images that `lr` is for; None leaves `lr` as it is, whatever the batch.
-        scale_all_lrs: scale `warmup_lr` and `min_lr` as `lr` is (NASViT).
-        weight_decay: of the optimiser; not applied to 1-D tensors, nor to what the model's `no_weight_decay()` names.
-        momentum: of optimisers that have one.
+        lr_base_batch: reference batch size of `lr`; None does not scale `lr`.
+        scale_all_lrs: scale `warmup_lr` and `min_lr` like `lr` (NASViT).
+        weight_decay: weight decay, except for 1-D tensors and the parameters of the model's `no_weight_decay()`.
+        momentum: momentum, for optimisers that have one.
         sched: a timm schedule, stepped at every update, after a linear warm-up.
         decay_epochs: epochs between two decays, for `step`.
         decay_milestones: ascending epochs after each of which the rate decays, for `multistep`.
         decay_rate: factor of one decay (at most 1), for `step` and `multistep`; the power of `poly`.
-        warmup_epochs: of the linear warm-up; left out, half of the epochs where they are fewer than 5.
-        warmup_lr: the rate that the warm-up begins with; left out, no higher than the rate that it leads to.
-        min_lr: the rate that a schedule ends with; left out, no higher than the rate that it begins with.
+        warmup_epochs: epochs of the linear warm-up; by default half of the epochs if these are fewer than 5.
+        warmup_lr: initial rate of the warm-up; by default at most its final rate.
+        min_lr: final rate of the schedule; by default at most its initial rate.
         smoothing: label smoothing.
-        mixup, cutmix: alphas of the Beta distributions of how strongly images are mixed; 0 is off.
-        mixup_prob: of a batch to be mixed at all.
-        mixup_switch_prob: of CutMix, where both are on.
-        mixup_mode: what draws its own mixing, as in timm: the `batch`, a `pair` of images or every one (`elem`).
-        token_labels: labels for every patch, with mixing of their own; the space needs a token head. None for none.
-        teachers: external ones, whose answers take the place of labels; None for none.
-        augment: what happens to single images.
-        drop_path: the rate of the deepest block.
-        drop_path_over: what the rate rises over, from 0: all places of the `supernet`, which a network trained alone
-            fills in part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
-        dropout: the rate of features before the classifier.
-        drop_for: the passes in which both act: `all`, or the `largest` subnet's alone (BigNAS; AlphaNet).
+        mixup, cutmix: alphas of the Beta distributions of the mixing strength; 0 is off.
+        mixup_prob: probability of mixing a batch.
+        mixup_switch_prob: probability of CutMix if both are on.
+        mixup_mode: unit of separate mixing, as in timm: the `batch`, a `pair` of images or every image (`elem`).
+        token_labels: labels for every patch, with their own mixing; the space needs a token head. None for none.
+        teachers: external teachers, whose predictions replace labels; None for none.
+        augment: augmentation of single images.
+        drop_path: drop-path rate of the deepest block.
+        drop_path_over: range over which the rate rises from 0: all places of the `supernet`, of which a single network
+            fills a part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
+        dropout: dropout rate of features before the classifier.
+        drop_for: passes with drop path and dropout: `all`, or only the `largest` subnet's (BigNAS; AlphaNet).
         clip_grad: bound on the gradient; None does not clip.
-        clip_mode: what it bounds: the global `norm`, or every `value` (AlphaNet).
-        ema: decay of an exponential moving average of the weights; None for none. With it, the averaged weights are
-            what training hands over; probes score the raw ones.
+        clip_mode: bounded quantity: the global `norm`, or every `value` (AlphaNet).
+        ema: decay of an exponential moving average of the weights; None for none. Training then returns the averaged
+            weights; probes score the raw ones.
         amp: autocast precision on GPU.
-        sync_batchnorm: BatchNorm takes its statistics over the images of all workers.
-        seed: of everything random in training.
-        checkpoints: when the state of training is written.
-        health: the watch over training.
+        sync_batchnorm: BatchNorm statistics over the images of all workers.
+        seed: seed of everything random in training.
+        checkpoints: checkpoint intervals.
+        health: health checks.
     """
 
     epochs: int = Field(ge=1, le=10**6)
@@ -149,14 +149,14 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _give_way(self) -> Recipe:
-        """Defaults give way to what was given."""
+        """Fit defaults to the given values."""
         highest = self.lr if self.scale_all_lrs else self.effective_lr
         fitting = {
             "warmup_epochs": self.warmup_epochs if self.warmup_epochs <= self.epochs else self.epochs // 2,
             "warmup_lr": min(self.warmup_lr, highest),
             "min_lr": min(self.min_lr, highest),
         }
-        # Straight into the frozen model; what is a default stays one, for overrides.
+        # Bypasses the frozen model and keeps these fields marked as defaults, for overrides.
         self.__dict__.update({name: value for name, value in fitting.items() if name not in self.model_fields_set})
         return self
 
@@ -184,28 +184,28 @@ class Recipe(Config):
 
     @property
     def effective_lr(self) -> float:
-        """The learning rate that the optimiser starts from (after warm-up)."""
+        """The learning rate after warm-up."""
         return self.scaled_lr(self.lr)
 
     @property
     def shown_opt(self) -> str:
-        """The optimiser in messages."""
+        """The optimiser's name and arguments, for messages."""
         return f"recipe.opt {shown(self.opt)}" + (f" {shown(self.opt_args)}" if self.opt_args else "")
 
     def scaled_lr(self, lr: float) -> float:
-        """A rate for `lr_base_batch` images, for `batch_size` of them."""
+        """Scale a learning rate from `lr_base_batch` to `batch_size` images."""
         return lr * self.batch_size / self.lr_base_batch if self.lr_base_batch else lr
 
     @property
     def mixes(self) -> bool:
-        """Whether images of a batch are mixed."""
+        """True if images of a batch are mixed."""
         return self.mixup > 0 or self.cutmix > 0
 
     def check_device(self, device: str) -> None:
-        """Refuse what cannot be trained so.
+        """Check that the recipe can be trained on a device.
 
         Args:
-            device: its type: `cpu` or `cuda`.
+            device: the device's type, `cpu` or `cuda`.
 
         Raises:
             ConfigError: fp16 on a CPU.
@@ -214,11 +214,10 @@ class Recipe(Config):
             raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
 
     def micro_batch(self, workers: int) -> int:
-        """Images of one forward pass on one worker.
+        """Return the number of images of one forward pass on one worker.
 
         Raises:
-            ConfigError: there is no worker, the batch cannot be dealt out evenly, or a micro-batch that is to be
-                mixed is odd.
+            ConfigError: there is no worker, the batch cannot be divided evenly, or micro-batches are mixed and odd.
         """
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, not {workers}")
@@ -239,10 +238,10 @@ class Recipe(Config):
 
 
 def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """timm's optimiser, without weight decay on 1-D tensors and what `model.no_weight_decay()` names.
+    """Build timm's optimiser, without weight decay on 1-D tensors and the parameters of `model.no_weight_decay()`.
 
     Raises:
-        ConfigError: timm knows no such optimiser, or it does not take these arguments.
+        ConfigError: timm has no such optimiser, or it does not take these arguments.
     """
     from timm.optim import create_optimizer_v2
 
@@ -255,12 +254,16 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
             momentum=recipe.momentum,
             **recipe.opt_args,
         )
-    except Exception as error:  # timm's and torch's optimisers raise whatever their arguments lead to
+    except Exception as error:  # timm's and torch's optimisers raise any kind of error
         raise ConfigError(f"{recipe.shown_opt}: {reason(error)}") from error
 
 
 def check_pairs(recipe: Recipe, images: int) -> None:
-    """Raises: ConfigError: a worker's images of a step cannot be paired in its micro-batches, where they are mixed."""
+    """Check that a worker's images of a step can be paired in its micro-batches, if they are mixed.
+
+    Raises:
+        ConfigError: they cannot.
+    """
     if recipe.mixes and images % (2 * recipe.accumulate):
         raise ConfigError(
             f"recipe: Mixup and CutMix pair the images of a micro-batch, and the training set fills only "
@@ -269,7 +272,7 @@ def check_pairs(recipe: Recipe, images: int) -> None:
 
 
 def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Scheduler:
-    """timm's schedule over updates: `schedule.step_update(n)` sets the rates of update n, a function of n alone."""
+    """Build timm's schedule: `schedule.step_update(n)` sets the learning rates of update n, which depend on n only."""
     from timm.scheduler import create_scheduler_v2
 
     scale = recipe.scaled_lr if recipe.scale_all_lrs else float
@@ -290,12 +293,14 @@ def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_e
 
 
 class Mixer:
-    """Integer labels to target distributions, mixing the images on the way if the recipe says so.
+    """A conversion of integer labels to target distributions, with mixing of images if the recipe has it.
 
-    timm draws from numpy's global stream, which training seeds and checkpoints.
+    timm draws from numpy's global stream, which training seeds and saves in checkpoints.
 
     Args:
-        token_grid: rows and columns of patches, where they get labels.
+        recipe: the recipe.
+        classes: number of classes.
+        token_grid: rows and columns of patches, if they get labels.
     """
 
     def __init__(self, recipe: Recipe, classes: int, token_grid: tuple[int, int] | None = None):
@@ -318,7 +323,7 @@ class Mixer:
             )
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images [batch, channels, height, width] and labels [batch] to images and targets.
+        """Convert images [batch, channels, height, width] and labels [batch] to images and targets.
 
         Targets are [batch, classes]; with token labels [batch, 1 + patches, classes], see `mix_tokens`.
         """

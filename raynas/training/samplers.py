@@ -1,7 +1,7 @@
-"""Subnet samplers: which archs one training step runs.
+"""Subnet samplers, which draw the archs of one training step.
 
-A sampler is a function `(space, rng, losses, **options) -> list of Pass`. It draws from its own numpy Generator alone,
-so that the same seed gives the same archs on every rank, and the Generator's state is all that a checkpoint must hold.
+A sampler is a function `(space, rng, losses, **options) -> list of Pass`. It draws from its own numpy Generator only,
+so that the same seed gives the same archs on every rank and a checkpoint only needs the Generator's state.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Pass:
     """One forward and backward pass of a step.
 
     Attributes:
-        name: unique within the step; an objective finds an earlier pass's logits by it.
-        role: what the pass is to objectives and gradient policies.
+        name: unique within the step; the key of the pass's logits for objectives.
+        role: role of the pass for objectives and gradient policies.
         archs: one arch, or for the role `mixed` several that share the batch (row i runs `archs[i % len(archs)]`).
-        side: the path through the weights where the sharing pattern has two; the loop sets it (see `on_sides`).
+        side: the path through the weights if the sharing pattern has two; set by the loop (see `on_sides`).
     """
 
     name: str
@@ -46,7 +46,7 @@ class Pass:
 
 
 def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]:
-    """Every pass once on each path of the weight-sharing pattern; the largest, which is all of it, only once."""
+    """Repeat every pass on each path of the weight-sharing pattern, except the largest, which uses all weights."""
     if len(sides) == 1:
         return list(passes)
     return [
@@ -57,13 +57,21 @@ def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]
 
 
 def check_emitted(passes: Sequence[Pass]) -> None:
-    """Raises: ConfigError: a step has no pass."""
+    """Check that a step has a pass.
+
+    Raises:
+        ConfigError: it has none.
+    """
     if not passes:
         raise ConfigError("plan: the sampler emitted no pass")
 
 
 def check_rows(this: Pass, images: int) -> None:
-    """Raises: ConfigError: a micro-batch has fewer images than the pass has archs."""
+    """Check that a micro-batch has an image for each arch of a pass.
+
+    Raises:
+        ConfigError: it has fewer.
+    """
     if len(this.archs) > images:
         raise ConfigError(
             f"plan: {len(this.archs)} archs share a micro-batch of {images} images, and some would get none: "
@@ -82,16 +90,16 @@ def mixed(
     within: Budget | None = None,
     dealt: bool = False,
 ) -> list[Pass]:
-    """Several random subnets share one pass, each on its part of the batch (ViT-ResNAS's N_a).
+    """Draw several random subnets that share one pass, each on its part of the batch (ViT-ResNAS's N_a).
 
-    Rows are interleaved (row i runs `archs[i % len(archs)]`), so that each arch sees both kinds of mixing where halves
-    of a batch differ. For the other options see `raynas.training.draws`.
+    Rows are interleaved (row i runs `archs[i % len(archs)]`), so that each arch sees both kinds of mixing if halves of
+    a batch differ. For the other options see `raynas.training.draws`.
 
     Args:
-        archs: how many; with `per_rank` on every worker, else the same on all.
+        archs: number of subnets; different ones on each worker with `per_rank`, else the same on all.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: `archs` is not a whole number from 1.
     """
     _check_count("archs", archs)
     return [Pass("mixed", "mixed", tuple(draw(space, rng, archs, uniform_over, align, within, dealt)))]
@@ -107,9 +115,9 @@ def single_path(
     within: Budget | None = None,
     attentive: Attentive | None = None,
 ) -> list[Pass]:
-    """One random subnet a step (AutoFormer; SPOS; with `align` ViTAS).
+    """Draw one random subnet for each step (AutoFormer; SPOS; with `align` ViTAS).
 
-    For its options see `raynas.training.draws`; for `attentive` see `raynas.training.attentive`.
+    For the options see `raynas.training.draws`; for `attentive` see `raynas.training.attentive`.
     """
     if attentive is not None:
         drawn = draw_attentively(space, rng, losses, 1, attentive, uniform_over)
@@ -130,16 +138,16 @@ def sandwich(
     dealt: bool = False,
     attentive: Attentive | None = None,
 ) -> list[Pass]:
-    """The sandwich rule: the largest subnet, the smallest, `random` drawn ones, then one update (S3; BigNAS).
+    """Apply the sandwich rule: the largest subnet, the smallest and `random` drawn ones in one update (S3; BigNAS).
 
-    The other options say how the random ones are drawn; see `raynas.training.draws`, and `raynas.training.attentive`
-    for the last of them (AttentiveNAS).
+    For the options of the random ones see `raynas.training.draws`; for `attentive` (AttentiveNAS) see
+    `raynas.training.attentive`.
 
     Args:
-        random: how many are drawn.
+        random: number of random subnets.
 
     Raises:
-        ConfigError: `random` is no number of archs.
+        ConfigError: `random` is not a whole number from 0.
     """
     _check_count("random", random)
     if attentive is not None:
@@ -156,17 +164,17 @@ def sandwich(
 SAMPLERS = {"single_path": single_path, "sandwich": sandwich, "mixed": mixed}
 
 COUNTS = {"random": 0, "archs": 1}
-"""The options of our samplers that count archs, each with the least that it may be."""
+"""Options of our samplers that count archs, with their minimum."""
 
 MOST = 10_000
-"""Far more archs than a step can run; more would not even be drawn."""
+"""The most archs of a step, far more than it can run."""
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one of our samplers, budgets as numbers, so that equal ones are recorded alike.
+    """Check the options of one of our samplers and return them with budgets as numbers, so that records compare.
 
     Raises:
-        ConfigError: an option is wrong, whatever the space.
+        ConfigError: an option is wrong for any space.
     """
     for name in COUNTS.keys() & options:
         _check_count(name, options[name])

@@ -1,4 +1,4 @@
-"""Sorting of heads and hidden channels, so that the first ones, which narrow subnets have, are those that matter."""
+"""Sorting of heads and hidden channels, so that narrow subnets, which use the first ones, get the important ones."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from raynas.space import Space
 
 @torch.no_grad()
 def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Module | None = None) -> None:
-    """Order each block's heads and hidden channels by the L1 norm of all their weights, the largest first.
+    """Sort each block's heads and hidden channels by the L1 norm of all their weights, the largest first.
 
-    The largest network computes what it did; narrower ones begin anew with heavier units (ViT-ResNAS's release, at the
-    start of each epoch of its warm-up; the paper has nothing of it). Whatever the optimiser remembers of a weight, and
-    the weight's moving average, move along.
+    The largest network computes the same as before; narrower ones get units with larger weights (ViT-ResNAS's release,
+    at the start of each epoch of its warm-up; not in the paper). The optimiser's state of a weight and its moving
+    average are sorted with it.
 
     Args:
         model: a supernet.
-        ema: the averaged copy of it, which is put in the same order.
+        optimizer: its optimiser.
+        ema: its averaged copy, sorted in the same order.
 
     Raises:
-        ConfigError: the space's widths are not prefixes, or the optimiser keeps something else than one number for each
-            weight.
+        ConfigError: the space's widths are not prefixes, or the optimiser's state does not have the weights' shapes.
     """
     check_sortable(model.space)  # type: ignore[arg-type]
     learnt = dict(model.named_parameters())
-    held = {**learnt, **dict(model.named_buffers())}  # a BatchNorm's averages go with its channels
+    held = {**learnt, **dict(model.named_buffers())}  # BatchNorm averages are sorted with their channels
     averaged = {} if ema is None else {**dict(ema.named_parameters()), **dict(ema.named_buffers())}
     for group in model.exchangeable():  # type: ignore[operator]
         weights = [_units(learnt[name], *axis).flatten(1) for name, axis in group.items() if name in learnt]
@@ -43,18 +43,22 @@ def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Mo
 
 
 def check_sortable(space: Space) -> None:
-    """Raises: ConfigError: narrow widths of the space's networks are not the first channels."""
+    """Check that narrow widths of the space's networks are the first channels.
+
+    Raises:
+        ConfigError: they are not.
+    """
     if space.constants.sharing != "ordinal":
         raise ConfigError("plan.sort_channels: narrow widths are the first channels with sharing: ordinal alone")
 
 
 def _units(tensor: Tensor, dim: int, entries: int) -> Tensor:
-    """A view [units, entries, ...] of the units along an axis."""
+    """Return a view [units, entries, ...] of the units along an axis."""
     return tensor.unflatten(dim, (-1, entries)).movedim((dim, dim + 1), (0, 1))
 
 
 def _remembered(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[Tensor]:
-    """The optimiser's tensors that hold a number for each weight, such as AdamW's two moments."""
+    """Yield the optimiser's tensors with a number for each weight, such as AdamW's two moments."""
     state: dict[str, Any] = optimizer.state.get(parameter, {})
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.numel() == 1:

@@ -1,4 +1,4 @@
-"""Everything that changes while training, and its written form."""
+"""The state of training, and its checkpoint form."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FORMAT = 1
 
 @dataclass
 class TrainingState:
-    """What a step reads and writes.
+    """Everything that changes during training.
 
     Attributes:
         sampler: the subnet sampler's generator.
-        per_rank: whether it differs between ranks.
+        per_rank: True if ranks draw different archs.
         epoch: finished epochs.
-        step_in_epoch: finished optimiser steps of the epoch that is under way.
+        step_in_epoch: finished optimiser steps of the current epoch.
         step: finished optimiser steps in all.
-        rollbacks: how often training went back to a good state; it changes the order of data and archs.
-        running: sums over the steps of the epoch under way, for its row.
-        history: one entry for each finished epoch and each rollback, never taken back.
+        rollbacks: number of returns to a good state; each changes the order of data and archs.
+        running: sums over the steps of the current epoch, for its row.
+        history: one entry for each finished epoch and each rollback; kept in rollbacks.
     """
 
     recipe: Recipe
@@ -46,7 +46,7 @@ class TrainingState:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def seed_streams(self, context: LocalContext) -> None:
-        """Fresh random streams for this rank and attempt."""
+        """Seed the random streams for this rank and number of rollbacks."""
         rank = context.rank
         seed_global_streams(derive(self.recipe.seed, "global", rank, self.rollbacks))
         sampler_seed = derive(self.recipe.seed, "sampler", rank if self.per_rank else 0, self.rollbacks)
@@ -59,12 +59,12 @@ class TrainingState:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """What training hands over: the averaged weights if there is an average, else the raw ones."""
+        """The result of training: averaged weights if there are any, else the raw ones."""
         model = self.model if self.ema is None else self.ema.module
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
     def capture(self, context: LocalContext) -> State:
-        """A copy of everything on the CPU, fit for `torch.load(weights_only=True)`; every rank must call it."""
+        """Copy the state to the CPU, as values for `torch.load(weights_only=True)`; every rank must call it."""
         mine = {
             "sampler": self.sampler.bit_generator.state,
             "global": capture_global_streams(context.device),
@@ -85,9 +85,9 @@ class TrainingState:
         }
 
     def restore(self, saved: State, context: LocalContext) -> None:
-        """Take everything back. Ranks beyond those that saved start streams of their own."""
+        """Restore a saved state; ranks that were not there when it was saved start new random streams."""
         self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(_copy(saved["optimizer"]))  # it keeps the tensors that it is given
+        self.optimizer.load_state_dict(_copy(saved["optimizer"]))  # the optimiser keeps the given tensors
         if self.ema is not None:
             self.ema.module.load_state_dict(saved["ema"] if saved["ema"] is not None else saved["model"])
         if saved["scaler"]:
@@ -103,19 +103,19 @@ class TrainingState:
             self.sampler.bit_generator.state = streams[0]["sampler"]
 
     def roll_back(self, good: State, context: LocalContext, verdict: str) -> None:
-        """Return to a good state, and go on from it with another order of data and archs."""
+        """Return to a good state, with another order of data and archs."""
         history, rollbacks = self.history, self.rollbacks
         self.restore(good, context)
         self.rollbacks = rollbacks + 1
         self.seed_streams(context)
-        # Steps of a half-done epoch were taken in the old order: the epoch starts anew.
+        # The order of data has changed, so a partial epoch starts again.
         self.step -= self.step_in_epoch
         self.step_in_epoch, self.running = 0, {}
         self.history = [*history, {"epoch": self.epoch, "step": self.step, "event": f"rollback: {verdict}"}]
 
 
 def _copy(value: Any) -> Any:
-    """A deep copy with every tensor on the CPU."""
+    """Return a deep copy with every tensor on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

@@ -21,17 +21,17 @@ from raynas.training.teachers import Teachers
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 Targeted = tuple[Tensor, Tensor]
-"""A micro-batch: images [batch, channels, height, width] and their targets, as objectives take them."""
+"""A micro-batch: images [batch, channels, height, width] and their targets for objectives."""
 
 
 @dataclass
 class Step:
-    """The parts of one optimiser step: fixed, but for the space, which may open from epoch to epoch.
+    """The parts of an optimiser step; fixed, except for the space, which may widen from epoch to epoch.
 
     Attributes:
-        parameters: those that are trained, by name.
-        teachers: external ones, where the recipe has them.
-        around: what every forward pass runs within, such as autocast.
+        parameters: the trained parameters by name.
+        teachers: external teachers, if the recipe has any.
+        around: context of every forward pass, such as autocast.
     """
 
     space: Space
@@ -47,12 +47,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step found.
+    """The results of a step.
 
     Attributes:
-        loss: averaged over passes, micro-batches and ranks.
-        norm: of the gradient before `recipe.clip_grad`; not finite where fp16 overflowed, which skips the update.
-        conflicts: counts for the conflict ratio, where gradients were compared.
+        loss: loss averaged over passes, micro-batches and ranks.
+        norm: norm of the gradient before `recipe.clip_grad`; not finite if fp16 overflowed, which skips the update.
+        conflicts: counts for the conflict ratio, if gradients were compared.
     """
 
     loss: float
@@ -69,20 +69,20 @@ def train_step(
     context: LocalContext,
     comparing: bool = False,
 ) -> Outcome:
-    """One optimiser step on this rank's images.
+    """Run one optimiser step on this rank's images.
 
     Args:
         images: [batch, channels, height, width], normalised and augmented.
         labels: int64 [batch].
-        indices: int64 [batch] on the CPU, the images' places in the training set.
-        comparing: whether to compare the largest subnet's gradient with the others'.
+        indices: int64 [batch] on the CPU, the images' indices in the training set.
+        comparing: True to compare the largest subnet's gradient with the others'.
     """
     batches = micro_batches(step, images, labels, indices)
     drawn = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
     check_emitted(drawn)
     passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
     names = step.policy.assign(passes)
-    # While they are compared, a set's passes of the largest subnet are kept apart from its others.
+    # For the comparison, the largest subnet's passes of a set are kept apart from its others.
     keys = [(name, comparing and this.role == "largest") for name, this in zip(names, passes, strict=True)]
     parts, loss = averaged(state, step, context, *run_passes(state, step, batches, passes, keys))
     conflicts = _compare(state, step, batches, parts, context) if comparing else {}
@@ -92,7 +92,7 @@ def train_step(
 
 
 def micro_batches(step: Step, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:
-    """The images of a step in as many pieces as the recipe accumulates, mixed, with their targets."""
+    """Split the images of a step into `recipe.accumulate` micro-batches, mix them and add their targets."""
     pieces = [tensor.chunk(step.recipe.accumulate) for tensor in (images, labels, indices)]
     batches = []
     for image, label, index in zip(*pieces, strict=True):
@@ -107,13 +107,13 @@ def micro_batches(step: Step, images: Tensor, labels: Tensor, indices: Tensor) -
 def run_passes(
     state: TrainingState, step: Step, batches: Sequence[Targeted], passes: Sequence[Pass], keys: Sequence[KeyT]
 ) -> tuple[dict[KeyT, Gradients], Tensor]:
-    """Every pass forward and backward on every micro-batch.
+    """Run every pass forward and backward on every micro-batch.
 
     Args:
-        keys: under which each pass's gradient is added up.
+        keys: each pass's key; gradients with equal keys are added.
 
     Returns:
-        Gradients of the scaled loss by key, and the mean loss of passes and micro-batches; both of this rank.
+        This rank's gradients of the scaled loss by key, and its mean loss over passes and micro-batches.
     """
     parameters = list(step.parameters.values())
     sets: dict[KeyT, Gradients] = {key: [None] * len(parameters) for key in keys}
@@ -137,7 +137,7 @@ def run_passes(
 def averaged(
     state: TrainingState, step: Step, context: LocalContext, sets: dict[KeyT, Gradients], loss: Tensor
 ) -> tuple[dict[KeyT, Gradients], Tensor]:
-    """Gradients and loss averaged over workers, without the scale of fp16: policies compare and clip true gradients."""
+    """Average gradients and loss over workers, and remove fp16's loss scale for policies that compare and clip."""
     parameters, unscale = list(step.parameters.values()), 1 / state.scaler.get_scale()
     found = {}
     mean = loss
@@ -148,9 +148,9 @@ def averaged(
 
 
 def update(state: TrainingState, step: Step, gradients: Gradients) -> float:
-    """Clip and apply a gradient; its norm before clipping."""
+    """Clip and apply a gradient, and return its norm before clipping."""
     parameters, limit = list(step.parameters.values()), step.recipe.clip_grad
-    # The scaler looks for overflow while it unscales, so it gets its scale back.
+    # The scaler detects overflow while unscaling, so the gradient is scaled again.
     for parameter, gradient in zip(parameters, scaled(gradients, state.scaler.get_scale()), strict=True):
         parameter.grad = gradient
     state.scaler.unscale_(state.optimizer)
@@ -167,7 +167,7 @@ def update(state: TrainingState, step: Step, gradients: Gradients) -> float:
 
 
 def run_pass(model: nn.Module, recipe: Recipe, images: Tensor, this: Pass, patches: bool) -> Tensor:
-    """Logits of one arch, or of a batch shared by several: of the images, or of their patches too.
+    """Return the logits of one arch, or of a batch shared by several, for images and optionally their patches.
 
     Raises:
         ConfigError: the batch has fewer images than archs.
@@ -196,7 +196,7 @@ def _candidate_losses(
             targets = batch[1] if batch[1].ndim == 2 else batch[1][:, 0]  # of the images
             values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), targets) for arch in archs]
         means = torch.stack(values)
-        if not state.per_rank:  # ranks that choose by losses must choose alike
+        if not state.per_rank:  # all ranks must choose the same archs
             context.all_reduce(means)
             means = means / context.world_size
         return means.tolist()
@@ -211,7 +211,7 @@ def _compare(
     parts: dict[tuple[str, bool], Gradients],
     context: LocalContext,
 ) -> dict[str, float]:
-    """The counts of conflicts between the largest subnet's gradient and the others'."""
+    """Count the conflicts between the largest subnet's gradient and the others'."""
     largest = [part for (_, is_largest), part in parts.items() if is_largest]
     others = [part for (_, is_largest), part in parts.items() if not is_largest]
     if not others:

@@ -1,7 +1,7 @@
-"""Random streams: where each comes from, and how they are written to a checkpoint and taken back.
+"""Random streams: their seeds, and saving and restoring them in checkpoints.
 
-timm's Mixup draws from numpy's global stream, its drop path from torch's. The training loop owns these streams: it
-seeds them here and nothing else in raynas touches them. Everything else has a named generator of its own.
+timm's Mixup draws from numpy's global stream, its drop path from torch's. Only the training loop seeds and uses these
+streams. Everything else in raynas has its own generator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Purpose = Literal["weights", "global", "sampler", "data", "probes"]
 
 
 def derive(seed: int, purpose: Purpose, *rest: int) -> int:
-    """An independent 63-bit seed for one purpose (and, say, one rank and one attempt)."""
+    """Return an independent 63-bit seed for one purpose (and, for example, one rank and attempt)."""
     sequence = np.random.SeedSequence([seed, _PURPOSES.index(purpose), *rest])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
@@ -30,7 +30,7 @@ def seed_global_streams(seed: int) -> None:
 
 
 def capture_global_streams(device: torch.device) -> dict[str, Any]:
-    """The states of the global streams, as values that `torch.load(weights_only=True)` takes."""
+    """Return the states of the global streams, as values for `torch.load(weights_only=True)`."""
     numpy_state: dict[str, Any] = np.random.get_state(legacy=False)  # type: ignore[assignment]
     inner = numpy_state["state"]
     return {
@@ -42,7 +42,7 @@ def capture_global_streams(device: torch.device) -> dict[str, Any]:
 
 
 def restore_global_streams(states: dict[str, Any], device: torch.device) -> None:
-    """The inverse of `capture_global_streams`."""
+    """Restore the global streams; the inverse of `capture_global_streams`."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     inner = states["numpy"]["state"]

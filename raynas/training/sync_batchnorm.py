@@ -1,7 +1,7 @@
-"""BatchNorm over the images of all workers, whichever module of whichever family computes it.
+"""BatchNorm over the images of all workers, for all families.
 
-torch's own SyncBatchNorm stands in for whole modules and works on GPUs alone. This stands in for the one function that
-batch norms call, sliced ones included, and works wherever workers can add up tensors.
+torch's SyncBatchNorm replaces whole modules and only works on GPUs. This replaces the function that all batch norms
+call, including sliced ones, and works with any all-reduce.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def over_workers(passes: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
-    """What training passes run within, such as autocast, with batch norms over all workers."""
+    """Extend the context of training passes, such as autocast, by batch norms over all workers."""
 
     @contextmanager
     def around() -> Iterator[None]:
@@ -29,7 +29,7 @@ def over_workers(passes: Callable[[], AbstractContextManager[Any]]) -> Callable[
 
 
 class SyncBatchNorm(TorchFunctionMode):
-    """Within, batch norms in training take mean and variance over all workers, which must run the same passes."""
+    """A context in which training batch norms use all workers' mean and variance; workers must run the same passes."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -47,11 +47,11 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """As `torch.nn.functional.batch_norm`, in training with the mean and variance of every worker's images.
+    """Replace `torch.nn.functional.batch_norm`, with mean and variance over all workers' images in training.
 
     Args:
         input: [batch, channels, ...].
-        running_mean, running_var: [channels], moved in place by `momentum` in training.
+        running_mean, running_var: [channels], updated in place by `momentum` in training.
     """
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
@@ -71,7 +71,7 @@ def batch_norm(
 
 
 class _OverWorkers(torch.autograd.Function):
-    """A sum over workers; so is its gradient."""
+    """A sum over workers, whose gradient is also summed over workers."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:

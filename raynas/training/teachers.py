@@ -1,8 +1,8 @@
-"""External teachers: trained networks whose answers are targets.
+"""External teachers: trained networks whose predictions are targets.
 
-They see the images that the students see, mixed and augmented, resized and normalised as each of them wants it. Where
-nothing about an image is random, what they say of it is computed once and kept: batch by batch in the order of the
-training set, so that it is the same after a resume and with any number of workers.
+Teachers get the students' images, mixed and augmented, and resized and normalised for each teacher. If images are not
+random, predictions are computed once and kept: batch by batch in the order of the training set, so that they are the
+same after a resume and with any number of workers.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from raynas.training.recipe import Recipe
 
 CACHED_UP_TO = 2**30
-"""Bytes; answers on larger training sets are computed anew for every batch."""
+"""Bytes of all predictions above which they are computed again for every batch."""
 
 CACHE_BATCH = 256
 LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in grey, as Pillow converts images (ITU-R 601)."""
+"""Weights of red, green and blue in grey, as in Pillow (ITU-R 601)."""
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """One frozen network.
+    """A frozen teacher network.
 
     Attributes:
-        statistics: per-channel mean and deviation of pixels in [0, 1] that its images are normalised by.
+        statistics: per-channel mean and deviation of pixels in [0, 1] that normalise its images.
         size: (height, width) of its images.
     """
 
@@ -53,7 +53,7 @@ class Teacher:
     size: tuple[int, int]
 
     def logits(self, images: Tensor, statistics: Statistics) -> Tensor:
-        """Logits [batch, classes] of images [batch, channels, height, width], normalised by other statistics."""
+        """Return logits [batch, classes] of images [batch, channels, height, width] normalised by given statistics."""
         if images.shape[1] != len(self.statistics[0]) or statistics != self.statistics:
             mean, std = (_per_channel(values, images) for values in statistics)
             mine = [_per_channel(values, images) for values in self.statistics]
@@ -67,12 +67,12 @@ class Teachers:
     """All teachers of a recipe.
 
     Args:
-        config: who they are.
-        data: of the training; it says how images are normalised.
-        device: where they are asked.
+        config: the teachers' settings.
+        data: the training data, which sets the normalisation of images.
+        device: the teachers' device.
 
     Raises:
-        UserError: one cannot be loaded, or knows other classes.
+        UserError: a teacher cannot be loaded, or has other classes.
     """
 
     def __init__(self, config: TeachersConfig, data: Data, device: torch.device):
@@ -81,25 +81,25 @@ class Teachers:
         self.teachers = [load_teacher(one, data) for one in config.models]
         for teacher in self.teachers:
             teacher.network.to(device)
-        self._table: Tensor | None = None  # [training images, classes], where answers are kept
+        self._table: Tensor | None = None  # [training images, classes], if predictions are kept
 
     @property
     def fingerprints(self) -> list[str]:
-        """One for each teacher, of its weights."""
+        """The fingerprint of each teacher's weights."""
         return [weights_fingerprint(teacher.network.state_dict()) for teacher in self.teachers]
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
-        """Their mean answer [batch, classes] to normalised images [batch, channels, height, width]."""
+        """Return their mean prediction [batch, classes] for normalised images [batch, channels, height, width]."""
         return soft_targets([one.logits(images, self.statistics) for one in self.teachers], self.config.sharpen)
 
     def blend(self, images: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
-        """Targets with the teachers' share in them; labels of patches stay as they are.
+        """Blend the teachers' predictions into the images' targets; patches keep their labels.
 
         Args:
             images: [batch, channels, height, width], mixed.
-            targets: [batch, classes], or [batch, 1 + patches, classes] with the image's first.
-            indices: int64 [batch] on the CPU, the images' places in the training set.
+            targets: [batch, classes], or [batch, 1 + patches, classes] with the image first.
+            indices: int64 [batch] on the CPU, the images' indices in the training set.
         """
         answers = self.probabilities(images) if self._table is None else self._table[indices.to(self._table.device)]
         if targets.ndim == 2:
@@ -113,9 +113,9 @@ class Teachers:
         context: LocalContext,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        """Ask once about every training image, where every epoch shows the same and there is room for the answers.
+        """Compute all predictions once, if images are the same in every epoch and the predictions fit in memory.
 
-        Ranks share the work; every rank gets all answers.
+        Ranks share the work; every rank gets all predictions.
         """
         images, classes = len(loader.images), loader.data.classes
         if changes_images(recipe) or 4 * images * classes > CACHED_UP_TO:
@@ -131,10 +131,10 @@ class Teachers:
 
 
 def load_teachers(recipe: Recipe, data: Data, context: LocalContext) -> Teachers | None:
-    """The teachers of a recipe, on every rank; None where it has none.
+    """Load the teachers of a recipe, on every rank; None if it has none.
 
     Raises:
-        UserError: one cannot be had, or ranks would learn from different ones.
+        UserError: a teacher cannot be loaded, or ranks have different ones.
     """
     if recipe.teachers is None:
         return None
@@ -146,10 +146,10 @@ def load_teachers(recipe: Recipe, data: Data, context: LocalContext) -> Teachers
 
 
 def teacher_settings(recipe: Recipe, data: Data) -> dict[str, list[str]]:
-    """What a record of a training's settings holds of its teachers beside the recipe: their weights' fingerprints.
+    """Return the fingerprints of the teachers' weights, for the record of a training's settings.
 
     Raises:
-        UserError: one cannot be had.
+        UserError: a teacher cannot be loaded.
     """
     if recipe.teachers is None:
         return {}
@@ -157,25 +157,26 @@ def teacher_settings(recipe: Recipe, data: Data) -> dict[str, list[str]]:
 
 
 def changes_images(recipe: Recipe) -> bool:
-    """Whether an image, or what is mixed into it, may be another in every epoch."""
+    """Return True if images, or the images mixed into them, may change from epoch to epoch."""
     mixing = recipe.token_labels is not None and recipe.token_labels.mixing != "none"
     return recipe.augment.random or recipe.mixes or mixing
 
 
 def soft_targets(logits: Sequence[Tensor], sharpen: float) -> Tensor:
-    """The mean over teachers of the softmax of their sharpened logits, float32 (or wider) [batch, classes]."""
+    """Return the teachers' mean softmax of sharpened logits, float32 (or wider) [batch, classes]."""
     answers = [F.softmax(sharpen * one.to(torch.promote_types(one.dtype, torch.float32)), dim=1) for one in logits]
     return torch.stack(answers).mean(0)
 
 
 def load_teacher(config: TeacherConfig, data: Data) -> Teacher:
-    """A teacher, frozen, on the CPU; it has been shown to answer.
+    """Load a teacher, frozen, on the CPU, and test it on an image.
 
     Args:
-        data: whose classes it must know.
+        config: the teacher's settings.
+        data: the training data, with the teacher's classes.
 
     Raises:
-        UserError: it cannot be loaded, knows other classes, or cannot take its images.
+        UserError: it cannot be loaded, has other classes, or cannot take its images.
     """
     teacher = _of_timm(config, data) if config.timm is not None else _of_run(config, data)
     teacher.network.eval().requires_grad_(False)
@@ -210,7 +211,7 @@ def _of_timm(config: TeacherConfig, data: Data) -> Teacher:
 
 
 def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, ...]:
-    """timm's statistics are of colour images; of grey ones their mean (as ours where nothing was measured)."""
+    """Return timm's statistics of colour images, or their mean for grey ones (as in our default statistics)."""
     if channels not in (1, len(values)):
         raise UserError(f"teacher {name}: no normalisation is known for images of {channels} channels")
     return tuple(values) if channels == len(values) else (sum(values) / len(values),)
@@ -240,7 +241,7 @@ def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
 
 
 def _channels(pixels: Tensor, channels: int) -> Tensor:
-    """Pixels [batch, channels, height, width] as grey or as colours."""
+    """Convert pixels [batch, channels, height, width] to grey or colours."""
     if pixels.shape[1] == channels:
         return pixels
     if pixels.shape[1] == 1:

@@ -1,1 +1,1 @@
-"""Hybrids: stages of inverted residuals and of transformer blocks, of elastic width, depth, kernel and resolution."""
+"""Hybrids: stages of inverted residuals and transformer blocks of elastic width, depth, kernel and resolution."""

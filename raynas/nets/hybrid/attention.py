@@ -1,4 +1,4 @@
-"""Attention of talking heads, with values that are wider than queries and convolved, and relative position."""
+"""Talking-heads attention with wide, convolved values and relative position."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Grid = tuple[int, int]
 
 
 class DefaultLinear(nn.Module):
-    """An elastic linear layer that starts as torch's own does, as all of NASViT starts.
+    """An elastic linear layer with torch's initialisation, as in all of NASViT.
 
     Args:
-        in_features: inputs held.
-        out_features: outputs held.
+        in_features: largest number of inputs.
+        out_features: largest number of outputs.
         in_unit: inputs for each channel of the input axis.
         out_unit: outputs for each channel of the output axis.
     """
@@ -32,21 +32,21 @@ class DefaultLinear(nn.Module):
         self.in_unit, self.out_unit = in_unit, out_unit
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         weight = outputs.select(inputs.select(self.weight, 1, self.in_unit), 0, self.out_unit)
         return {"weight": weight, "bias": outputs.select(self.bias, 0, self.out_unit)}
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
-        """[..., inputs] to [..., outputs]."""
+        """Map [..., inputs] to [..., outputs]."""
         return F.linear(x, **self.select(inputs, outputs))
 
 
 class TokenConv(nn.Module):
-    """A 3 x 3 convolution of tokens on their grid, each channel on its own, without bias.
+    """A 3 x 3 depthwise convolution of tokens on their grid, without bias.
 
     Args:
-        units: held.
-        unit: channels of a unit: a head's values, or 1.
+        units: largest number of units.
+        unit: channels of a unit: of a head's values, or 1.
     """
 
     def __init__(self, units: int, unit: int = 1):
@@ -55,23 +55,23 @@ class TokenConv(nn.Module):
         self.unit = unit
 
     def select(self, units: Channels, grid: Grid) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         del grid
         return {"weight": units.select(self.weight, 0, self.unit)}
 
     def forward(self, x: Tensor, units: Channels, grid: Grid) -> Tensor:
-        """[batch, tokens, units * unit] to the same."""
+        """Map [batch, tokens, units * unit] to the same shape."""
         weight = self.select(units, grid)["weight"]
         x = F.conv2d(x.transpose(1, 2).unflatten(2, grid), weight, padding=1, groups=units.count * self.unit)
         return x.flatten(2).transpose(1, 2)
 
 
 class RelativeBias(nn.Module):
-    """What is added to a score, by head and by the offset between query and key.
+    """A bias on scores for each head and offset between query and key.
 
     Args:
         window: rows and columns of the largest window; a smaller one reads the middle of the table.
-        heads: held.
+        heads: largest number of heads.
     """
 
     def __init__(self, window: Grid, heads: int):
@@ -80,10 +80,10 @@ class RelativeBias(nn.Module):
         self.table = new_parameter(1, self.offsets[0] * self.offsets[1], heads)
 
     def select(self, heads: Channels, window: Grid) -> dict[str, Tensor]:
-        """The acting part of the parameters.
+        """Return the active part of the parameters.
 
         Raises:
-            UserError: the window is larger than the table is for.
+            UserError: the window is larger than the table's.
         """
         table = heads.select(self.table, 2).unflatten(1, self.offsets)
         for dim, (side, held) in enumerate(zip(window, self.offsets, strict=True), start=1):
@@ -93,10 +93,10 @@ class RelativeBias(nn.Module):
         return {"table": table.flatten(1, 2)}
 
     def forward(self, heads: Channels, window: Grid) -> Tensor:
-        """[heads, tokens, tokens] of one window: of query row by key column."""
+        """Return one window's biases [heads, queries, keys], both row by row."""
         rows, columns = window
         table = self.select(heads, window)["table"].view(2 * rows - 1, 2 * columns - 1, -1)
-        # Entry i of the part that starts at s is table[s + i]: the query's place, and the key's counted from the end.
+        # Entry i of the slice that starts at s is table[s + i]: s is the query, i the key counted from the end.
         pairs = table.unfold(0, rows, 1).unfold(1, columns, 1).flip(3, 4)
         return pairs.permute(2, 0, 1, 3, 4).reshape(heads.count, rows * columns, rows * columns)
 
@@ -104,13 +104,13 @@ class RelativeBias(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention inside windows of the grid (one window: global), then swish and a projection.
 
-    Queries and keys have `head_dim` channels a head, values `value_ratio` times as many; values are convolved over the
-    whole grid. Scores, with relative position in them, are mixed over heads before the softmax and behind it (talking
+    Queries and keys have `head_dim` channels per head, values `value_ratio` times as many; values are convolved over
+    the whole grid. Scores, including relative position, are mixed over heads before and after the softmax (talking
     heads, Shazeer et al., 2020).
 
     Args:
-        constants: of the space.
-        width: embedding channels held.
+        constants: the space's constants.
+        width: largest embedding width.
         window: rows and columns of the largest window.
     """
 
@@ -129,7 +129,7 @@ class Attention(nn.Module):
         self.proj = DefaultLinear(heads * wide, width, in_unit=wide)
 
     def axes(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         return {
             "q": (width, heads),
             "k": (width, heads),
@@ -142,11 +142,11 @@ class Attention(nn.Module):
         }
 
     def select(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, self.axes(width, heads, grid, window))
 
     def forward(self, x: Tensor, width: Channels, heads: Channels, grid: Grid, window: Grid) -> Tensor:
-        """[batch, tokens, width] to the same."""
+        """Map [batch, tokens, width] to the same shape."""
         axes = self.axes(width, heads, grid, window)
         v = self.conv(self.v(x, *axes["v"]), *axes["conv"])
         q, k, v = (
@@ -160,13 +160,13 @@ class Attention(nn.Module):
 
     @staticmethod
     def mix(scores: Tensor, layer: DefaultLinear, heads: Channels) -> Tensor:
-        """A linear layer over heads: [windows, heads, tokens, tokens] to the same."""
+        """Apply a linear layer over heads to [windows, heads, tokens, tokens]."""
         selected = layer.select(heads, heads)
         return F.conv2d(scores, selected["weight"][:, :, None, None], selected["bias"])
 
 
 def into_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """[batch, tokens, width] to [batch of windows, tokens of a window, width]; the window divides the grid."""
+    """Map [batch, tokens, width] to [batch of windows, tokens of a window, width]; the window divides the grid."""
     if grid == window:
         return x
     x = x.unflatten(1, (grid[0] // window[0], window[0], grid[1] // window[1], window[1]))
@@ -174,7 +174,7 @@ def into_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
 
 
 def out_of_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """The inverse of `into_windows`."""
+    """Undo `into_windows`."""
     if grid == window:
         return x
     rows, columns = grid[0] // window[0], grid[1] // window[1]

@@ -1,8 +1,8 @@
-"""Reading others' weights: the released layout of NASViT's supernet, which AlphaNet's and AttentiveNAS's have too.
+"""Import of weights in the released layout of NASViT's supernet, also used by AlphaNet and AttentiveNAS.
 
-Layers are numbered through. The release's tables of relative position are for windows of 18 x 18 in every stage, its
-tables of factors have rows for every depth up to 9 and remainder of 8: what no arch of the space can read is left out,
-as are the parts of `UNUSED`.
+Layers are numbered consecutively. The released tables of relative position are for windows of 18 x 18 in every stage,
+the tables of factors have rows for every depth up to 9 and remainder modulo 8. Entries that no arch of the space uses
+are left out, as are the tensors of `UNUSED`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNUSED = {
     "indices, which follow from the grid": r".*\.relative_position_index",
     "frozen vectors of ones": r"blocks\.\d+\.mobile_inverted_conv\.rescale",
 }
-"""What a released checkpoint holds and no network reads. Beside it, convolutions of shortcuts that keep the width."""
+"""Tensors of released checkpoints that are ignored, besides convolutions of shortcuts that keep the width."""
 
 _NETWORK = {
     "stem": "first_conv",
@@ -68,17 +68,17 @@ _TENSORS = {
     "attention_scaling.weight": "rescale_attn",
     "mlp_scaling.weight": "rescale_mlp",
 }
-"""Ours: the released name."""
+"""Released names by our names."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """What was read.
+    """The content of a released checkpoint.
 
     Attributes:
         space: the space.
         weights: the tensors of its supernet by our names, floating ones in float32.
-        dropped: names of released tensors that no network reads.
+        dropped: names of ignored released tensors.
     """
 
     space: Space
@@ -87,21 +87,21 @@ class Read:
 
 
 def read_nasvit(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
-    """Read a checkpoint in the layout of NASViT's release: a supernet. See `read_whole`."""
+    """Read a supernet checkpoint in the layout of NASViT's release; see `read_whole`."""
     read = read_whole(checkpoint, space)
     return read.space, read.weights
 
 
 def read_whole(checkpoint: Checkpoint, space: Space | None = None) -> Read:
-    """Read a checkpoint in the layout of NASViT's release: a supernet.
+    """Read a supernet checkpoint in the layout of NASViT's release.
 
     Args:
         checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model` or `state_dict`.
-        space: the space to read it for. By default the released one that has these shapes, with the channels and
-            classes of the checkpoint.
+        space: the space to read it for. By default the released space with these shapes, for the checkpoint's channels
+            and classes.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     held = read_parameters(checkpoint, ["model", "state_dict"], "a NASViT checkpoint")
     state = {name.removeprefix("module."): tensor for name, tensor in held.items()}
@@ -126,11 +126,11 @@ def read_whole(checkpoint: Checkpoint, space: Space | None = None) -> Read:
 
 
 class Layout:
-    """Where the tensors of a space's supernet lie in a released checkpoint.
+    """A mapping from a released checkpoint to the tensors of a space's supernet.
 
     Attributes:
-        shapes: of our tensors, by our names.
-        sources: the released name of each.
+        shapes: shapes of our tensors, by our names.
+        sources: released names, by our names.
     """
 
     def __init__(self, space: Space):
@@ -143,7 +143,7 @@ class Layout:
             for j, layer in enumerate(stage.layers)  # type: ignore[arg-type]
         ]
         self.numbers = {prefix: number for number, (prefix, _) in enumerate(layers)}
-        # Layers whose shortcut never changes the width; the release gives those a convolution, too.
+        # Layers whose shortcut never changes the width; the release has a convolution for these too.
         kept = [n for n, (_, each) in enumerate(layers) if isinstance(each, InvertedResidual) and each.shortcut is None]
         self.idle = {f"blocks.{number}.shortcut.conv.conv.weight" for number in kept}
         self.sources = {name: self._source(name) for name in self.shapes}
@@ -161,10 +161,10 @@ class Layout:
         raise AssertionError(name)
 
     def part(self, name: str, released: Tensor) -> Tensor:
-        """Our tensor from the released one: all of it, but for tables.
+        """Return our tensor from the released one: all of it, except for tables.
 
         Raises:
-            UserError: it is no such table.
+            UserError: the table does not fit.
         """
         parent = self.supernet.get_submodule(name.rpartition(".")[0])
         if isinstance(parent, ScalingTable):
@@ -185,11 +185,11 @@ class Layout:
         return released
 
     def unused(self, released: str) -> bool:
-        """Whether no network reads a released tensor."""
+        """Return True if a released tensor is ignored."""
         return released in self.idle or any(re.fullmatch(pattern, released) for pattern in UNUSED.values())
 
     def problems(self, state: Mapping[str, Tensor]) -> Iterator[str]:
-        """Where a checkpoint differs from what the space needs."""
+        """Yield differences between a checkpoint and the tensors that the space needs."""
         for name, released in self.sources.items():
             if released not in state:
                 yield f"it lacks {released!r}"
@@ -208,14 +208,14 @@ class Layout:
 
 
 def _leaf(rest: str, plain: bool) -> str:
-    """`.conv.weight`, `.norm.bias`, `.weight` as the release says it."""
+    """Return the released name of a leaf: `.conv.weight`, `.norm.bias` or `.weight`."""
     if plain or not rest.startswith((".conv.", ".norm.")):
         return rest
     return re.sub(r"^\.(conv|norm)\.", lambda m: ".conv.conv." if m[1] == "conv" else ".bn.bn.", rest)
 
 
 def _recognise(state: Mapping[str, Tensor]) -> Space:
-    """The released space that has a checkpoint's shapes, for its channels and classes."""
+    """Return the released space with a checkpoint's shapes, for its channels and classes."""
     try:
         channels = state["first_conv.conv.conv.weight"].shape[1]
         classes = state["classifier.linear.linear.weight"].shape[0]

@@ -1,4 +1,4 @@
-"""The convolutional layers: a convolution with batch norm, squeeze-and-excitation, and the inverted residual."""
+"""Convolutional layers: convolutions with batch norm, squeeze-and-excitation, and the inverted residual."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from raynas.nets.layers import ElasticConv, select_layers
 
 @dataclass(frozen=True, eq=False)
 class ConvShape:
-    """What acts in one inverted residual.
+    """Active channels of one inverted residual.
 
     Attributes:
-        inputs: the channels that it is given.
-        hidden: those inside; the inputs again where there is no expanding convolution.
-        squeezed: those in the middle of squeeze-and-excitation.
-        width: the channels that it gives.
-        kernel: side of the depth-wise kernel.
+        inputs: input channels.
+        hidden: hidden channels; the inputs if there is no expanding convolution.
+        squeezed: hidden channels of squeeze-and-excitation.
+        width: output channels.
+        kernel: side of the depthwise kernel.
     """
 
     inputs: Channels
@@ -38,10 +38,10 @@ class NormedConv(nn.Module):
     """A convolution without bias, and batch normalisation.
 
     Args:
-        in_channels: input channels held.
-        out_channels: output channels held.
-        side: of the kernel; zeros are padded so that stride 1 keeps the grid.
-        stride: of the kernel.
+        in_channels: largest number of input channels.
+        out_channels: largest number of output channels.
+        side: side of the kernel; zero padding keeps the grid at stride 1.
+        stride: stride of the kernel.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int = 1, stride: int = 1):
@@ -50,23 +50,23 @@ class NormedConv(nn.Module):
         self.norm = ElasticBatchNorm(out_channels)
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, {"conv": (inputs, outputs), "norm": (outputs,)})
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
-        """[batch, inputs, height, width] to [batch, outputs, rows, columns]."""
+        """Map [batch, inputs, height, width] to [batch, outputs, rows, columns]."""
         return self.norm(self.conv(x, inputs, outputs), outputs)
 
 
 class NormedDepthwise(nn.Module):
-    """A convolution of each channel on its own, of elastic kernel, without bias, and batch normalisation.
+    """A depthwise convolution of elastic kernel, without bias, and batch normalisation.
 
-    A smaller kernel is the middle of the larger one.
+    A smaller kernel is the centre of the larger one.
 
     Args:
-        channels: held.
-        side: of the largest kernel.
-        stride: of the kernel.
+        channels: largest number of channels.
+        side: side of the largest kernel.
+        stride: stride of the kernel.
     """
 
     def __init__(self, channels: int, side: int, stride: int):
@@ -76,7 +76,7 @@ class NormedDepthwise(nn.Module):
         self.side, self.stride = side, stride
 
     def select(self, width: Channels, kernel: int) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         start = (self.side - kernel) // 2
         if start < 0:
             raise UserError(f"the arch has a kernel of {kernel}, the supernet one of {self.side}")
@@ -84,13 +84,13 @@ class NormedDepthwise(nn.Module):
         return {"weight": weight, **select_layers(self, {"norm": (width,)})}
 
     def forward(self, x: Tensor, width: Channels, kernel: int) -> Tensor:
-        """[batch, width, height, width] to [batch, width, rows, columns]."""
+        """Map [batch, width, height, width] to [batch, width, rows, columns]."""
         weight = self.select(width, kernel)["weight"]
         return self.norm(F.conv2d(x, weight, None, self.stride, kernel // 2, groups=width.count), width)
 
 
 class SqueezeExcitation(nn.Module):
-    """Each channel multiplied by a gate that reads the means of all (Hu et al., 2018), with a hard sigmoid."""
+    """Squeeze-and-excitation with a hard sigmoid: channel gates from the channels' means (Hu et al., 2018)."""
 
     def __init__(self, channels: int, squeezed: int):
         super().__init__()
@@ -98,31 +98,31 @@ class SqueezeExcitation(nn.Module):
         self.expand = ElasticConv(squeezed, channels, side=1)
 
     def select(self, width: Channels, squeezed: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, {"reduce": (width, squeezed), "expand": (squeezed, width)})
 
     def forward(self, x: Tensor, width: Channels, squeezed: Channels) -> Tensor:
-        """[batch, width, rows, columns] to the same."""
+        """Map [batch, width, rows, columns] to the same shape."""
         gate = F.relu(self.reduce(x.mean((2, 3), keepdim=True), width, squeezed))
         return x * F.hardsigmoid(self.expand(gate, squeezed, width))
 
 
 class InvertedResidual(nn.Module):
-    """Expand, convolve depth-wise, gate, project; and a shortcut around it, which is always there.
+    """An inverted residual: expansion, depthwise convolution, gate and projection, always with a shortcut.
 
-    The shortcut is the input itself; where the layer has stride 2, its means of 2 x 2, with zeros beyond the border of
-    an odd side, which count; where the widths differ, a convolution of that. The last batch norm starts at 0, so that a
-    new layer is its shortcut.
+    The shortcut is the input. At stride 2 it is averaged over 2 x 2 places, with zero padding that counts at an odd
+    side. If the widths differ, a convolution follows. The last batch norm's weights start at 0, so that a new layer
+    equals its shortcut.
 
     Args:
-        inputs: input channels held.
-        hidden: hidden channels held.
-        squeezed: channels held inside squeeze-and-excitation; 0 for none.
-        width: output channels held.
-        kernel: side of the largest depth-wise kernel.
-        stride: of the depth-wise convolution, 1 or 2.
-        expands: whether there is an expanding convolution.
-        changes: whether some arch's widths differ, so that its shortcut needs a convolution.
+        inputs: largest number of input channels.
+        hidden: largest number of hidden channels.
+        squeezed: largest squeezed width of squeeze-and-excitation; 0 for none.
+        width: largest number of output channels.
+        kernel: side of the largest depthwise kernel.
+        stride: stride of the depthwise convolution, 1 or 2.
+        expands: True for an expanding convolution.
+        changes: True if input and output widths differ in some arch, so that the shortcut needs a convolution.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class InvertedResidual(nn.Module):
         nn.init.zeros_(self.project.norm.weight)
 
     def axes(self, shape: ConvShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer.
+        """Return the channels of each layer's axes.
 
         Raises:
             UserError: the arch changes the width, and the supernet's shortcut cannot.
@@ -165,13 +165,13 @@ class InvertedResidual(nn.Module):
         return axes
 
     def select(self, shape: ConvShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Hidden channels, and those inside squeeze-and-excitation; see `Supernet.exchangeable`."""
+        """Return the exchangeable channels, also of squeeze-and-excitation; see `Supernet.exchangeable`."""
         groups: list[dict[str, tuple[int, int]]] = []
-        if self.expand is not None:  # else they are the stage's own channels
+        if self.expand is not None:  # else hidden channels are the stage's own
             hidden: dict[str, tuple[int, int]] = {"expand.conv.weight": (0, 1), "depthwise.weight": (0, 1)}
             for part in ("expand", "depthwise"):
                 hidden |= {f"{part}.norm.{name}": (0, 1) for name in self.depthwise.norm.state_dict()}
@@ -189,10 +189,10 @@ class InvertedResidual(nn.Module):
         return groups
 
     def forward(self, x: Tensor, shape: ConvShape, paths: Tensor | None) -> Tensor:
-        """[batch, inputs, height, width] to [batch, width, rows, columns].
+        """Map [batch, inputs, height, width] to [batch, width, rows, columns].
 
         Args:
-            paths: [3, batch], of which the first is what each row's branch is multiplied with; None for 1.
+            paths: [3, batch]; its first row holds the factors on each image's branch; None for 1.
         """
         axes = self.axes(shape)
         branch = x if self.expand is None else F.silu(self.expand(x, *axes["expand"]))
@@ -204,7 +204,7 @@ class InvertedResidual(nn.Module):
         return self.around(x, axes) + branch
 
     def around(self, x: Tensor, axes: Mapping[str, tuple[Any, ...]]) -> Tensor:
-        """The shortcut."""
+        """Return the shortcut."""
         if self.stride == 2:
             x = F.avg_pool2d(x, 2, padding=(x.shape[2] % 2, x.shape[3] % 2))
         return x if self.shortcut is None or "shortcut" not in axes else self.shortcut(x, *axes["shortcut"])

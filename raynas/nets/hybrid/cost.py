@@ -1,11 +1,11 @@
-"""What a hybrid subnet costs, from its encoded choices alone (numpy, no torch).
+"""Costs of hybrid subnets, computed from encoded choices (numpy, no torch).
 
-An inverted residual from B to C channels with H hidden ones, on N places before and M behind it, executes N B H
-(expand, where it does), M k^2 H (depth-wise), 2 H S (squeeze to S and back), M H C (project), and M B C where the
-shortcut has to change the width. A block of width C on N tokens in w windows, with h heads, v value channels for each
-of the width and MLPs of E hidden channels, executes N C^2 (2 + 2 v) (query, key, value, projection), 9 N v C (the
-convolution of values), N^2 / w x (C + v C) (attention), 2 N^2 / w x h^2 (the mixing of heads), 4 N C E (two MLPs), and
-18 N E where these convolve.
+An inverted residual from B to C channels with H hidden ones, on N places before and M after it, executes N B H
+(expansion, if any), M k^2 H (depthwise), 2 H S (squeeze to S and back), M H C (projection), and M B C if the shortcut
+changes the width. A block of width C on N tokens in w windows, with h heads, v value channels for each channel of the
+width and MLPs of E hidden channels, executes N C^2 (2 + 2 v) (query, key, value, projection), 9 N v C (convolution of
+values), N^2 / w x (C + v C) (attention), 2 N^2 / w x h^2 (mixing of heads), 4 N C E (two MLPs), and 18 N E if these
+have convolutions.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ KERNEL = 9
 
 
 def terms(space: Space) -> list[Term]:
-    """The terms of a hybrid space; their sum is the cost of a subnet."""
+    """Return the terms of a hybrid space, which add up to the cost of a subnet."""
     searched = ("resolution",) if space.has("resolution") else ()
 
     def at_resolution(count: Callable[..., Counts], *options: Any) -> Callable[..., Counts]:
-        """A count whose next argument is the resolution, where there is a choice of it."""
+        """Bind options to a count, and the resolution too unless it is searched."""
         return partial(count, *options) if searched else partial(count, *options, resolutions(space)[0])
 
     before = "stem.width"
@@ -64,7 +64,7 @@ def _places(grid: tuple[Any, Any]) -> Any:
 
 
 def _stem(space: Space, resolution: Any, width: np.ndarray) -> Counts:
-    """A convolution without bias and its batch norm."""
+    """Return the cost of a convolution without bias and its batch norm."""
     weights = KERNEL * space.channels * width
     return _alike(_places(grids(space, resolution)[0]) * weights, weights + 2 * width)
 
@@ -78,7 +78,7 @@ def _first(
     kernel: np.ndarray,
     expansion: np.ndarray,
 ) -> Counts:
-    """A stage's first layer, whose shortcut has a convolution where the widths differ."""
+    """Return the cost of a stage's first layer, whose shortcut has a convolution if the widths differ."""
     macs, params = _inverted_residual(space, stage, stage, resolution, inputs, width, kernel, expansion)
     shortcut = np.where(inputs == width, 0, inputs * width)
     return _alike(macs + _places(grids(space, resolution)[stage + 1]) * shortcut, params + shortcut)
@@ -94,7 +94,7 @@ def _residual(
     kernel: np.ndarray,
     expansion: np.ndarray,
 ) -> Counts:
-    """Another layer of a convolutional stage, of stride 1."""
+    """Return the cost of a later layer of a convolutional stage, of stride 1."""
     macs, params = _inverted_residual(space, stage, stage + 1, resolution, width, width, kernel, expansion)
     acts = depth > layer
     return _alike(acts * macs, acts * params)
@@ -110,7 +110,7 @@ def _inverted_residual(
     kernel: np.ndarray,
     expansion: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """MACs and parameters without the shortcut; `before` says which of the grids it reads."""
+    """Return MACs and parameters without the shortcut; `before` is the index of the input grid."""
     constants = space.constants
     expands, squeezes = constants.expands[stage], constants.squeeze[stage]
     of = grids(space, resolution)
@@ -134,7 +134,7 @@ def _block(
     ratio: np.ndarray,
     windows: np.ndarray,
 ) -> Counts:
-    """A transformer block: attention, two MLPs, three norms and two rows of factors."""
+    """Return the cost of a transformer block: attention, two MLPs, three norms and two rows of factors."""
     constants = space.constants
     grid = grids(space, resolution)[stage + 1]
     window = window_grid(grid, windows)
@@ -152,7 +152,7 @@ def _block(
 
 
 def _head(space: Space, resolution: Any, width: np.ndarray, mixed: np.ndarray) -> Counts:
-    """A convolution with batch norm before the pooling, one without behind it, and the classifier."""
+    """Return the cost of a normed convolution before the pooling, a convolution after it, and the classifier."""
     wide = space.constants.head_expansion * width
     tokens = _places(grids(space, resolution)[-1])
     mix, classify = wide * mixed, mixed * space.classes
@@ -160,5 +160,5 @@ def _head(space: Space, resolution: Any, width: np.ndarray, mixed: np.ndarray) -
 
 
 def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Counts where the paper computes as we do."""
+    """Return counts whose `paper_macs` equal their `macs`."""
     return Counts(macs, params, macs)

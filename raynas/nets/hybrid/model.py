@@ -25,13 +25,13 @@ from raynas.space.families.stages import most_blocks
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What acts in the network.
+    """Image size and active channels of a network.
 
     Attributes:
-        sides: height and width that images are resized to.
-        stem: what the stem gives.
-        stages: what acts in each stage.
-        wide, mixed: the channels before the pooling, and those that the classifier reads.
+        sides: height and width of resized images.
+        stem: output channels of the stem.
+        stages: shapes of the stages.
+        wide, mixed: the channels before the pooling, and the classifier's input channels.
     """
 
     sides: tuple[int, int]
@@ -44,10 +44,9 @@ class Shape:
 class HybridSupernet(StagedSupernet[Stage]):
     """A hybrid of elastic resolution, widths, depths, kernels, expansions, MLP ratios and windows.
 
-    One list of channels serves a stage's whole residual stream, and the inputs of the next stage's first layer; hidden
-    channels, those inside squeeze-and-excitation, and heads have lists of their own. The network resizes its images to
-    its arch's resolution. In training every arch is normalised by its own rows of a batch, so that mixed batches run by
-    groups alone.
+    A stage's residual stream and the inputs of the next stage's first layer have the same active channels; hidden and
+    squeezed channels and heads have their own. The network resizes images to its arch's resolution. In training every
+    arch is normalised by its own rows of a batch, so mixed batches can only run in groups.
     """
 
     branches = 3
@@ -65,7 +64,7 @@ class HybridSupernet(StagedSupernet[Stage]):
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
         self.widen = NormedConv(max(before), wide)
         self.mix = ElasticConv(wide, mixed, side=1, bias=False)
-        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # it starts otherwise
+        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # other initialisation
         self.settle()
 
     # -- shapes ----------------------------------------------------------------------------------------------------
@@ -73,7 +72,7 @@ class HybridSupernet(StagedSupernet[Stage]):
     def block_shape(
         self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing
     ) -> ConvShape | BlockShape:
-        """What acts in a layer that an arch runs."""
+        """Return the shape of a layer that an arch runs."""
         before = f"stages.{stage - 1}.width" if stage else "stem.width"
         held = self._stages[stage - 1].width if stage else self.stem.conv.weight.shape[0]
         rows, columns = grids(self.space, self._resolution(arch))[stage + 1]
@@ -81,7 +80,7 @@ class HybridSupernet(StagedSupernet[Stage]):
         return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
-        """All that a forward pass reads of an arch."""
+        """Return the shape of an arch."""
         share, stages = self.pattern[side], self.shape(arch, side)
         rows, columns = image_sides(self.space.input_size, self._resolution(arch))
         return Shape(
@@ -98,7 +97,7 @@ class HybridSupernet(StagedSupernet[Stage]):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Images to logits as `forward` returns them."""
+        """Map images to logits, as `forward` returns them."""
         if acting.sides != self.space.input_size:
             x = F.interpolate(x, size=acting.sides, mode="bicubic", align_corners=False)
         x = F.silu(self.stem(x, Channels.first(self.space.channels), acting.stem))
@@ -109,13 +108,17 @@ class HybridSupernet(StagedSupernet[Stage]):
 
     @property
     def token_grid(self) -> tuple[int, int]:
-        """Raises: UserError: there is no token head."""
+        """Unavailable for hybrids.
+
+        Raises:
+            UserError: there is no token head.
+        """
         raise UserError(
             f"space {self.space.name}: a hybrid pools its tokens before it classifies: it has no token head"
         )
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
-        """The blocks' tables of relative position."""
+        """Return the grids of the blocks' tables of relative position."""
         return {
             f"stages.{index}.layers.{place}.attention.relative.table": layer.attention.relative.offsets
             for index, stage in enumerate(self._stages)
@@ -124,11 +127,11 @@ class HybridSupernet(StagedSupernet[Stage]):
         }
 
     def space_at(self, size: int | tuple[int, int]) -> Space:
-        """The space of the same networks for images of another size.
+        """Return the space of the same networks for images of another size.
 
         Raises:
-            UserError: its archs say what images are resized to; or they read parts of one table of positions, which
-                cannot be resized for all of them.
+            UserError: the archs choose the resolution; or they use different parts of one table of positions, which
+                cannot be resized for all.
         """
         space = super().space_at(size)
         if space.input_size == self.space.input_size:
@@ -145,7 +148,7 @@ class HybridSupernet(StagedSupernet[Stage]):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of what an arch uses (parameters, running averages), by name: its state dict, as views."""
+        """Return the active part of an arch's parameters and running averages: its state dict, as views."""
         arch = self._arch(arch)
         shape, image = self.acting(arch, side), Channels.first(self.space.channels)
         layers = {
@@ -160,5 +163,5 @@ class HybridSupernet(StagedSupernet[Stage]):
         return selected
 
     def no_weight_decay(self) -> set[str]:
-        """Factors and relative position; 1-D tensors (norms, biases) are the trainer's to exempt."""
+        """Return the names of factors and relative position; the trainer exempts 1-D tensors itself."""
         return {name for name, _ in self.named_parameters() if "_scaling." in name or ".relative." in name}

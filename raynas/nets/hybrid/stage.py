@@ -1,4 +1,4 @@
-"""A stage of the hybrid supernet, and what acts in it for an arch."""
+"""A stage of the hybrid supernet, and the shapes of its layers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
 
     Args:
         space: the space.
-        stage: which.
-        inputs: input channels held.
-        before: the widths that the stage before may have.
-        layers: how many at most.
+        stage: index of the stage.
+        inputs: largest number of input channels.
+        before: all widths of the stage before.
+        layers: largest number of layers.
     """
 
     places = "layers"
@@ -52,7 +52,7 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
         self.layers = nn.ModuleList([first, *rest])
 
     def _new_block(self, layer: int) -> TransformerBlock:
-        """A block as large as its choices are, with the rows of factors that some arch reads."""
+        """Build a block of its largest choices, with the rows of factors that archs use."""
         space, constants = self.space, self.space.constants
         widths, depths, ratios, windows = (
             space[f"{self.here}.{leaf}"].choices for leaf in ("width", "depth", "mlp_ratio", "windows")
@@ -68,11 +68,11 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
     def block_shape(
         self, arch: Arch, place: int, inputs: Channels, width: Channels, grid: tuple[int, int], share: Sharing
     ) -> ConvShape | BlockShape:
-        """What acts in a layer that an arch runs.
+        """Return the shape of a layer that an arch runs.
 
         Args:
             inputs: the channels of the stage before.
-            grid: rows and columns behind the first layer.
+            grid: rows and columns after the first layer.
             share: the weight-sharing pattern.
         """
         layer = self.block(place)

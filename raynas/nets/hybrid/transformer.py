@@ -1,4 +1,4 @@
-"""The transformer block: attention of talking heads, then two MLPs; each branch is scaled by a table's row."""
+"""The transformer block: talking-heads attention, then two MLPs, each branch scaled by a row of factors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from raynas.nets.layers import ElasticNorm, select_layers
 from raynas.space.families.hybrid import HybridConstants
 
 SCALING_KEYS = 8
-"""Rows are told apart by the number of tokens modulo this; the release also multiplies factors by it over the width."""
+"""Modulus of the number of tokens in the rows' keys; the release also multiplies factors by it over the width."""
 
 SCALING_START = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class BlockShape:
-    """What acts in one block.
+    """Active channels of one block.
 
     Attributes:
         width: embedding channels.
@@ -48,8 +48,8 @@ class ScalingTable(nn.Module):
     """Factors for each channel, one row for each key ("switchable scaling", section 4.3).
 
     Args:
-        keys: for each part of the key its values.
-        width: channels held.
+        keys: the values of each part of the key.
+        width: largest number of channels.
         per_width: multiply every factor by 8 / width, as the release does.
     """
 
@@ -60,10 +60,10 @@ class ScalingTable(nn.Module):
         self.per_width = per_width
 
     def select(self, row: tuple[int, ...], width: Channels) -> dict[str, Tensor]:
-        """The acting row: a table of one.
+        """Return the active row, as a table of one row.
 
         Raises:
-            UserError: there is none for that key.
+            UserError: there is no row for that key.
         """
         selected: Tensor = self.weight
         for dim, (key, values) in enumerate(zip(row, self.keys, strict=True)):
@@ -73,20 +73,20 @@ class ScalingTable(nn.Module):
         return {"weight": width.select(selected, len(row))}
 
     def forward(self, x: Tensor, row: tuple[int, ...], width: Channels) -> Tensor:
-        """[batch, tokens, width], each channel multiplied by its factor."""
+        """Multiply each channel of [batch, tokens, width] by its factor."""
         factors = self.select(row, width)["weight"].flatten()
         return x * (factors * (SCALING_KEYS / width.count) if self.per_width else factors)
 
 
 class BlockNorm(ElasticNorm):
-    """Layer normalisation: of every token, or of an image's tokens and channels together, as released."""
+    """Layer normalisation over each token, or over an image's tokens and channels together, as released."""
 
     def __init__(self, features: int, constants: HybridConstants):
         super().__init__(features, constants.norm_eps)
         self.joint = constants.norm == "image"
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
-        """[batch, tokens, width], normalised."""
+        """Normalise [batch, tokens, width]."""
         if not self.joint:
             return super().forward(x, width)
         selected = self.select(width)
@@ -94,7 +94,7 @@ class BlockNorm(ElasticNorm):
 
 
 class Mlp(nn.Module):
-    """Two linear layers, and swish between them; if `convolves`, after a convolution of the hidden channels."""
+    """Two linear layers with swish between them; `convolves` adds a convolution of the hidden channels before it."""
 
     def __init__(self, width: int, hidden: int, convolves: bool):
         super().__init__()
@@ -103,15 +103,15 @@ class Mlp(nn.Module):
         self.fc2 = DefaultLinear(hidden, width)
 
     def select(self, width: Channels, hidden: Channels, grid: tuple[int, int]) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, {"fc1": (width, hidden), "conv": (hidden, grid), "fc2": (hidden, width)})
 
     def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Hidden channels; see `Supernet.exchangeable`."""
+        """Return the exchangeable hidden channels; see `Supernet.exchangeable`."""
         return [mlp_axes() if self.conv is None else {**mlp_axes(), "conv.weight": (0, 1)}]
 
     def forward(self, x: Tensor, width: Channels, hidden: Channels, grid: tuple[int, int]) -> Tensor:
-        """[batch, tokens, width] to the same."""
+        """Map [batch, tokens, width] to the same shape."""
         x = self.fc1(x, width, hidden)
         x = x if self.conv is None else self.conv(x, hidden, grid)
         return self.fc2(F.silu(x), hidden, width)
@@ -121,11 +121,11 @@ class TransformerBlock(nn.Module):
     """Pre-norm attention and two MLPs, each scaled and added to the residual stream.
 
     Args:
-        constants: of the space.
-        width: embedding channels held.
-        hidden: hidden channels held by each MLP.
+        constants: the space's constants.
+        width: largest embedding width.
+        hidden: largest hidden width of each MLP.
         relative: rows and columns of the largest window.
-        keys: those of the factors' rows, part by part.
+        keys: keys of the rows of factors, part by part.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class TransformerBlock(nn.Module):
         super().__init__()
 
         def table() -> ScalingTable | None:
-            """One for attention, and one that both MLPs share."""
+            """Build a table: one for attention, one for both MLPs."""
             if constants.scaling == "none":
                 return None
             return ScalingTable(keys, width, per_width=constants.scaling == "depth_tokens")
@@ -154,7 +154,7 @@ class TransformerBlock(nn.Module):
         self.mlp_scaling = table()
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         width, mlp = (shape.width,), (shape.width, shape.hidden, shape.grid)
         return {
             "norm1": width,
@@ -168,14 +168,14 @@ class TransformerBlock(nn.Module):
         }
 
     def select(self, shape: BlockShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
-        """One block on [batch, width, rows, columns].
+        """Run the block on [batch, width, rows, columns].
 
         Args:
-            paths: [3, batch], what each row's three branches are multiplied with; None for 1.
+            paths: [3, batch], factors on each row's three branches; None for 1.
         """
         axes, x = self.axes(shape), x.flatten(2).transpose(1, 2)
         branches = (

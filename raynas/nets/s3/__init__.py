@@ -1,1 +1,1 @@
-"""S3: stages of transformer blocks with shifted windows, joined by merging of tokens."""
+"""S3: stages of transformer blocks with shifted windows, joined by token merging."""

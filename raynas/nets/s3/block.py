@@ -21,11 +21,11 @@ from raynas.space.families.s3 import fitted
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WindowShape(BlockShape):
-    """What acts in one block.
+    """Active channels and windows of one block.
 
     Attributes:
-        table: the heads' biases.
-        windows: how the grid is cut into windows.
+        table: the heads of the table of biases.
+        windows: the division of the grid into windows.
     """
 
     table: Channels
@@ -33,20 +33,20 @@ class WindowShape(BlockShape):
 
 
 def windows_of(grid: tuple[int, int], window: int, shifted: bool) -> Windows:
-    """The windows of a block, cut to the grid where they are larger; along such an axis nothing is shifted."""
+    """Return the windows of a block, clipped to the grid; an axis covered by one window is not shifted."""
     rows, columns = (int(fitted(window, side)) for side in grid)
     down, right = (window // 2 if shifted and side > window else 0 for side in grid)
     return Windows(grid, (rows, columns), (down, right))
 
 
 class RelativeBias(nn.Module):
-    """For each head one bias for every offset of a query from a key, in rows and columns (Liu et al., 2021, Eq. 4).
+    """A bias for each head and offset between query and key, in rows and columns (Liu et al., 2021, Eq. 4).
 
-    All windows share the entries of the offsets that they have: a smaller window takes the centre of the table. So an
-    entry means one distance in tokens whatever the window, and what a window uses is a slice, without arithmetic.
+    Windows share the entries of common offsets: a smaller window takes the centre of the table. So an entry means the
+    same distance in tokens for every window, and a window's entries are a slice.
 
     Args:
-        heads: heads held.
+        heads: largest number of heads.
         window: rows and columns of the largest window.
     """
 
@@ -56,10 +56,10 @@ class RelativeBias(nn.Module):
         self.table = new_parameter(heads, 2 * window[0] - 1, 2 * window[1] - 1)
 
     def select(self, heads: Channels, window: tuple[int, int]) -> dict[str, Tensor]:
-        """The acting part of the parameters.
+        """Return the active part of the parameters.
 
         Raises:
-            UserError: the window is larger than any of the supernet.
+            UserError: the window is larger than the supernet's largest.
         """
         table = heads.select(self.table, 0)
         for axis, (side, largest) in enumerate(zip(window, self.window, strict=True), start=1):
@@ -70,15 +70,15 @@ class RelativeBias(nn.Module):
         return {"table": table}
 
     def forward(self, heads: Channels, window: tuple[int, int]) -> Tensor:
-        """The biases of a window's queries and keys [heads, queries, keys], both row by row."""
+        """Return one window's biases [heads, queries, keys], both row by row."""
         table = self.select(heads, window)["table"]
-        # Entry [query row, query column, r, c] is that of r, c before the last key's.
+        # Before the flip, entry [query row, query column, r, c] is for the key r rows and c columns before the last.
         pairs = table.unfold(1, window[0], 1).unfold(2, window[1], 1).flip(3, 4)
         return pairs.flatten(3).flatten(1, 2)
 
 
 def without_strangers(bias: Tensor, windows: Windows) -> Tensor:
-    """Biases [heads, queries, keys] for each window in turn, [windows * heads, queries, keys]; -inf for strangers."""
+    """Repeat biases [heads, queries, keys] for each window, [windows * heads, queries, keys]; -inf for strangers."""
     strangers = windows.strangers(bias.device)
     assert strangers is not None
     return bias.masked_fill(strangers[:, None], -torch.inf).flatten(0, 1)
@@ -88,12 +88,12 @@ torch.fx.wrap("without_strangers")
 
 
 def resize_bias(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
-    """A table of biases for windows of another size: each offset keeps its entry, new ones take the nearest's.
+    """Resize a table of biases to another window: offsets keep their entries, new offsets take the nearest entry.
 
     Args:
         table: [heads, 2 * rows - 1, 2 * columns - 1].
-        before: rows and columns of the window that it is for.
-        after: those of the other.
+        before: rows and columns of the table's window.
+        after: rows and columns of the new window.
     """
     for axis, (old, new) in enumerate(zip(before, after, strict=True), start=1):
         offsets = torch.arange(1 - new, new, device=table.device).clamp(1 - old, old - 1)
@@ -105,12 +105,12 @@ class WindowBlock(Block):
     """Pre-norm attention inside windows and MLP, each added to the residual stream.
 
     Args:
-        width: embedding channels held.
-        hidden: hidden channels held.
+        width: largest embedding width.
+        hidden: largest number of hidden channels.
         qkv: the projection to queries, keys and values.
         unit: channels of a unit of the query axis.
         scale: factor on the raw scores; None for one over the square root of a head's channels.
-        eps: of the norms.
+        eps: epsilon of the norms.
         bias: the table of biases.
     """
 
@@ -128,26 +128,26 @@ class WindowBlock(Block):
         self.bias = bias
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         assert isinstance(shape, WindowShape)
         return {**super().axes(shape), "bias": (shape.table, shape.windows.window)}
 
     def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Heads and hidden channels; see `Supernet.exchangeable`."""
+        """Return the exchangeable heads and hidden channels; see `Supernet.exchangeable`."""
         hidden, *heads = super().unit_axes()
         return [hidden, *({**each, "bias.table": (0, 1)} for each in heads)]
 
     def attend(self, x: Tensor, shape: BlockShape, index: object = None) -> Tensor:
-        """Multi-head self-attention [batch, tokens, width] inside each window; padding is attended to by none."""
+        """Return multi-head self-attention [batch, tokens, width] inside each window, without attending to padding."""
         assert isinstance(shape, WindowShape)
         axes, windows = self.axes(shape), shape.windows
-        # Tokens are projected before they are dealt to windows: padding then costs nothing here, and has no biases.
+        # Tokens are projected before they are split into windows, so that padding costs nothing and has no biases.
         qkv = windows.split(self.qkv(x, *axes["qkv"]).flatten(2)).unflatten(3, (shape.heads, 3, -1))
         bias = self.bias(*axes["bias"]).to(qkv.dtype)
         if windows.mixed:
             bias = without_strangers(bias, windows)
-        # [batch, windows, heads, tokens, channels]: where windows differ, the kernel takes them for more heads, so that
-        # their biases are not repeated for every image; else for more images.
+        # [batch, windows, heads, tokens, channels]: if windows' biases differ, windows are merged with heads for the
+        # kernel, so that biases are not repeated for every image; else with images.
         merged = (1, 2) if windows.mixed else (0, 1)
         q, k, v = qkv.unbind(4)
         q, k, v = (part.transpose(2, 3).flatten(*merged) for part in (q, k, v))

@@ -1,8 +1,8 @@
-"""Reading others' weights: S3's and Swin's released networks, and timm's Swin.
+"""Import of weights from S3's and Swin's released networks, and timm's Swin.
 
-The three call their parameters alike; but in the releases a merging stands at the end of a stage, in timm at the
-beginning of the next. Rows of queries, keys and values lie one after another, where ours lie head by head; tables of
-biases have an entry's heads side by side.
+All three use the same parameter names, except that a merging is at the end of a stage in the releases and at the
+beginning of the next in timm. Their rows are all queries, then all keys, then all values, and ours go head by head;
+their tables of biases have heads as the last axis.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from raynas.space.families.s3 import grids
 _NETWORK = {"embedding.conv": "patch_embed.proj", "embedding.norm": "patch_embed.norm"}
 _MERGING = {"norm": "downsample.norm", "linear": "downsample.reduction"}
 _BLOCK = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
-"""Ours: theirs; what is not listed is called alike."""
+"""Their names by our names; others are equal."""
 
 _BUFFERS = ("relative_position_index", "attn_mask")
-"""What follows from windows and grids."""
+"""Buffers that follow from windows and grids."""
 
 
 def read_s3(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
-    """Read a checkpoint in the layout of S3's and Swin's releases: a network on its own.
+    """Read a single network's checkpoint in the layout of S3's and Swin's releases.
 
     Args:
         checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model`.
-        space: the space to read it for, of a single arch. By default the one that has these shapes, for images of 224
-            pixels, which no shape tells.
+        space: the one-point space to read it for. By default the space with these shapes, for images of 224 pixels
+            (the image size does not follow from shapes).
 
     Returns:
         The space, and the parameters of its supernet by our names, in float32.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     state = read_parameters(checkpoint, ["model"], "an S3 checkpoint")
     if space is None:
@@ -55,11 +55,11 @@ def read_s3(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, 
 
 
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
-    """Read one of timm's Swin transformers (S3's are among them) as the one-point space of its network.
+    """Read one of timm's Swin transformers (including S3's) as the one-point space of its network.
 
     Args:
-        model: made by `timm.create_model`.
-        name: of the model, for the space and for messages.
+        model: a model from `timm.create_model`.
+        name: the model's name, for the space and for messages.
 
     Returns:
         The space, and the parameters of its supernet by our names, in float32.
@@ -90,7 +90,7 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
 
 
 def _window_of(entries: int) -> int:
-    """The side of the square window whose table has so many entries."""
+    """Return the side of the square window whose table has that many entries."""
     side = (math.isqrt(entries) + 1) // 2
     if (2 * side - 1) ** 2 != entries:
         raise UserError(f"a table of {entries} biases is not one of square windows")
@@ -104,10 +104,10 @@ def _space(
     name: str,
     window: Callable[[int, int, Tensor], int],
 ) -> Space:
-    """The one-point space of a network with these shapes.
+    """Return the one-point space of a network with these shapes.
 
     Args:
-        window: tells the side of a block's windows from its stage, its place and its table of biases.
+        window: returns the side of a block's windows, given its stage, place and table of biases.
     """
     try:
         stages: list[dict[str, Any]] = []
@@ -142,13 +142,13 @@ def _space(
 
 
 def _ratio(width: int, hidden: int) -> float:
-    """The ratio that gives exactly this hidden width, whatever division rounds."""
+    """Return the ratio that gives exactly this hidden width, despite rounding."""
     ratio = hidden / width
     return ratio if hidden_width(width, ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def _read(state: Mapping[str, Tensor], space: Space, name: str, timm: bool) -> dict[str, Tensor]:
-    """The parameters of a one-point space by our names."""
+    """Return the parameters of a one-point space by our names."""
     with torch.device("meta"):
         ours = S3Supernet(space).state_dict()
     left = {key: value for key, value in state.items() if not key.endswith(_BUFFERS)}
@@ -174,7 +174,7 @@ def _read(state: Mapping[str, Tensor], space: Space, name: str, timm: bool) -> d
 
 
 def _source(key: str, timm: bool) -> str:
-    """Their name of one of our parameters."""
+    """Return their name of one of our parameters."""
     path, _, leaf = key.rpartition(".")
     part = re.fullmatch(r"stages\.(\d+)\.(merging|blocks\.\d+)\.(\w+)", path)
     if not part:

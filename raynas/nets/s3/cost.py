@@ -1,9 +1,9 @@
-"""What an s3 subnet costs, from its encoded choices alone (numpy, no torch).
+"""Costs of s3 subnets, computed from encoded choices (numpy, no torch).
 
 With C the width of a stage, N its tokens, Q the query width and M the hidden width of a block, attention takes 4 N C Q
-multiply-accumulates for its projections and 2 N' W Q for scores and weighted sums in windows of W tokens, N' with the
-padding where windows do not divide the grid (padding is never projected); the MLP takes 2 N C M. Merging B channels
-into C takes 4 N B C.
+multiply-accumulates for its projections and 2 N' W Q for scores and weighted sums in windows of W tokens. N' includes
+padding if windows do not divide the grid (padding is never projected). The MLP takes 2 N C M. Merging B channels into C
+takes 4 N B C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raynas.space.families.stages import most_blocks
 
 
 def terms(space: Space) -> list[Term]:
-    """The terms of an s3 space; their sum is the cost of a subnet."""
+    """Return the terms of an s3 space, which add up to the cost of a subnet."""
     listed = [Term("embedding", ("stages.0.width",), partial(_embedding, space))]
     for stage, (grid, blocks) in enumerate(zip(grids(space), most_blocks(space.dimensions), strict=True)):
         here, tokens = f"stages.{stage}", math.prod(grid)
@@ -39,13 +39,13 @@ def terms(space: Space) -> list[Term]:
 
 
 def _embedding(space: Space, width: np.ndarray) -> Counts:
-    """The patch embedding and its norm."""
+    """Return the cost of the patch embedding and its norm."""
     weights = space.channels * space.constants.patch_size**2 * width
     return _alike(math.prod(grids(space)[0]) * weights, weights + 3 * width)
 
 
 def _merging(tokens: int, before: np.ndarray, width: np.ndarray) -> Counts:
-    """The norm of four tokens' channels, and a linear layer without biases."""
+    """Return the cost of a merging: the norm of four tokens' channels, and a linear layer without biases."""
     weights = MERGED * before * width
     return _alike(tokens * weights, weights + 2 * MERGED * before)
 
@@ -58,7 +58,7 @@ def _attention(
     heads: np.ndarray,
     *query_width: np.ndarray,
 ) -> Counts:
-    """The first half of a block: norm, query, key, value, attention with a table of biases, projection."""
+    """Return the cost of a block's first half: norm, query, key, value, attention with biases, projection."""
     query = query_width[0] if head_dim is None else heads * head_dim
     sides = [fitted(window, side) for side in grid]
     padded = np.prod([-(-length // side) * side for length, side in zip(grid, sides, strict=True)], axis=0)
@@ -69,18 +69,18 @@ def _attention(
 
 
 def _mlp(tokens: int, width: np.ndarray, ratio: np.ndarray) -> Counts:
-    """The second half of a block: norm and two linear layers."""
+    """Return the cost of a block's second half: norm and two linear layers."""
     hidden = hidden_width(width, ratio)
     weights = 2 * width * hidden
     return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
 
 
 def _head(space: Space, width: np.ndarray) -> Counts:
-    """The final norm and the classifiers: of the image, which reads one vector, and of patches, where there is one."""
+    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
     heads = 1 + int(space.constants.token_head)
     return _alike(width * space.classes, heads * (width + 1) * space.classes + 2 * width)
 
 
 def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Counts where the paper computes as we do."""
+    """Return counts whose `paper_macs` equal their `macs`."""
     return Counts(macs, params, macs)

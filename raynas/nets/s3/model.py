@@ -25,7 +25,7 @@ torch.fx.wrap("padded")
 
 
 class PatchEmbedding(nn.Module):
-    """A convolution over patches that do not overlap, which starts as torch's own does, and a norm."""
+    """A convolution over non-overlapping patches with torch's initialisation, and a norm."""
 
     def __init__(self, channels: int, width: int, constants: S3Constants):
         super().__init__()
@@ -34,26 +34,26 @@ class PatchEmbedding(nn.Module):
         self.images = Channels.first(channels)
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, {"conv": (self.images, width), "norm": (width,)})
 
     def forward(self, images: Tensor, width: Channels) -> Tensor:
-        """[batch, channels, height, width] to tokens [batch, tokens, width]."""
+        """Map [batch, channels, height, width] to tokens [batch, tokens, width]."""
         x = self.conv(padded(images, self.conv.stride), self.images, width)
         return self.norm(width.mask(x.flatten(2).transpose(1, 2)), width)
 
 
 class Merging(nn.Module):
-    """Two by two tokens to one: a norm over all their channels, and a linear layer (Liu et al., 2021, section 3.1).
+    """Merging of 2 x 2 tokens: a norm over all their channels, and a linear layer (Liu et al., 2021, section 3.1).
 
-    The four tokens' channels lie behind one another, each as wide as the supernet: the list of channels of the stage
-    before is tiled. A grid with an odd side is padded with zeros, which the norm counts as channels.
+    The four tokens' channels are concatenated, each at the supernet's width: the active channels of the stage before
+    are tiled. A grid with an odd side is padded with zeros, which the norm counts as channels.
 
     Args:
-        inputs: embedding channels held of the stage before.
-        width: embedding channels held.
+        inputs: largest embedding width of the stage before.
+        width: largest embedding width.
         before: rows and columns of the stage before.
-        eps: of the norm.
+        eps: epsilon of the norm.
     """
 
     def __init__(self, inputs: int, width: int, before: tuple[int, int], eps: float):
@@ -63,22 +63,22 @@ class Merging(nn.Module):
         self.linear = ElasticLinear(MERGED * inputs, width, bias=False)
 
     def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         merged = inputs.tiled(MERGED, self.inputs)
         return select_layers(self, {"norm": (merged,), "linear": (merged, width)})
 
     def forward(self, x: Tensor, inputs: Channels, width: Channels) -> Tensor:
-        """Tokens [batch, tokens, inputs] to [batch, merged tokens, width]."""
+        """Map tokens [batch, tokens, inputs] to [batch, merged tokens, width]."""
         below, right = (side % 2 for side in self.before)
         x = F.pad(x.unflatten(1, self.before), (0, 0, 0, right, 0, below))
         x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [batch, rows, row of 2, columns, column of 2, inputs]
-        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)  # as released: the left two from above, then the right
+        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)  # as released: left upper, left lower, then right
         merged = inputs.tiled(MERGED, self.inputs)
         return width.mask(self.linear(self.norm(x, merged), merged, width))
 
 
 class Stage(ElasticStage[WindowBlock]):
-    """A merging, but in the first stage, and blocks. Of the blocks that run, every second one's windows are shifted."""
+    """A merging, except in the first stage, and blocks; every second block that runs has shifted windows."""
 
     joint = "merging"
 
@@ -90,7 +90,7 @@ class Stage(ElasticStage[WindowBlock]):
         self.merging = Merging(inputs, width, grids[stage - 1], constants.norm_eps) if stage else None
 
         def new_block(place: str) -> nn.Module:
-            """A block as large as its choices are; nothing where it is never kept."""
+            """Build a block of its largest choices, or an identity if it is never kept."""
             if not space.has(f"{place}.heads"):
                 return nn.Identity()
             heads, window = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("heads", "window"))
@@ -111,7 +111,7 @@ class Stage(ElasticStage[WindowBlock]):
 class S3Supernet(StagedSupernet[Stage]):
     """A Swin of elastic widths, depths (or kept blocks), windows, heads, query widths and MLP ratios.
 
-    One list of channels serves a stage's whole residual stream: the outputs of its merging (of the patch embedding in
+    A stage's whole residual stream has the same active channels: the outputs of its merging (of the patch embedding in
     the first stage), its blocks, and, tiled, the inputs of the next merging.
     """
 
@@ -131,7 +131,7 @@ class S3Supernet(StagedSupernet[Stage]):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> WindowShape:
-        """What acts in a block that an arch runs."""
+        """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         heads, query, hidden = self._block_values(arch, stage, place)
         return WindowShape(
@@ -146,28 +146,28 @@ class S3Supernet(StagedSupernet[Stage]):
     def block_shape_of_rows(
         self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
     ) -> WindowShape:
-        """What acts in a block in each row of a mixed batch; archs that do not run it are None, all others alike."""
+        """Return a block's shape for a mixed batch; archs that do not run it are None, the others share windows."""
         values = [None if arch is None else self._block_values(arch, stage, place) for arch in archs]
         of_rows = BlockShape.of_rows(width, values, rows)
         windows = self._windows(next(arch for arch in archs if arch is not None), stage, place)
         return WindowShape(**vars(of_rows), table=Channels.first(of_rows.heads), windows=windows)
 
     def _block_values(self, arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
-        """Heads, query width (in heads where they are of fixed width) and hidden channels of a block that runs."""
+        """Return heads, query width (in heads if their width is fixed) and hidden channels of a block that runs."""
         block = f"stages.{stage}.blocks.{place}"
         heads = int(arch[f"{block}.heads"])
         query = heads if self.space.constants.head_dim is not None else int(arch[f"{block}.query_width"])
         return heads, query, int(hidden_width(arch[f"stages.{stage}.width"], arch[f"{block}.mlp_ratio"]))
 
     def _windows(self, arch: Arch, stage: int, place: int) -> Windows:
-        """How a block cuts its grid: of those that run, every second one with shifted windows."""
+        """Return the windows of a block; every second block that runs has shifted windows."""
         shifted = running(arch, stage).index(place) % 2 == 1
         return windows_of(self.grids[stage], int(arch[f"stages.{stage}.blocks.{place}.window"]), shifted)
 
     # -- the network -----------------------------------------------------------------------------------------------
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
-        """Images to tokens [batch, tokens, width]."""
+        """Map images to tokens [batch, tokens, width]."""
         return self.embedding(x, width)
 
     @property
@@ -176,9 +176,9 @@ class S3Supernet(StagedSupernet[Stage]):
         return self.grids[-1]
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
-        """Every block's table of biases, with rows and columns of its largest window.
+        """Return rows and columns of the largest window of every block's table of biases.
 
-        They are of distances in tokens, not of places, and change with the image where the grid cuts that window.
+        Biases are for distances in tokens, so a table changes with the image only if the grid clips that window.
         """
         return {
             f"{name}.bias.table": (1 + block.bias.table.shape[1] // 2, 1 + block.bias.table.shape[2] // 2)
@@ -187,29 +187,29 @@ class S3Supernet(StagedSupernet[Stage]):
         }
 
     def resize_table(self, table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
-        """A block's table of biases for windows of another size; see `resize_bias`."""
+        """Resize a block's table of biases to another window; see `resize_bias`."""
         return resize_bias(table, before, after)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
-        """The acting part of the patch embedding."""
+        """Return the active part of the patch embedding."""
         return {"embedding": self.embedding.select(width)}
 
     def maskable(self, dimension: str) -> bool:
-        """Whether masks can express different values of a dimension within one batch, where widths are nested.
+        """Return True if different values of a dimension can be masked within one batch, which needs nested widths.
 
-        Not of windows; nor of blocks dropped anywhere, which change whose windows are shifted; nor of heads that are
-        cut out of a query width.
+        Windows cannot be masked, nor `kept`, which changes the blocks with shifted windows, nor heads that divide a
+        query width.
         """
         leaf = dimension.rpartition(".")[2]
         fixed = {"window", "kept"} | ({"heads", "query_width"} if self.space.constants.head_dim is None else set())
         return self.space.constants.sharing in NESTED and leaf not in fixed
 
     def tokens(self, archs: Sequence[Arch]) -> float:
-        """At the mean of the stages."""
+        """Return the number of tokens, averaged over the stages."""
         return sum(math.prod(grid) for grid in self.grids) / len(self.grids)
 
     def no_weight_decay(self) -> set[str]:
-        """The tables of biases, as the release means it; 1-D tensors (norms, biases) are the trainer's to exempt."""
+        """Return the names of the tables of biases, as the release intends; the trainer exempts 1-D tensors itself."""
         return set(self.position_grids())

@@ -1,4 +1,4 @@
-"""The two kinds of attention: inside windows, and to a sub-sampled grid (Chu et al., 2021, section 3.3)."""
+"""Local attention inside windows and global attention to a sub-sampled grid (Chu et al., 2021, section 3.3)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from raynas.space.families.twins import TwinsConstants
 
 @dataclass(frozen=True, eq=False)
 class AttentionShape:
-    """What acts in a block's attention.
+    """Active channels of a block's attention.
 
     Attributes:
         width: embedding channels.
         query: channels of each of query, key and value.
-        heads: number of heads that the selected query channels are cut into, in the order in which they are selected.
+        heads: number of heads that divide the selected query channels, in their order.
     """
 
     width: Channels
@@ -30,14 +30,14 @@ class AttentionShape:
 
 
 class Attention(nn.Module):
-    """What both kinds have: projections of their own.
+    """Base of both kinds of attention, each with its own projections.
 
     Args:
-        constants: of the space.
+        constants: the space's constants.
         grid: rows and columns of the stage's tokens.
-        width: embedding channels held.
-        query: query channels held.
-        heads: the head counts that there are.
+        width: largest embedding width.
+        query: largest query width.
+        heads: all head counts.
     """
 
     def __init__(
@@ -51,24 +51,24 @@ class Attention(nn.Module):
         self.proj = ElasticLinear(query, width)
 
     def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         return {"qkv": (shape.width, shape.query, shape.heads), "proj": (shape.query, shape.width)}
 
     def select(self, shape: AttentionShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of [batch, queries, heads, channels] to [batch, keys, heads, channels]: [batch, queries, query]."""
+        """Return attention [batch, queries, query] of q to k and v, [batch, queries or keys, heads, channels] each."""
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2).flatten(2)
 
 
 class LocalAttention(Attention):
-    """Each token attends to the tokens of its window.
+    """Attention of each token to the tokens of its window.
 
-    A grid that the window does not divide is padded at the bottom and right. As in the release, the padding is zeros in
-    place of tokens, which are projected and attended to like tokens.
+    A grid that the window does not divide is padded at the bottom and right with zero tokens, which are projected and
+    attended to like other tokens, as in the release.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LocalAttention(Attention):
         self.windows = Windows(grid, (constants.window, constants.window))
 
     def forward(self, x: Tensor, shape: AttentionShape) -> Tensor:
-        """[batch, tokens, width] to the same."""
+        """Map [batch, tokens, width] to the same shape."""
         axes = self.axes(shape)
         x = self.windows.split(x)
         windows = x.shape[1]
@@ -88,12 +88,12 @@ class LocalAttention(Attention):
 
 
 class GlobalAttention(Attention):
-    """Each token attends to a coarser grid, of which each place reads a square of tokens by a convolution and a norm.
+    """Attention of each token to a coarser grid: squares of tokens reduced by a convolution and a norm.
 
-    Squares that overhang the grid are padded with zeros, so that every token is read.
+    Squares at the border are padded with zeros, so that every token is used.
 
     Args:
-        reduction: side of the square; where it is 1, tokens attend to tokens.
+        reduction: side of the square; at 1, tokens attend to tokens.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class GlobalAttention(Attention):
         self.norm = ElasticNorm(width, constants.embedding_norm_eps) if reduction > 1 else None
 
     def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         return {**super().axes(shape), "reduction": (shape.width, shape.width), "norm": (shape.width,)}
 
     def forward(self, x: Tensor, shape: AttentionShape) -> Tensor:
-        """[batch, tokens, width] to the same."""
+        """Map [batch, tokens, width] to the same shape."""
         axes = self.axes(shape)
         keys = x
         if self.reduction is not None and self.norm is not None:

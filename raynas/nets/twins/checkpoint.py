@@ -1,4 +1,4 @@
-"""Reading others' weights: timm's Twins-SVT."""
+"""Import of weights from timm's Twins-SVT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raynas.errors import UserError
 from raynas.nets.twins.model import TwinsSupernet
 from raynas.space import Space
 
-# Ours, inside a stage or a block: timm's, with `{}` for the stage.
+# timm's names by our names inside a stage or a block, with `{}` for the stage.
 _STAGE = {"embedding": "patch_embeds.{}.proj", "norm": "patch_embeds.{}.norm", "position": "pos_block.{}.proj.0"}
 _BLOCK = {
     "norm1": "norm1",
@@ -29,8 +29,8 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
     """Read one of timm's Twins-SVT models as the one-point space of its network.
 
     Args:
-        model: made by `timm.create_model`.
-        name: of the model, for the space and for messages.
+        model: a model from `timm.create_model`.
+        name: the model's name, for the space and for messages.
 
     Returns:
         The space, and the parameters of its supernet by our names, in float32.
@@ -50,7 +50,7 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
                 raise UserError(f"{name} has no {source}: no twins space can express it")
             parts.append(state.pop(source))
         value = parts[0] if len(parts) == 1 else torch.cat(parts)
-        # timm's query, key and value lie behind one another along the outputs; ours along an axis of their own.
+        # timm's query, key and value are concatenated along the outputs; ours have a separate axis.
         value = value.unflatten(0, (3, -1)) if ".qkv." in key else value
         if value.shape != tensor.shape:
             raise UserError(
@@ -63,7 +63,7 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
 
 
 def _sources(key: str) -> list[str]:
-    """timm's names of one of our parameters: one, or those whose tensors ours holds behind one another."""
+    """Return timm's names of one of our parameters, whose tensors are concatenated if there are several."""
     stage = re.fullmatch(r"stages\.(\d+)\.(\w+)\.(weight|bias)", key)
     if stage:
         return [f"{_STAGE[stage[2]].format(stage[1])}.{stage[3]}"]
@@ -80,7 +80,7 @@ def _sources(key: str) -> list[str]:
 
 
 def _space(model: Any, state: dict[str, Tensor], name: str) -> Space:
-    """The one-point space of a model's network."""
+    """Return the one-point space of a model's network."""
     try:
         if model.global_pool != "avg":
             raise UserError(f"{name} pools by {model.global_pool!r}: no twins space can express it")
@@ -119,7 +119,7 @@ def _space(model: Any, state: dict[str, Tensor], name: str) -> Space:
 
 
 def _block(block: Any) -> dict[str, list[Any]]:
-    """The choices of a block's one arch."""
+    """Return the choices of a block of the one arch."""
     return {
         "global_attention": [hasattr(block.attn, "sr_ratio")],
         "heads": [block.attn.num_heads],

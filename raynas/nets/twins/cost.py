@@ -1,9 +1,9 @@
-"""What a twins subnet costs, from its encoded choices alone (numpy, no torch).
+"""Costs of twins subnets, computed from encoded choices (numpy, no torch).
 
 With C the width, N the tokens, Q the query width and M the hidden width of a stage's block, the MLP executes 2 N C M
-multiply-accumulates. Local attention in windows of W tokens, N' with the padding, takes 3 N' C Q (query, key, value),
-2 N' W Q (scores and weighted sum) and N Q C (projection). Global attention with squares of r x r tokens read as one,
-K of them, takes K r^2 C^2 (sub-sampling), N C Q + 2 K C Q, 2 N K Q, and N Q C.
+multiply-accumulates. Local attention in windows of W tokens, with N' tokens including padding, takes 3 N' C Q (query,
+key, value), 2 N' W Q (scores and weighted sum) and N Q C (projection). Global attention to K squares of r x r tokens
+takes K r^2 C^2 (sub-sampling), N C Q + 2 K C Q, 2 N K Q, and N Q C.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PEG = 9
 
 
 def terms(space: Space) -> list[Term]:
-    """The terms of a twins space; their sum is the cost of a subnet."""
+    """Return the terms of a twins space, which add up to the cost of a subnet."""
     listed: list[Term] = []
     before: tuple[str, ...] = ()
     grid_of = grids(space.input_size, space.constants.patch_sizes)
@@ -50,20 +50,20 @@ def terms(space: Space) -> list[Term]:
 
 
 def _embedding(tokens: int, inputs: int, *widths: np.ndarray) -> Counts:
-    """A patch embedding and its norm; `inputs` of each patch for every channel of the stage before."""
+    """Return the cost of a patch embedding and its norm; `inputs` of a patch for each channel of the stage before."""
     weights = inputs * np.prod(widths, axis=0)
     return _alike(tokens * weights, weights + 3 * widths[-1])
 
 
 def _position(tokens: int, width: np.ndarray) -> Counts:
-    """A positional-encoding generator."""
+    """Return the cost of a positional-encoding generator."""
     return _alike(tokens * PEG * width, (PEG + 1) * width)
 
 
 def _attention(
     grid: tuple[int, int], window: int, reduction: int, width: np.ndarray, is_global: np.ndarray, query: np.ndarray
 ) -> Counts:
-    """The first half of a block: norm, and attention of either kind."""
+    """Return the cost of a block's first half: norm, and attention of either kind."""
     tokens, acts, linear = math.prod(grid), query > 0, width * query
     padded = math.prod(-(-side // window) * window for side in grid)
     keys = math.prod(-(-side // reduction) for side in grid)
@@ -80,16 +80,16 @@ def _attention(
 
 
 def _mlp(tokens: int, width: np.ndarray, hidden: np.ndarray) -> Counts:
-    """The second half of a block: norm and two linear layers."""
+    """Return the cost of a block's second half: norm and two linear layers."""
     weights = 2 * width * hidden
     return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
 
 
 def _head(classes: int, heads: int, width: np.ndarray) -> Counts:
-    """The final norm and the classifiers: of the image, which reads one vector, and of patches, where there is one."""
+    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
     return _alike(width * classes, heads * (width * classes + classes) + 2 * width)
 
 
 def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Counts where the paper computes as we do."""
+    """Return counts whose `paper_macs` equal their `macs`."""
     return Counts(macs, params, macs)

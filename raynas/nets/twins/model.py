@@ -1,4 +1,4 @@
-"""The twins supernet: ViTAS's Twins-shaped spaces, and Twins-SVT."""
+"""The twins supernet, for Twins-SVT and ViTAS's Twins-shaped spaces."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from raynas.space.families.twins import grids
 
 @dataclass(frozen=True, eq=False)
 class BlockShape:
-    """What acts in one block.
+    """Kind of attention and active channels of one block.
 
     Attributes:
         kind: `lsa` or `gsa`, see `kind_of`.
-        attention: what acts in its attention of that kind.
+        attention: active channels of that attention.
         hidden: hidden channels of the MLP.
     """
 
@@ -37,7 +37,7 @@ class BlockShape:
 class Block(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream.
 
-    Each kind of attention that can be chosen has parameters of its own; the norms and the MLP serve both.
+    Each kind of attention has its own parameters; the norms and the MLP are shared.
     """
 
     def __init__(self, space: Space, stage: int, grid: tuple[int, int], width: int, place: str):
@@ -59,7 +59,7 @@ class Block(nn.Module):
         self.query = query
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """The axes of each layer."""
+        """Return the channels of each layer's axes."""
         width, hidden = shape.attention.width, shape.hidden
         return {
             "norm1": (width,),
@@ -70,18 +70,18 @@ class Block(nn.Module):
         }
 
     def select(self, shape: BlockShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Hidden channels (see `Supernet.exchangeable`); every head count cuts the query channels in its own way."""
+        """Return the exchangeable hidden channels (see `Supernet.exchangeable`); heads depend on the head count."""
         return [mlp_axes()]
 
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:
-        """One block on tokens [batch, tokens, width].
+        """Run the block on tokens [batch, tokens, width].
 
         Args:
-            paths: [2, batch], what each row's two branches are multiplied with; None for 1.
+            paths: [2, batch], factors on each row's two branches; None for 1.
         """
         axes = self.axes(shape)
         attended = self.attention.of(shape.kind)(self.norm1(x, *axes["norm1"]), shape.attention)
@@ -91,8 +91,8 @@ class Block(nn.Module):
 
 
 def kind_of(is_global: bool) -> str:
-    """`gsa`, global sub-sampled, or `lsa`, locally grouped self-attention, as the paper calls them."""
-    # Not `global`: these are names of modules, and torch.export writes those into Python code.
+    """Return the paper's name: `gsa`, global sub-sampled, or `lsa`, locally grouped self-attention."""
+    # Module names; not `global`, a keyword, because torch.export writes them into Python code.
     return "gsa" if is_global else "lsa"
 
 
@@ -103,9 +103,9 @@ def _branch(x: Tensor, paths: Tensor | None) -> Tensor:
 class Stage(ElasticStage[Block]):
     """A patch embedding with its norm, blocks, and a positional-encoding generator.
 
-    The generator, a depth-wise 3 x 3 convolution that is added to the tokens, stands behind the first block that runs
-    (Chu et al., 2021, section 3.2), wherever that is; in a stage without a block, behind the patch embedding. So every
-    network knows positions, and archs with the same blocks in different places are one network.
+    The generator, a depthwise 3 x 3 convolution added to the tokens, follows the first block that runs (Chu et al.,
+    2021, section 3.2) or, in a stage without blocks, the patch embedding. So every network has positions, and archs
+    with equal blocks in different places are the same network.
     """
 
     def __init__(self, space: Space, stage: int, grids: list[tuple[int, int]], inputs: int, blocks: int):
@@ -124,7 +124,7 @@ class Stage(ElasticStage[Block]):
         )
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         inputs = self.images if shape.inputs is None else shape.inputs
         axes = {"embedding": (inputs, shape.width), "norm": (shape.width,), "position": (shape.width,)}
         selected = select_layers(self, axes)
@@ -134,7 +134,7 @@ class Stage(ElasticStage[Block]):
         return selected
 
     def forward(self, x: Tensor, shape: StageShape, paths: Tensor | None) -> Tensor:
-        """Images, or tokens of the stage before, [batch, tokens, inputs], to tokens [batch, tokens, width].
+        """Map images, or the tokens [batch, tokens, inputs] of the stage before, to tokens [batch, tokens, width].
 
         Args:
             paths: [places, 2, batch]; see `Block.forward`.
@@ -152,14 +152,14 @@ class Stage(ElasticStage[Block]):
 
 
 def _image(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Tokens [batch, tokens, width] as [batch, width, rows, columns]."""
+    """Reshape tokens [batch, tokens, width] to [batch, width, rows, columns]."""
     return x.transpose(1, 2).unflatten(2, grid)
 
 
 class TwinsSupernet(StagedSupernet[Stage]):
     """A Twins-SVT of elastic widths, depths (or kept blocks), kinds of attention, heads, query and hidden widths.
 
-    One list of channels serves a stage's whole residual stream: the outputs of its patch embedding, its norms, inputs
+    A stage's whole residual stream has the same active channels: the outputs of its patch embedding, its norms, inputs
     and outputs of its attention (both axes of the sub-sampling convolution), of its MLP and of its positional-encoding
     generator, and the inputs of the next stage's patch embedding.
     """
@@ -176,15 +176,15 @@ class TwinsSupernet(StagedSupernet[Stage]):
         self.settle()
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
-        """The images: the first stage has a patch embedding as every other."""
+        """Return the images: the first stage has a patch embedding like all others."""
         return x
 
     def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
-        """None."""
+        """Return no parameters."""
         return {}
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> BlockShape:
-        """What acts in a block that an arch runs."""
+        """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         is_global, heads, query, hidden = (
             arch[f"stages.{stage}.blocks.{place}.{leaf}"]
@@ -199,9 +199,9 @@ class TwinsSupernet(StagedSupernet[Stage]):
         return self._stages[-1].grid
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
-        """None: positions are convolved from the tokens, on any grid."""
+        """Return no tables: positions are convolved from the tokens, on any grid."""
         return {}
 
     def no_weight_decay(self) -> set[str]:
-        """The positional-encoding generators; 1-D tensors (norms, biases) are the trainer's to exempt."""
+        """Return the names of the positional-encoding generators; the trainer exempts 1-D tensors itself."""
         return {f"stages.{index}.position.weight" for index in range(len(self.stages))}

@@ -12,18 +12,18 @@ from raynas.nets.vit.cost import relative_groups
 
 
 class RelativeIndex(nn.Module):
-    """Which table entries pair up on a patch grid (constant: buffers that are not saved).
+    """Indices of the table entries for all pairs on a patch grid (constant buffers, not saved).
 
-    Keys fall into groups: one for each grid row, one for each grid column, one for the class token. Whatever a
-    relative position adds to the score of a query and a key is the sum over the key's groups (its row and its column,
-    or the class) of (query . an entry that only query and group determine).
+    Keys belong to groups: one for each grid row, one for each grid column, one for the class token. Relative position
+    adds to the score of a query and a key the sum, over the key's groups (its row and column, or the class), of the
+    query's product with the entry for query and group.
 
-    Entries are numbered over rows' table, then columns' table, then the sum of both tables' first entries.
+    Entries are numbered over the rows' table, then the columns' table, then the sum of both tables' first entries.
 
     Args:
         grid: rows and columns of patches.
         distance: largest distance R; tables have 2 R + 2 entries, the first for pairs with the class token.
-        class_token: whether token 0 is a class token.
+        class_token: True if token 0 is a class token.
         head_dim: channels of a head, for the number of empty groups (see `relative_groups`).
     """
 
@@ -32,7 +32,7 @@ class RelativeIndex(nn.Module):
 
     def __init__(self, grid: tuple[int, int], distance: int, class_token: bool, head_dim: int):
         super().__init__()
-        cpu = torch.device("cpu")  # even where the parameters are built on the meta device
+        cpu = torch.device("cpu")  # even if parameters are built on the meta device
         size = 2 * distance + 2
         rows, columns = torch.arange(grid[0], device=cpu), torch.arange(grid[1], device=cpu)
         by_row = (rows[None] - rows[:, None]).clamp(-distance, distance) + distance + 1
@@ -53,11 +53,11 @@ class RelativeIndex(nn.Module):
 
 
 def for_each(constants: Tensor, like: Tensor) -> Tensor:
-    """Constants [tokens, groups] for each image and head of a tensor: [batch, tokens, heads, groups]."""
+    """Expand constants [tokens, groups] to [batch, tokens, heads, groups], with the sizes of a tensor."""
     return constants[:, None].expand(*like.shape[:3], -1)
 
 
-torch.fx.wrap("for_each")  # the constants are no proxies in a trace, and would want the batch size
+torch.fx.wrap("for_each")  # opaque to torch.fx: constants are not proxies, and the batch size is unknown
 
 
 class RelativePosition(nn.Module):
@@ -71,15 +71,15 @@ class RelativePosition(nn.Module):
         self.value_columns = new_parameter(2 * distance + 2, head_dim)
 
     def select(self) -> dict[str, Tensor]:
-        """All parameters: no choice cuts them."""
+        """Return all parameters, which do not depend on choices."""
         return dict(self.named_parameters())
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float, index: RelativeIndex) -> Tensor:
-        """Attention of queries, keys and values [batch, tokens, heads, head_dim], in that shape.
+        """Return the attention of queries, keys and values [batch, tokens, heads, head_dim], in that shape.
 
-        The scores are [q, q's products with its entry for each group] . [k, the groups that the key is in], one product
-        that a fused kernel can do. With v extended by the key's groups too, its weighted sum ends in the weight that
-        each group got, which is spread over the entries and multiplied with the value tables.
+        The scores are [q, q's products with its entry for each group] . [k, the key's membership in groups], a single
+        product for a fused kernel. v is extended by the key's membership too, so its weighted sum also gives each
+        group's total weight, which is scattered to the entries and multiplied with the value tables.
         """
         batch, tokens, heads, head_dim = q.shape
         keys = torch.cat([self.key_rows, self.key_columns, self.key_rows[:1] + self.key_columns[:1]])

@@ -1,8 +1,8 @@
-"""Reading others' weights: AutoFormer's released supernets, and timm's DeiT and ViT.
+"""Import of weights from AutoFormer's released supernets, and timm's DeiT and ViT.
 
-AutoFormer's released layout differs from ours in three ways. The query-key-value matrix deals its first 3 Q rows
-round-robin to query, key and value (Q = heads x head_dim), so a head's rows lie 3 apart: they are permuted to [heads,
-3, head_dim], in which fewer heads are still a prefix. Its bias is cut in contiguous thirds instead: the raw vector is
+AutoFormer's released layout differs from ours in three ways. Its query-key-value matrix assigns the first 3 Q rows
+alternately to query, key and value (Q = heads x head_dim), so a head's rows are 3 apart: they are permuted to [heads,
+3, head_dim], in which fewer heads are still a prefix. Its bias is cut into contiguous thirds instead: the raw vector is
 kept (`qkv_bias: thirds`). And the allocated width may exceed the widest choice (256 against 240 for T): the prefix is
 taken.
 """
@@ -23,7 +23,7 @@ from raynas.space import Space, load_space
 RELEASED = ("autoformer/tiny", "autoformer/small", "autoformer/base")
 """The spaces whose checkpoints were released."""
 
-# Ours: the released name, and the axes of which a space may hold a prefix; the others must have the same length.
+# Released names by our names, and the axes of which a space may take a prefix; other axes must have equal length.
 _NETWORK = {
     "stem.{patch}.class_token": ("cls_token", (2,)),
     "stem.{patch}.position": ("pos_embed", (2,)),
@@ -57,7 +57,7 @@ _BLOCK = {
 def read_autoformer(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
     """Read a supernet checkpoint in the layout of AutoFormer's release.
 
-    Every subnet of the space then computes what the released code computes for it.
+    Every subnet of the space then computes the same as in the released code.
 
     Args:
         checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model`.
@@ -68,7 +68,7 @@ def read_autoformer(checkpoint: Checkpoint, space: Space | None = None) -> tuple
         The space, and the parameters of its supernet by our names, in float32.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     state = read_parameters(checkpoint, ["model"], "an AutoFormer checkpoint")
     space = space or _recognise(state)
@@ -102,7 +102,7 @@ def read_autoformer(checkpoint: Checkpoint, space: Space | None = None) -> tuple
 
 
 def _source(name: str) -> tuple[str, tuple[int, ...]]:
-    """The released name of one of our parameters, and the axes of which we may take a prefix."""
+    """Return the released name of one of our parameters, and the axes of which we may take a prefix."""
     block = re.match(r"(blocks\.\d+\.)(.*)", name)
     if block:
         released, prefix = _BLOCK[block[2]]
@@ -123,12 +123,12 @@ def _check_shape(
 
 
 def _undeal(weight: Tensor, head_dim: int) -> Tensor:
-    """Rows dealt round-robin, [heads, head_dim, 3], to ours, [heads, 3, head_dim]."""
+    """Permute alternating rows, [heads, head_dim, 3], to our [heads, 3, head_dim]."""
     return weight.unflatten(0, (-1, head_dim, 3)).transpose(1, 2).reshape(weight.shape)
 
 
 def _recognise(state: Mapping[str, Tensor]) -> Space:
-    """The released space that has a checkpoint's depth, heads and hidden channels, for its images and classes."""
+    """Return the released space with a checkpoint's depth, heads and hidden channels, for its images and classes."""
     try:
         projection, position = state["patch_embed_super.proj.weight"], state["pos_embed"]
         depth = sum(key.endswith("attn.qkv.weight") for key in state)
@@ -162,15 +162,15 @@ _TIMM = {
     "stem.{patch}.proj.bias": "patch_embed.proj.bias",
 }
 _TIMM_BLOCK = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
-"""Ours: timm's name; those not listed are called alike."""
+"""timm's names by our names; others are equal."""
 
 
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
-    """Read a vision transformer of timm's (DeiT or plain ViT) as the one-point space of its network.
+    """Read one of timm's vision transformers (DeiT or plain ViT) as the one-point space of its network.
 
     Args:
-        model: made by `timm.create_model`.
-        name: of the model, for the space and for messages.
+        model: a model from `timm.create_model`.
+        name: the model's name, for the space and for messages.
 
     Returns:
         The space, and the parameters of its supernet by our names, in float32.

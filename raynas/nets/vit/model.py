@@ -1,4 +1,4 @@
-"""The vit supernet: AutoFormer's, and DeiT-shaped spaces."""
+"""The vit supernet, for AutoFormer's and DeiT-shaped spaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raynas.space import Arch, Space
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What acts in the network; the blocks by their place in the supernet."""
+    """Patch size and active channels of a network; blocks by place in the supernet."""
 
     patch_size: int
     width: Channels
@@ -64,7 +64,7 @@ class VitSupernet(Supernet):
         self.settle()
 
     def _new_block(self, index: int, width: int) -> nn.Module:
-        """A block as large as its choices are; nothing where it is never kept."""
+        """Build a block of its largest choices, or an identity if it is never kept."""
         heads, query, mlp = block_genes(self.space, index)
         if not self.space.has(heads):
             return nn.Identity()
@@ -86,7 +86,7 @@ class VitSupernet(Supernet):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def places(self, arch: Arch) -> list[int]:
-        """Where the blocks that an arch runs are."""
+        """Return the places of the blocks that an arch runs."""
         space = arch.space
         if "depth" in arch:
             return list(range(int(arch["depth"])))
@@ -96,19 +96,19 @@ class VitSupernet(Supernet):
         return list(range(int(stacked_depth(space, arch["patch_size"], arch["width"], arch[query], arch[mlp]))))
 
     def _block_values(self, arch: Arch, index: int) -> tuple[int, int, int]:
-        """Heads, query width (in heads where they are of fixed width) and hidden channels of a block that runs."""
+        """Return heads, query width (in heads if their width is fixed) and hidden channels of a block that runs."""
         heads, query, mlp = block_genes(arch.space, index)
         return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
-        """All that a forward pass reads of an arch."""
+        """Return the shape of an arch."""
         return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> Shape:
-        """What acts for one arch.
+        """Return the shape of one arch.
 
         Raises:
-            UserError: the supernet does not hold the arch.
+            UserError: the arch does not fit the supernet.
         """
         share = self.pattern[side]
         width = share(int(arch["width"]), self.head.weight.shape[1])
@@ -122,10 +122,10 @@ class VitSupernet(Supernet):
         return Shape(int(arch["patch_size"]), width, blocks)
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Shape:
-        """What acts in each row of a mixed batch.
+        """Return the shape for the rows of a mixed batch.
 
         Args:
-            archs: archs that differ in what masks can express (see `unmaskable`).
+            archs: archs that differ only in maskable dimensions (see `unmaskable`).
             rows: [batch] int64, each row's arch.
         """
         width = Channels.first_of_each([int(arch["width"]) for arch in archs], rows)
@@ -140,7 +140,7 @@ class VitSupernet(Supernet):
         return Shape(int(archs[0]["patch_size"]), width, blocks)
 
     def block(self, index: int) -> Block:
-        """One block.
+        """Return one block.
 
         Raises:
             UserError: the supernet is not that deep, or does not have this block.
@@ -155,7 +155,7 @@ class VitSupernet(Supernet):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Images to logits as `forward` returns them; the one forward pass behind every execution."""
+        """Map images to logits, as `forward` returns them; used by every execution."""
         shape = acting
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
@@ -171,7 +171,7 @@ class VitSupernet(Supernet):
         )
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Logits of a mixed batch in one pass, as `forward` returns them."""
+        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
         return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     @property
@@ -187,7 +187,7 @@ class VitSupernet(Supernet):
         return self.stem.of(patches[0]).grid
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
-        """The stems' positions, one table for each patch size; relative position has no grid of its own."""
+        """Return the grids of the stems' positions, one for each patch size; relative position has no grid."""
         return {
             f"stem.{patch}.position": (stem.grid[0], stem.grid[1])
             for patch, stem in self.stem.items()
@@ -195,10 +195,10 @@ class VitSupernet(Supernet):
         }
 
     def space_at(self, size: int | tuple[int, int]) -> Space:
-        """The space of the same networks for images of another size.
+        """Return the space of the same networks for images of another size.
 
         Raises:
-            UserError: it cannot take such images, or its networks would have other depths, which follow from MACs.
+            UserError: the family cannot take such images, or depths follow from MACs and would change.
         """
         constants = self.space.constants
         if constants.depth_macs is None:
@@ -211,13 +211,13 @@ class VitSupernet(Supernet):
         return self.space.replace(constants=constants.model_copy(update=room)).with_input(size=size)
 
     def ramp_length(self) -> int:
-        """The constant `drop_path_depth`."""
+        """Return the constant `drop_path_depth`."""
         return int(self.space.constants.drop_path_depth)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """The acting part of every parameter that an arch uses, by name: the subnet's state dict, as views."""
+        """Return the active part of an arch's parameters by name: the subnet's state dict, as views."""
         shape = self.shape(self._arch(arch), side)
         parts = {
             "stem": self.stem.select(shape.patch_size, shape.width),
@@ -231,9 +231,9 @@ class VitSupernet(Supernet):
         return state
 
     def maskable(self, dimension: str) -> bool:
-        """Whether masks can express different values of a dimension within one batch.
+        """Return True if different values of a dimension can be masked within one batch.
 
-        Not where heads are cut out of a query width or have private parameters: rows would be computed by others.
+        Heads that divide a query width or have private parameters cannot: rows would use other rows' parameters.
         """
         constants = self.space.constants
         whole_heads = constants.head_dim is not None and constants.private_heads == "none"
@@ -242,16 +242,16 @@ class VitSupernet(Supernet):
         return nested and (whole_heads or leaf not in ("heads", "query_width"))
 
     def tokens(self, archs: Sequence[Arch]) -> int:
-        """Those of the archs' one patch size, with the class token."""
+        """Return the number of tokens for the archs' common patch size, including the class token."""
         return int(self.stem.of(archs[0]["patch_size"]).position.shape[1])
 
     def no_weight_decay(self) -> set[str]:
-        """Class tokens and absolute positions; 1-D tensors (norms, biases) are the trainer's to exempt.
+        """Return the names of class tokens and absolute positions; the trainer exempts 1-D tensors itself.
 
-        AutoFormer's relative-position tables decay, as they do in its release.
+        AutoFormer's relative-position tables decay, as in its release.
         """
         return {name for name, _ in self.named_parameters() if name.endswith(("class_token", ".position"))}
 
 
 ROOM_FOR_ALL = 1e18
-"""A budget of MACs that any stack of blocks fits: its depth is then `max_depth`."""
+"""A MACs budget that fits any stack of blocks, so that its depth is `max_depth`."""

@@ -1,1 +1,1 @@
-"""ViT-Res: stages of transformer blocks behind a convolutional stem, joined by residual spatial reductions."""
+"""ViT-Res: a convolutional stem, then stages of transformer blocks joined by residual spatial reductions."""

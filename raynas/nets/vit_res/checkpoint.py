@@ -1,8 +1,8 @@
-"""Reading others' weights: ViT-ResNAS's released supernets and the networks found with them.
+"""Import of weights from ViT-ResNAS's released supernets and the networks found with them.
 
-The released layout numbers blocks and reductions through, and has rows of queries, keys and values one after another,
-where ours has them head by head. A network on its own leaves out the numbers of dropped blocks, or not: blocks are
-taken in their order.
+The released layout numbers blocks and reductions consecutively. Its rows are all queries, then all keys, then all
+values, and ours go head by head. A single network may skip the numbers of dropped blocks, so blocks are matched in
+order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raynas.space import Space, load_arch, load_space
 
 SUPERNETS = ("vit_resnas/tiny", "vit_resnas/small")
 NETWORKS = tuple(f"vit_resnas/published/{name}" for name in ("vit_res_tiny", "tiny", "small", "medium"))
-"""What the authors trained: the spaces of their supernets, and networks on their own."""
+"""The released networks: spaces of the authors' supernets, and single networks."""
 
 _UNITS = {"first": "conv1", "second": "conv2", "third": "conv3"}
 _LAYERS = {"conv": "conv", "norm": "bn"}
@@ -43,24 +43,24 @@ _BLOCK = {
     "fc1": "mlp.fc1",
     "fc2": "mlp.fc2",
 }
-"""Ours: the released name; what is not listed is called alike."""
+"""Released names by our names."""
 
 
 def read_vit_resnas(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
-    """Read a checkpoint in the layout of ViT-ResNAS's release: a supernet, or a network on its own.
+    """Read a checkpoint of a supernet or a single network in the layout of ViT-ResNAS's release.
 
-    Averaged weights are preferred, where the checkpoint has them, as the release prefers them.
+    Averaged weights are preferred, as in the release.
 
     Args:
         checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model_ema` or `model`.
-        space: the space to read it for; one of a single arch for a network. By default the released supernet or
-            network that has these shapes, with the image size, channels and classes of the checkpoint.
+        space: the space to read it for; a one-point space for a single network. By default the released supernet or
+            network with these shapes, for the checkpoint's image size, channels and classes.
 
     Returns:
         The space, and the tensors of its supernet by our names, floating ones in float32.
 
     Raises:
-        UserError: it is not such a checkpoint, or it does not hold what the space needs; the message says what.
+        UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
     state = read_parameters(checkpoint, ["model_ema", "model"], "a ViT-ResNAS checkpoint")
     if space is None:
@@ -83,7 +83,7 @@ def read_vit_resnas(checkpoint: Checkpoint, space: Space | None = None) -> tuple
 
 
 def _shapes(space: Space) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a space's supernet, by our names."""
+    """Return the shape of every tensor of a space's supernet, by our names."""
     with torch.device("meta"):
         return {name: tuple(tensor.shape) for name, tensor in VitResSupernet(space).state_dict().items()}
 
@@ -91,7 +91,7 @@ def _shapes(space: Space) -> dict[str, tuple[int, ...]]:
 def _problems(
     state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], sources: Mapping[str, str]
 ) -> Iterator[str]:
-    """Where a checkpoint differs from what a space needs."""
+    """Yield differences between a checkpoint and the tensors that a space needs."""
     for name, shape in shapes.items():
         released = sources.get(name)
         if released is None:
@@ -107,7 +107,7 @@ def _problems(
 
 
 def _sources(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, str]:
-    """The released name of each of our tensors, without those of stages and blocks that the checkpoint lacks."""
+    """Return the released names by our names, except for stages and blocks that the checkpoint lacks."""
     stages = _stages(state)
     running: list[list[str]] = [[] for _ in stages]  # our blocks of each stage, in their order
     sources = {}
@@ -132,7 +132,7 @@ def _sources(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, str
 
 
 def _stages(state: Mapping[str, Tensor]) -> list[tuple[int | None, list[int]]]:
-    """For each stage the number of the reduction before it (None in the first) and those of its blocks."""
+    """Return the number of each stage's reduction (None in the first) and the numbers of its blocks."""
     stages: list[tuple[int | None, list[int]]] = [(None, [])]
     for index in sorted({int(name.split(".")[1]) for name in state if re.match(r"blocks\.\d+\.", name)}):
         if f"blocks.{index}.patch_reduce.weight" in state:
@@ -143,7 +143,7 @@ def _stages(state: Mapping[str, Tensor]) -> list[tuple[int | None, list[int]]]:
 
 
 def _recognise(state: Mapping[str, Tensor]) -> Space:
-    """The released supernet or network that has a checkpoint's shapes, for its images and classes."""
+    """Return the space of the released supernet or network with a checkpoint's shapes, for its images and classes."""
     try:
         side = round((state["pos_embed"].shape[1] - 1) ** 0.5)
         channels = state["patch_embed.conv1.conv.weight"].shape[1]
@@ -156,7 +156,7 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
         space = load_space(name) if name in SUPERNETS else _alone(name)
         try:
             space = space.with_input(side * space.constants.patch_size, channels, classes)
-        except UserError:  # a grid that cannot be halved: no such network reads it
+        except UserError:  # its grid cannot be halved
             continue
         shapes = _shapes(space)
         if next(_problems(state, shapes, _sources(state, shapes)), None) is None:

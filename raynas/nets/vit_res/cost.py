@@ -1,9 +1,9 @@
-"""What a vit_res subnet costs, from its encoded choices alone (numpy, no torch).
+"""Costs of vit_res subnets, computed from encoded choices (numpy, no torch).
 
 With C the width of a stage, N its patch tokens, T = N + 1 with the class token, A = heads x head_dim of a block and M
 its hidden width, attention executes 4 T C A + 2 T^2 A multiply-accumulates and the MLP 2 T C M. A reduction from B to C
-channels takes 9 N B C for the patches and B C for the class token. As the paper counts, the token head, which runs in
-training alone, has parameters and no multiply-accumulates.
+channels takes 9 N B C for the patches and B C for the class token. As in the paper, the token head, which runs only in
+training, has parameters but no multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KERNEL = 9
 
 
 def terms(space: Space) -> list[Term]:
-    """The terms of a vit_res space; their sum is the cost of a subnet."""
+    """Return the terms of a vit_res space, which add up to the cost of a subnet."""
     first = "stages.0.width"
     listed = [Term("stem", (first,), partial(_stem, space)), Term("embedding", (first,), partial(_embedding, space))]
     shapes = zip(grids(space), most_blocks(space.dimensions), space.constants.head_dims, strict=True)
@@ -34,7 +34,7 @@ def terms(space: Space) -> list[Term]:
             before = f"stages.{stage - 1}.width"
             listed.append(Term(f"{here}.reduction", (before, width), partial(_reduction, patches)))
         for block in (f"{here}.blocks.{i}" for i in range(blocks)):
-            if space.has(f"{block}.heads"):  # else it is never kept
+            if space.has(f"{block}.heads"):  # else never kept
                 attention = partial(_attention, patches + 1, head_dim)
                 listed.append(Term(f"{block}.attention", (width, f"{block}.heads"), attention))
                 listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(_mlp, patches + 1)))
@@ -42,7 +42,7 @@ def terms(space: Space) -> list[Term]:
 
 
 def _stem(space: Space, width: np.ndarray) -> Counts:
-    """Three convolutions without biases and their batch norms: whatever the width."""
+    """Return the cost of three convolutions without biases and their batch norms, independent of the width."""
     constants = space.constants
     weights = KERNEL * constants.stem_channels * (space.channels + 2 * constants.stem_channels)
     places = math.prod(side // constants.stem_stride for side in space.input_size)
@@ -50,37 +50,37 @@ def _stem(space: Space, width: np.ndarray) -> Counts:
 
 
 def _embedding(space: Space, width: np.ndarray) -> Counts:
-    """The patch embedding, the class token and the first stage's positions."""
+    """Return the cost of the patch embedding, the class token and the first stage's positions."""
     constants, patches = space.constants, math.prod(grids(space)[0])
     weights = constants.stem_channels * (constants.patch_size // constants.stem_stride) ** 2 * width
     return _alike(patches * weights, weights + (3 + patches) * width)
 
 
 def _reduction(patches: int, before: np.ndarray, width: np.ndarray) -> Counts:
-    """A norm, a convolution with positions, and the class token's linear layer; pooling and adding count as nothing."""
+    """Return the cost of a reduction: norm, convolution, positions, class token's linear layer; pooling is free."""
     weights = before * width
     return _alike((KERNEL * patches + 1) * weights, (KERNEL + 1) * weights + (2 + patches) * width + 2 * before)
 
 
 def _attention(tokens: int, head_dim: int, width: np.ndarray, heads: np.ndarray) -> Counts:
-    """The first half of a block: norm, query, key, value, attention, projection."""
+    """Return the cost of a block's first half: norm, query, key, value, attention, projection."""
     query = heads * head_dim
     linear = 4 * width * query
     return _alike(tokens * linear + 2 * tokens**2 * query, linear + 3 * query + (heads > 0) * 3 * width)
 
 
 def _mlp(tokens: int, width: np.ndarray, hidden: np.ndarray) -> Counts:
-    """The second half of a block: norm and two linear layers."""
+    """Return the cost of a block's second half: norm and two linear layers."""
     weights = 2 * width * hidden
     return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
 
 
 def _head(space: Space, width: np.ndarray) -> Counts:
-    """The final norm and the classifiers: of the image, which reads one vector, and of patches, where there is one."""
+    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
     heads = 1 + int(space.constants.token_head)
     return _alike(width * space.classes, heads * (width + 1) * space.classes + 2 * width)
 
 
 def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Counts where the paper computes as we do."""
+    """Return counts whose `paper_macs` equal their `macs`."""
     return Counts(macs, params, macs)

@@ -1,4 +1,4 @@
-"""The vit_res supernet: ViT-ResNAS (Liao et al., 2021), and ViT-Res."""
+"""The vit_res supernet, for ViT-ResNAS (Liao et al., 2021) and ViT-Res."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class StemUnit(nn.Module):
         self.norm = nn.BatchNorm2d(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, inputs, height, width] to [batch, outputs, rows, columns]."""
+        """Map [batch, inputs, height, width] to [batch, outputs, rows, columns]."""
         return F.relu(self.norm(self.conv(x)))
 
 
 class Stem(nn.Module):
-    """Three convolutions, the output of the first added to that of the third. No choice changes them."""
+    """Three convolutions, with a residual from the first to the third; not searched."""
 
     def __init__(self, in_channels: int, channels: int, stride: int):
         super().__init__()
@@ -51,7 +51,7 @@ class Stem(nn.Module):
         self.third = StemUnit(channels, channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[batch, channels, height, width] to [batch, stem channels, height / stride, width / stride]."""
+        """Map [batch, channels, height, width] to [batch, stem channels, height / stride, width / stride]."""
         x = self.first(images)
         return x + self.third(self.second(x))
 
@@ -59,14 +59,14 @@ class Stem(nn.Module):
 class Reduction(nn.Module):
     """Residual spatial reduction: half the rows and columns, and more channels.
 
-    One norm, whose parameters all tokens share; then a strided convolution of the patch tokens, with positions of their
-    own, and a linear layer for the class token. A residual adds the tokens themselves, patches pooled two by two, their
-    channels laid beside zeros: the j-th channel that acts before meets the j-th that acts behind, whichever these are.
+    A norm common to all tokens; then a strided convolution of the patch tokens, with its own positions, and a linear
+    layer for the class token. The residual adds the tokens, patches pooled two by two, with channels padded by zeros:
+    the j-th active channel before is added to the j-th active channel after.
 
     Args:
-        constants: of the space.
-        inputs: embedding channels held of the stage before.
-        width: embedding channels held.
+        constants: the space's constants.
+        inputs: largest embedding width of the stage before.
+        width: largest embedding width.
         before: rows and columns of the stage before.
     """
 
@@ -80,12 +80,12 @@ class Reduction(nn.Module):
         self.position = new_parameter(1, math.prod(before) // 4, width)
 
     def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
-        """The acting part of the parameters."""
+        """Return the active part of the parameters."""
         axes = {"norm": (inputs,), "conv": (inputs, width), "linear": (inputs, width)}
         return {**select_layers(self, axes), "position": width.select(self.position, 2)}
 
     def forward(self, x: Tensor, inputs: Channels, width: Channels) -> Tensor:
-        """Tokens [batch, 1 + tokens, inputs], the class token first, to [batch, 1 + tokens / 4, width]."""
+        """Map tokens [batch, 1 + tokens, inputs], the class token first, to [batch, 1 + tokens / 4, width]."""
         normed = self.norm(x, inputs)
         patches = self.conv(self._image(normed), inputs, width).flatten(2).transpose(1, 2)
         patches = patches + width.select(self.position, 2)
@@ -97,12 +97,12 @@ class Reduction(nn.Module):
         return width.mask(reduced)
 
     def _image(self, x: Tensor) -> Tensor:
-        """The patch tokens as [batch, inputs, rows, columns]."""
+        """Return the patch tokens as [batch, inputs, rows, columns]."""
         return x[:, 1:].transpose(1, 2).unflatten(2, self.before)
 
 
 class Stage(ElasticStage[Block]):
-    """A reduction, but in the first stage, and blocks."""
+    """A reduction, except in the first stage, and blocks."""
 
     joint = "reduction"
 
@@ -114,7 +114,7 @@ class Stage(ElasticStage[Block]):
         head_dim = constants.head_dims[stage]
 
         def new_block(place: str) -> nn.Module:
-            """A block as large as its choices are; nothing where it is never kept."""
+            """Build a block of its largest choices, or an identity if it is never kept."""
             if not space.has(f"{place}.heads"):
                 return nn.Identity()
             heads, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("heads", "mlp_width"))
@@ -127,9 +127,9 @@ class Stage(ElasticStage[Block]):
 class VitResSupernet(StagedSupernet[Stage]):
     """A ViT-Res of elastic widths, depths (or kept blocks), heads and hidden widths, stage by stage.
 
-    One list of channels serves a stage's whole residual stream: the outputs of its reduction (of the patch embedding in
-    the first stage), its blocks, and the inputs of the next reduction. The stem has BatchNorm and is not searched: it
-    runs once on a whole batch, mixed or not, so that all its archs are normalised alike. In training every worker
+    A stage's whole residual stream has the same active channels: the outputs of its reduction (of the patch embedding
+    in the first stage), its blocks, and the inputs of the next reduction. The stem has BatchNorm and is not searched:
+    it runs once on the whole batch, mixed or not, so that all archs are normalised equally. In training every worker
     normalises by its own images, as in the release.
     """
 
@@ -152,7 +152,7 @@ class VitResSupernet(StagedSupernet[Stage]):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> BlockShape:
-        """What acts in a block that an arch runs."""
+        """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         heads, units, hidden = self._block_values(arch, stage, place)
         return BlockShape(width, share(units, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0]))
@@ -160,13 +160,13 @@ class VitResSupernet(StagedSupernet[Stage]):
     def block_shape_of_rows(
         self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
     ) -> BlockShape:
-        """What acts in a block in each row of a mixed batch; archs that do not run it are None."""
+        """Return a block's shape for the rows of a mixed batch; archs that do not run it are None."""
         values = [None if arch is None else self._block_values(arch, stage, place) for arch in archs]
         return BlockShape.of_rows(width, values, rows)
 
     @staticmethod
     def _block_values(arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
-        """Heads, query width (in heads) and hidden channels of a block that runs."""
+        """Return heads, query width (in heads) and hidden channels of a block that runs."""
         block = f"stages.{stage}.blocks.{place}"
         heads = int(arch[f"{block}.heads"])
         return heads, heads, int(arch[f"{block}.mlp_width"])
@@ -174,15 +174,15 @@ class VitResSupernet(StagedSupernet[Stage]):
     # -- the network -----------------------------------------------------------------------------------------------
 
     def stem_of_all(self, x: Tensor) -> Tensor:
-        """The stem, [batch, stem channels, height / stride, width / stride]."""
+        """Map images to the stem's output [batch, stem channels, height / stride, width / stride]."""
         return self.stem(x)
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
-        """What the stem gives, as tokens [batch, 1 + tokens, width], the class token first."""
+        """Map the stem's output to tokens [batch, 1 + tokens, width], the class token first."""
         return self.embedding(x, width)
 
     def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
-        """The last stage's tokens [batch, 1 + tokens, width] to logits, of the class token."""
+        """Map the last stage's tokens [batch, 1 + tokens, width] to logits, from the class token."""
         x = self.norm(x if patches else x[:, :1], width)
         return classify(self.head, self.token_head if patches else None, self.drop_features(x[:, 0]), x[:, 1:], width)
 
@@ -192,24 +192,24 @@ class VitResSupernet(StagedSupernet[Stage]):
         return self.grids[-1]
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
-        """The patch embedding's positions, and those of every reduction."""
+        """Return the grids of the positions of the patch embedding and every reduction."""
         names = ["embedding.position", *(f"stages.{stage}.reduction.position" for stage in range(1, len(self.stages)))]
         return dict(zip(names, self.grids, strict=True))
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
-        """All of the stem, which no choice cuts, and the acting part of the patch embedding."""
+        """Return the whole stem, which is not searched, and the active part of the patch embedding."""
         return {"stem": self.stem.state_dict(keep_vars=True), "embedding": self.embedding.select(width)}
 
     def maskable(self, dimension: str) -> bool:
-        """Whether masks can express different values of a dimension in one batch: of any, where widths are nested."""
+        """Return True if a dimension can be masked within one batch: any dimension, if widths are nested."""
         return self.space.constants.sharing in NESTED
 
     def tokens(self, archs: Sequence[Arch]) -> float:
-        """At the mean of the stages, with the class token."""
+        """Return the number of tokens including the class token, averaged over the stages."""
         return sum(1 + math.prod(grid) for grid in self.grids) / len(self.grids)
 
     def no_weight_decay(self) -> set[str]:
-        """The class token; 1-D tensors (norms, biases) are the trainer's to exempt. Positions decay, as released."""
+        """Return the class token's name; the trainer exempts 1-D tensors itself. Positions decay, as released."""
         return {"embedding.class_token"}

@@ -1,4 +1,4 @@
-"""What a space of each supernet family may say: its constants and its dimensions.
+"""The constants and dimensions that spaces of each supernet family may have.
 
 A family is one file here (its vocabulary, no torch) and one folder in `raynas/nets` (its model, cost and checkpoints).
 """

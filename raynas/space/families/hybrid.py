@@ -1,8 +1,8 @@
 """The vocabulary of hybrids of convolution and attention (Gong et al., 2022, NASViT; Wang et al., 2021, AlphaNet).
 
-A convolutional stem, then stages; each is convolutional (inverted residuals) or a transformer (one inverted residual,
-which changes grid and width, then blocks). All layers of a stage share its choices. How many stages there are, the
-dimensions say.
+A convolutional stem, then stages. Each stage is convolutional (inverted residuals) or a transformer (one inverted
+residual, which changes grid and width, then blocks). All layers of a stage share its choices. The dimensions set the
+number of stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raynas.space.space import Space
 
 MAX_TOKENS = 2**14
-"""Tokens of one image that attend to one another, at most."""
+"""The most tokens in one attention window."""
 
 Kind = Literal["conv", "transformer"]
 Stride = Literal[1, 2]
@@ -33,27 +33,27 @@ Grid = tuple[Any, Any]
 
 
 class HybridConstants(StagedConstants):
-    """What is fixed in a hybrid space.
+    """Constants of a hybrid space.
 
     Attributes:
-        kinds: of each stage, `conv` or `transformer`.
-        strides: of each stage's first layer; a grid of odd side is halved to the larger half.
-        squeeze: for each stage, whether its inverted residuals have squeeze-and-excitation.
-        stem_stride: of the stem's convolution.
+        kinds: each stage's kind, `conv` or `transformer`.
+        strides: stride of each stage's first layer; a grid of odd side is halved to the larger half.
+        squeeze: for each stage, True if its inverted residuals have squeeze-and-excitation.
+        stem_stride: stride of the stem's convolution.
         divisor: hidden widths of inverted residuals and of their squeezes are rounded to multiples of it.
-        expands: for each stage, whether its inverted residuals begin with an expanding convolution; by default where
-            an expansion is above 1. Where they do not, their hidden channels are their inputs.
+        expands: for each stage, True if its inverted residuals begin with an expanding convolution; by default True if
+            an expansion is above 1. Without it, hidden channels equal input channels.
         head_dim: query and key channels of one head; a transformer stage has as many heads as its width holds.
         value_ratio: value channels for each channel of the width.
-        mlp_conv: whether a block's MLPs convolve their hidden channels, 3 x 3 and each on its own, before the
-            activation (as the paper writes of "the MLP"; the released code does not).
+        mlp_conv: True for a 3 x 3 depthwise convolution of an MLP's hidden channels before the activation (as the
+            paper describes "the MLP"; the released code has none).
         attention_scale: factor on the raw scores; by default one over the square root of `head_dim`.
-        norm: what a block's layer norms take mean and variance of: `image`, all tokens and channels of an image
-            together (as released), or `token`, each token's channels (as usual, and as the paper writes).
+        norm: axes of a block's layer norms: `image`, all tokens and channels of an image together (as released), or
+            `token`, each token's channels (as usual, and as in the paper).
         norm_eps: epsilon of the layer norms.
-        scaling: which row of its table of factors a block's branches are multiplied by. `depth_tokens`: that of the
-            stage's depth and of the number of tokens modulo 8, times 8 / width (as released). `width`: that of the
-            stage's width (the paper's key, width and layer). `none`: branches are not scaled.
+        scaling: row of the table of factors that multiplies a block's branches. `depth_tokens`: the row of the stage's
+            depth and the number of tokens modulo 8, times 8 / width (as released). `width`: the row of the stage's
+            width (the paper's key: width and layer). `none`: no scaling.
         head_expansion: channels before the pooling, for each channel of the last stage.
     """
 
@@ -77,21 +77,22 @@ class HybridConstants(StagedConstants):
 
 
 def image_sides(size: tuple[int, int], resolution: Any) -> Grid:
-    """Height and width that images are resized to: the shorter side becomes the resolution."""
+    """Return the height and width of resized images: the shorter side becomes the resolution."""
     least = min(size)
     return (2 * size[0] * resolution + least) // (2 * least), (2 * size[1] * resolution + least) // (2 * least)
 
 
 def halved(grid: Grid, stride: int) -> Grid:
-    """The grid behind a convolution of that stride."""
+    """Return the grid after a convolution of that stride."""
     return -(-grid[0] // stride), -(-grid[1] // stride)
 
 
 def grids(space: Space, resolution: Any) -> list[Grid]:
-    """The grids behind the stem and behind each stage.
+    """Return the grids after the stem and after each stage.
 
     Args:
-        resolution: that of the arch; in a space without that dimension the images' shorter side.
+        space: the space.
+        resolution: the arch's resolution; in a space without that dimension, the images' shorter side.
     """
     found = [halved(image_sides(space.input_size, resolution), space.constants.stem_stride)]
     for stride in space.constants.strides:
@@ -100,35 +101,35 @@ def grids(space: Space, resolution: Any) -> list[Grid]:
 
 
 def rounded(channels: Any, divisor: int) -> Any:
-    """Channels rounded to the nearest multiple, one further up where that would lose more than a tenth."""
+    """Round channels to the nearest multiple of the divisor, or one higher if that would lose more than a tenth."""
     near = np.maximum((2 * channels + divisor) // (2 * divisor) * divisor, divisor)
     return near + divisor * (10 * near < 9 * channels)
 
 
 def hidden_width(constants: HybridConstants, stage: int, inputs: Any, expansion: Any) -> Any:
-    """Hidden channels of an inverted residual."""
+    """Return the hidden channels of an inverted residual."""
     assert constants.expands is not None
     return rounded(inputs * expansion, constants.divisor) if constants.expands[stage] else inputs
 
 
 def squeezed_width(constants: HybridConstants, hidden: Any) -> Any:
-    """Channels in the middle of squeeze-and-excitation."""
+    """Return the hidden channels of squeeze-and-excitation."""
     return rounded(hidden // 4, constants.divisor)
 
 
 def mlp_width(width: Any, ratio: Any) -> Any:
-    """Hidden channels of a block's MLPs."""
+    """Return the hidden channels of a block's MLPs."""
     return np.floor(np.multiply(width, ratio)).astype(np.int64)
 
 
 def window_grid(grid: Grid, windows: Any) -> Grid:
-    """Rows and columns of one of a grid's windows, which lie in a square: 4 of them are 2 x 2."""
+    """Return rows and columns of one window; a grid's windows form a square (4 windows are 2 x 2)."""
     side = np.sqrt(windows).astype(np.int64)
     return grid[0] // side, grid[1] // side
 
 
 def resolutions(space: Space) -> tuple[int, ...]:
-    """What a space's images are resized to: their shorter sides."""
+    """Return the resolutions of a space: the shorter sides of its resized images."""
     return space["resolution"].choices if space.has("resolution") else (min(space.input_size),)
 
 
@@ -144,7 +145,7 @@ def _required(constants: HybridConstants, given: set[str]) -> list[str]:
 
 def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> HybridConstants:
     scale, expands = constants.attention_scale, constants.expands
-    if expands is None:  # settled here, where all choices are known: a subnet keeps the convolution at expansion 1
+    if expands is None:  # set from all choices, so that a subnet at expansion 1 keeps the convolution
         expands = tuple(max(d.choices) > 1 for d in dimensions if d.name.endswith(".expansion"))
     scale = constants.head_dim**-0.5 if scale is None else scale
     return with_ramp(constants.model_copy(update={"attention_scale": scale, "expands": expands}), dimensions)
@@ -152,7 +153,7 @@ def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> H
 
 def _check(space: Space) -> Iterator[tuple[Location, str]]:
     constants, wrong = space.constants, next(check_stages(space, ("kinds", "strides", "squeeze", "expands")), None)
-    if wrong is not None:  # the rest reads a value for each stage
+    if wrong is not None:  # the checks below need one value for each stage
         yield wrong
         return
     if constants.token_head:
@@ -205,7 +206,7 @@ def _check_transformer(space: Space, stage: int) -> Iterator[tuple[str, str]]:
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Widths grow by `factor`, each to the nearest that exists; all else, the resolution included, stays."""
+    """Multiply widths by `factor`, rounded to legal values; keep everything else, including the resolution."""
     constants = arch.space.constants
     values: dict[str, Any] = dict(arch)
     for name, value in arch.items():

@@ -1,4 +1,4 @@
-"""The form of a family's vocabulary."""
+"""Types that define a family's vocabulary."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """What the choices of one dimension must be.
+    """Constraint on the choices of one dimension.
 
     Attributes:
         type: `int`, `float` or `bool`.
         minimum: the smallest legal value; a float must also be above 0.
-        maximum: the largest: far beyond any use, so that costs always fit 64 bits.
-        descending: True where a smaller value costs more (patch size); choices stand in ascending cost.
+        maximum: the largest legal value: far beyond any use, so that costs always fit 64 bits.
+        descending: True if a smaller value costs more (patch size); choices are listed in ascending cost.
     """
 
     type: type
@@ -35,14 +35,14 @@ class Rule:
 
 
 class CommonConstants(Config):
-    """What every family's spaces fix: how widths share channels (see `raynas.nets.sharing`), and the token head.
+    """Constants common to all families: channel sharing (see `raynas.nets.sharing`) and the token head.
 
     Attributes:
         sharing: `ordinal` gives each width the first channels; `bilateral` trains a left and a right path, and scores
             the mean of their logits; `cyclic` gives each width an interval that wraps around.
         groups: for `cyclic`, the number of groups that an axis is divided into.
-        token_head: whether a second classifier, of every patch token after the final norm, stands beside the image's.
-            It learns from token labels in training; no score reads it. Its parameters count, its MACs do not.
+        token_head: True to add a second classifier, of every patch token after the final norm. It learns from token
+            labels in training; scores do not use it. Its parameters count, its MACs do not.
     """
 
     sharing: Literal["ordinal", "bilateral", "cyclic"] = "ordinal"
@@ -52,7 +52,7 @@ class CommonConstants(Config):
     @model_validator(mode="before")
     @classmethod
     def _ten_groups(cls, data: Any) -> Any:
-        """Ten ratios of the largest width are the paper's."""
+        """Default to ten groups, as in the paper."""
         if not isinstance(data, dict):
             return data
         if data.get("sharing") == "cyclic":
@@ -67,17 +67,17 @@ class Family:
     """A family's vocabulary.
 
     Attributes:
-        constants: model of what is fixed for a whole space.
+        constants: model of the constants of a whole space.
         dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1, 1024)}`.
-        resolve: fills in constants that default to something of the space, given constants and dimensions. It runs
-            once, when a space is read: a forward pass may never look at what a space could have been.
-        check: yields what the family cannot build: the place in the space file, and what is wrong. The first is told,
-            and nothing after it is looked at.
-        scale: the arch with its widths multiplied by a factor, as a one-point space (see `Space.scaled`).
-        required: which of the dimensions a space has, given its constants and the templates that it names: it must
-            have these and no other. Left out: all of them.
-        acting: the arch's values as they act, where several choices can be one and the same; they tell networks apart
-            (see `Arch.network_id`). Left out: as they are.
+        resolve: fills in constants whose defaults depend on the space, given constants and dimensions. It runs once,
+            when a space is read, so that a forward pass never depends on choices that were not taken.
+        check: yields faults that the family cannot build: the place in the space file, and the problem. Only the first
+            is reported.
+        scale: returns the arch with its widths multiplied by a factor, as a one-point space (see `Space.scaled`).
+        required: returns the dimensions that a space must have, and no others, given its constants and the templates
+            that it names. None: all of them.
+        acting: returns the arch's effective values, equal for choices that give the same network (see
+            `Arch.network_id`). None: the values themselves.
     """
 
     constants: type[Config]
@@ -90,6 +90,6 @@ class Family:
 
 
 def hidden_width(width: Any, ratio: Any) -> Any:
-    """Hidden channels of an MLP: floor(width x ratio), for numbers (an int) or arrays (int64) alike."""
+    """Return the hidden channels of an MLP, floor(width x ratio): an int for numbers, int64 for arrays."""
     product = np.floor(np.multiply(width, ratio))
     return int(product) if np.ndim(product) == 0 else product.astype(np.int64)

@@ -1,7 +1,7 @@
-"""The vocabulary of S3 (Chen et al., 2021, Searching the Search Space): Swin-like networks, every width a choice.
+"""The vocabulary of S3 (Chen et al., 2021, Searching the Search Space): Swin-like networks with searched widths.
 
-Stages follow one another, each but the first behind a merging of 2 x 2 tokens into one: blocks with attention inside
-windows, every other block's windows shifted, then an MLP. How many stages there are, the dimensions say.
+Every stage but the first begins by merging 2 x 2 tokens into one. A block has attention inside windows, shifted in
+every other block, then an MLP. The dimensions set the number of stages.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from raynas.space.space import Space
 
 MERGED = 4
-"""Tokens that merging makes one of: two by two."""
+"""Number of tokens merged into one: two by two."""
 
 
 class S3Constants(StagedConstants):
-    """What is fixed in an s3 space.
+    """Constants of an s3 space.
 
     Attributes:
         patch_size: pixels on the side of a first-stage token's patch.
         head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width. None
-            where the query width is a choice of its own (dimension `query_width`), cut into as many heads as chosen.
+            if the query width is searched (dimension `query_width`) and divided among the chosen heads.
         attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
         norm_eps: epsilon of every LayerNorm.
     """
@@ -53,13 +53,13 @@ class S3Constants(StagedConstants):
 
 
 def grids(space: Space) -> list[tuple[int, int]]:
-    """Rows and columns of every stage's tokens; patches and merged squares that overhang count."""
+    """Return rows and columns of every stage's tokens; partial patches and merged squares at the border count."""
     sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
     return [(-(-space.input_size[0] // side), -(-space.input_size[1] // side)) for side in sides]
 
 
 def fitted(window: Any, side: int) -> Any:
-    """The side of a window along a grid's side: the grid's where the window is larger. For numbers or arrays alike."""
+    """Clip a window's side, a number or array, to the grid's side."""
     return np.clip(window, 1, side)
 
 
@@ -91,11 +91,11 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Embedding and head (or query) widths grow by `factor`, each to the nearest that exists; all else stays."""
+    """Multiply embedding and head (or query) widths by `factor`, rounded to legal values; keep everything else."""
     space, constants = arch.space, arch.space.constants
     if constants.head_dim is not None:
         head_dim = max(1, round(constants.head_dim * factor))
-        # A scale that is not the usual one keeps its ratio to it.
+        # A scale other than the default keeps its ratio to the default.
         scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
         changed = constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale})
         space = space.replace(constants=changed)
@@ -111,7 +111,7 @@ def _scale(arch: Arch, factor: float) -> Arch:
 
 
 def _acting(arch: Arch) -> Mapping[str, Any]:
-    """The arch's values, with windows that reach beyond their grid cut to it: whatever their choice, they are it."""
+    """Return the arch's values with windows clipped to their grid: larger ones give the same network."""
     sides = [max(grid) for grid in grids(arch.space)]
     return {
         name: min(value, sides[int(name.split(".")[1])]) if name.endswith(".window") else value

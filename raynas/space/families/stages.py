@@ -1,4 +1,4 @@
-"""What families of stages have in common: `stages.*.depth` or `stages.*.blocks.*.kept` say which blocks run."""
+"""Vocabulary common to staged families: `stages.*.depth` or `stages.*.blocks.*.kept` select the blocks that run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_TOKENS = 2**16
 
 
 class StagedConstants(CommonConstants):
-    """What every family of stages fixes.
+    """Constants common to staged families.
 
     Attributes:
-        drop_path_depths: for each stage the number of blocks that the drop-path rate, which rises linearly from 0 over
-            all stages, counts; by default the most blocks. A shallower stage leaves out steps of the ramp; what joins
-            stages is never dropped (a hybrid's first layers are blocks themselves).
+        drop_path_depths: number of each stage's blocks in the ramp of the drop-path rate, which rises linearly from 0
+            over all stages; by default the most blocks. A shallower stage leaves out steps of the ramp. Layers between
+            stages are never dropped (a hybrid's first layers are blocks themselves).
     """
 
     drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
@@ -35,7 +35,7 @@ ConstantsT = TypeVar("ConstantsT", bound=StagedConstants)
 
 
 def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
-    """The dimensions of a family of stages, given those of a block."""
+    """Return the dimensions of a staged family, given those of a block."""
     return {
         "stages.*.width": Rule(int, 1, 2**15),
         "stages.*.depth": Rule(int, 0, 256),
@@ -45,23 +45,23 @@ def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
 
 
 def staged_templates(given: set[str], block: Iterable[str]) -> list[str]:
-    """The dimensions that a space with these templates must have, given those of a block."""
+    """Return the dimensions that a space with these templates must have, given those of a block."""
     return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in block)]
 
 
 def depth_or_kept(given: set[str]) -> str:
-    """The template by which a space with these templates says which blocks run."""
+    """Return the template that selects the blocks that run: depth or kept."""
     return "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
 
 
 def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:
-    """The constants with the ramp of drop-path rates that the dimensions give by default."""
+    """Return the constants with the default ramp of drop-path rates filled in from the dimensions."""
     depths = constants.drop_path_depths
     return constants.model_copy(update={"drop_path_depths": most_blocks(dimensions) if depths is None else depths})
 
 
 def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:
-    """What is wrong with constants that list a value for each stage: the ramp's, and those named."""
+    """Yield faults of constants with one value for each stage: `drop_path_depths` and those listed."""
     constants, most = space.constants, most_blocks(space.dimensions)
     for name in (*listed, "drop_path_depths"):
         if len(getattr(constants, name)) != len(most):
@@ -72,7 +72,7 @@ def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Loc
 
 
 def check_query_widths(space: Space) -> Iterator[tuple[Location, str]]:
-    """Query widths that some head count does not divide."""
+    """Yield faults of query widths that a head count does not divide."""
     for dimension in space.dimensions:
         block, _, leaf = dimension.name.rpartition(".")
         if leaf == "query_width":
@@ -83,7 +83,7 @@ def check_query_widths(space: Space) -> Iterator[tuple[Location, str]]:
 
 
 def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
-    """How many blocks each stage has at most."""
+    """Return the largest number of blocks of each stage."""
     most: dict[int, int] = {}
     for dimension in dimensions:
         if not dimension.name.startswith("stages."):
@@ -98,7 +98,7 @@ def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
 
 
 def running(arch: Mapping[str, Any], stage: int) -> list[int]:
-    """The places of the blocks that an arch runs in a stage."""
+    """Return the indices of the blocks that an arch runs in a stage."""
     depth = f"stages.{stage}.depth"
     if depth in arch:
         return list(range(int(arch[depth])))

@@ -1,7 +1,7 @@
 """The vocabulary of Twins-SVT (Chu et al., 2021): ViTAS's Twins-shaped spaces.
 
-Stages follow one another, each on a coarser grid of tokens: a patch embedding, then blocks, each with attention inside
-windows (local) or to a sub-sampled grid (global), then an MLP. How many stages there are, the dimensions say.
+Each stage has a coarser grid of tokens: a patch embedding, then blocks. A block has attention inside windows (local) or
+to a sub-sampled grid (global), then an MLP. The dimensions set the number of stages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tokens = Annotated[int, Field(ge=1, le=256)]
 
 
 class TwinsConstants(StagedConstants):
-    """What is fixed in a twins space.
+    """Constants of a twins space.
 
     Attributes:
         patch_sizes: side of each stage's patches, in pixels for the first stage, else in tokens of the stage before.
@@ -40,9 +40,9 @@ class TwinsConstants(StagedConstants):
             which queries attend to as to other tokens (as in the release).
         reductions: for each stage, the side of the square of tokens that global attention reads as one; 1 reads all.
         attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
-        private_heads: which of the query, key and value projections each head count has parameters of its own for.
-        norm_eps: epsilon of the blocks' norms and of the last one.
-        embedding_norm_eps: epsilon of the norms behind patch embeddings and behind sub-sampling.
+        private_heads: query, key and value projections with separate parameters for each head count.
+        norm_eps: epsilon of the blocks' norms and of the final norm.
+        embedding_norm_eps: epsilon of the norms after patch embeddings and after sub-sampling.
     """
 
     patch_sizes: tuple[Tokens, ...] = (4, 2, 2, 2)
@@ -55,7 +55,7 @@ class TwinsConstants(StagedConstants):
 
 
 def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """Rows and columns of every stage's tokens, for images of (height, width) pixels; overhanging patches count."""
+    """Return rows and columns of every stage's tokens for (height, width) pixels; partial patches count."""
     found = []
     for patch in patch_sizes:
         size = -(-size[0] // patch), -(-size[1] // patch)
@@ -83,7 +83,7 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Embedding, query and hidden widths grow by `factor`, each to the nearest that exists; all else stays."""
+    """Multiply embedding, query and hidden widths by `factor`, rounded to legal values; keep everything else."""
     values: dict[str, Any] = dict(arch)
     for name, value in arch.items():
         block, _, leaf = name.rpartition(".")

@@ -21,26 +21,27 @@ MAX_TOKENS = 2**16
 
 
 class VitConstants(CommonConstants):
-    """What is fixed in a vit space.
+    """Constants of a vit space.
 
     Attributes:
         head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width. None
-            where the query width is a choice of its own (dimension `query_width`), cut into as many heads as chosen.
+            if the query width is searched (dimension `query_width`) and divided among the chosen heads.
         attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
-        class_token: whether a class token is prepended to the patch tokens.
-        private_class_token: whether each patch size has a class token of its own, as it has a stem and positions.
-        pool: what the classifier reads after the final norm: the class token, or the mean of the patch tokens.
+        class_token: True to prepend a class token to the patch tokens.
+        private_class_token: True for a separate class token for each patch size, like its stem and positions.
+        pool: input of the classifier after the final norm: the class token, or the mean of the patch tokens.
         relative_position: the largest distance R of AutoFormer's relative position on keys and values; None for none.
-        qkv_bias: `none`; `head` (each head owns its entries); `thirds` (the first 3 Q entries cut in three contiguous
-            thirds, so that an entry serves query in one subnet and key in another: AutoFormer's released layout).
-        private_heads: which of the query, key and value projections each head count has parameters of its own for;
-            ViTAS v1 has `qk`.
+        qkv_bias: `none`; `head` (each head has its own entries); `thirds` (the first 3 Q entries cut in three
+            contiguous thirds, so that an entry is for queries in one subnet and keys in another: AutoFormer's released
+            layout).
+        private_heads: query, key and value projections with separate parameters for each head count; ViTAS v1 has
+            `qk`.
         norm_eps: epsilon of every LayerNorm.
         drop_path_depth: number of blocks over which the drop-path rate rises linearly from 0; by default the most
             blocks. A shallower subnet never reaches the full rate.
-        depth_macs: where one block is stacked and there is no dimension `depth`: as many blocks as these
-            multiply-accumulates have room for, one at least.
-        max_depth: the most blocks that are stacked then.
+        depth_macs: for one stacked block without a dimension `depth`: the depth is as many blocks as fit into these
+            multiply-accumulates, at least one.
+        max_depth: the largest depth under `depth_macs`.
     """
 
     head_dim: int | None = Field(64, ge=1, le=1024)
@@ -121,12 +122,12 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Embedding, head (or query) and hidden width grow by `factor`, each to the nearest that exists; all else stays."""
+    """Multiply embedding, head (or query) and hidden widths by `factor`, rounded to legal values; keep the rest."""
     space, constants = arch.space, arch.space.constants
     values: dict[str, Any] = dict(arch)
     if constants.head_dim is not None:
         head_dim = max(1, round(constants.head_dim * factor))
-        # A scale that is not the usual one keeps its ratio to it.
+        # A scale other than the default keeps its ratio to the default.
         attention_scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
         space = space.replace(
             constants=constants.model_copy(update={"head_dim": head_dim, "attention_scale": attention_scale})

@@ -1,7 +1,7 @@
 """The vocabulary of ViT-Res (Liao et al., 2021, ViT-ResNAS): stages joined by residual spatial reductions.
 
-A convolutional stem, which is not searched, and a patch embedding; then stages of pre-norm transformer blocks, each on
-half the grid of the one before. How many stages there are, the dimensions say.
+A convolutional stem, which is not searched, and a patch embedding; then stages of pre-norm transformer blocks. Each
+stage halves the grid of the one before. The dimensions set the number of stages.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class VitResConstants(StagedConstants):
-    """What is fixed in a vit_res space.
+    """Constants of a vit_res space.
 
     Attributes:
         patch_size: pixels on the side of a first-stage token's patch: the stem's stride times the patch embedding's.
         stem_stride: stride of the first of the stem's three convolutions.
-        stem_channels: channels of each of them.
-        head_dims: for each stage, channels of one attention head; query width is that times the heads, whatever the
+        stem_channels: channels of each of these convolutions.
+        head_dims: channels of one attention head in each stage; query width is that times the heads, whatever the
             embedding width.
         attention_scale: for each stage, the factor on the raw scores; by default one over the square root of a head's
             channels.
@@ -57,7 +57,7 @@ class VitResConstants(StagedConstants):
 
 
 def grids(space: Space) -> list[tuple[int, int]]:
-    """Rows and columns of every stage's patch tokens."""
+    """Return rows and columns of every stage's patch tokens."""
     height, width = space.input_size
     sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
     return [(height // side, width // side) for side in sides]
@@ -91,7 +91,7 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
 
 
 def _check_size(size: tuple[int, int], patch: int, stages: int) -> Iterator[tuple[Location, str]]:
-    """A grid of an odd side would be halved to one side by the convolution, and to another by the pooling."""
+    """Yield faults of the input size; convolution and pooling would halve an odd grid to different sides."""
     multiple = patch * 2 ** (stages - 1)
     if any(side % multiple for side in size):
         why = f"patch_size {patch}" + (f", halved {stages - 1} times" if stages > 1 else "")
@@ -101,10 +101,10 @@ def _check_size(size: tuple[int, int], patch: int, stages: int) -> Iterator[tupl
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
-    """Embedding, head and hidden widths grow by `factor`, each to the nearest that exists; all else stays."""
+    """Multiply embedding, head and hidden widths by `factor`, rounded to legal values; keep everything else."""
     space, constants = arch.space, arch.space.constants
     head_dims = _grown(constants.head_dims, factor)
-    # A scale that is not the usual one keeps its ratio to it.
+    # A scale other than the default keeps its ratio to the default.
     attention_scale = tuple(
         scale * (before / after) ** 0.5
         for scale, before, after in zip(constants.attention_scale, constants.head_dims, head_dims, strict=True)
