@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
-from raynas.errors import UserError
+from raynas.errors import ClusterError, UserError
 from raynas.options import (
     Parser,
     add_arch,
@@ -41,7 +41,7 @@ from raynas.verbs import (
     train,
 )
 
-USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 _EPILOG = """\
 the usual way:
@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Returns:
-        The exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted (Ctrl-C), 143 when told to
-        end (SIGTERM).
+        The exit code: 0, 1 when Ray was lost, 2 for a user's mistake (one line says which), 130 when interrupted
+        (Ctrl-C), 143 when told to end (SIGTERM).
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     # A command that is told to end (SIGTERM) has not crashed: without this Ray prints a C++ stack. Ray reads it when it
@@ -79,6 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(cause if isinstance(cause, UserError) else error)
         print(f"raynas: {' '.join(message.split())}", file=sys.stderr)
         return USER_ERROR
+    except ClusterError as error:
+        message = " ".join(str(error).split())
+        print(f"raynas: {message}. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
+        return FAILED
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts
             raise

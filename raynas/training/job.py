@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raynas.board import Board
-from raynas.cluster import ray_cluster
+from raynas.cluster import on_loopback, ray_cluster
 from raynas.data import Data, DataConfig
 from raynas.errors import ConfigError, TrainingCollapsed, UserError
 from raynas.phases import phase
@@ -189,6 +190,7 @@ def _fit(
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from raynas.training.rendezvous import FileRendezvous
     from raynas.training.worker import STATE
 
     def work(config: dict[str, Any]) -> None:
@@ -199,8 +201,10 @@ def _fit(
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    meeting = tempfile.TemporaryDirectory() if on_loopback() else None
     trainer = TorchTrainer(
         work,
+        torch_config=None if meeting is None else FileRendezvous(folder=meeting.name),
         train_loop_config={
             "preset": preset.model_dump(mode="json"),
             "space": space.to_dict(),
@@ -229,6 +233,8 @@ def _fit(
         raise listener.user_error or UserError(_why(error, run)) from error
     finally:
         ray.kill(board)
+        if meeting is not None:
+            meeting.cleanup()
     if listener.user_error is not None:
         raise listener.user_error
     if result.checkpoint is None:
