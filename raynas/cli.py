@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
+from raynas.cluster import was_lost
 from raynas.errors import ClusterError, UserError
 from raynas.options import (
     Parser,
@@ -82,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         message = " ".join(str(error).split())
         print(f"raynas: {message}. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
+        if was_lost():
+            sys.stdout.flush()
+            os._exit(FAILED)
         return FAILED
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts

@@ -30,13 +30,15 @@ _QUIET = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
-_LOOPBACK = {
+_LOCAL = {
     # The address of a node is then the loopback one, and every server of Ray's binds to it. Ray has this for macOS and
     # Windows, where a port open to the network makes the firewall ask; it does the same on Linux.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Else the workers of a training listen where the host's name leads to, or on every interface.
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
+    # Ray's agent then takes two seconds to miss its raylet, by which time we have: it would tell of it in 20 lines.
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
 }
 LOOK_S = 0.2  # between two looks at whether Ray is there
 SILENCE_S = 45.0  # of a cluster's head, after which it is lost; after 60 s Ray ends the process itself, without a word
@@ -89,6 +91,11 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
                 ray.shutdown()
 
 
+def was_lost() -> bool:
+    """Whether this process still hangs on a Ray that was lost: Ray's threads may crash it at its end, or hold it up."""
+    return _leaving is not None and _leaving.is_alive()
+
+
 def on_loopback() -> bool:
     """Whether the connected Ray is one that only this machine can reach."""
     import ray
@@ -105,7 +112,7 @@ def on_loopback() -> bool:
 def _local_settings() -> dict[str, str]:
     # With the mode unset, Ray would turn token authentication on and leave a token file in the user's home, which
     # changes how later clusters start.
-    return {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), **_LOOPBACK}
+    return {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), **_LOCAL}
 
 
 @contextmanager

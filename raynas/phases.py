@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
+from raynas.cluster import on_loopback
 from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
@@ -70,7 +71,7 @@ class _Attempt:
         self._began = time.monotonic()
         self._meter = Meter()
         self._totals = self._meter.totals()  # as of the newest round
-        self._others = OtherNodes() if cluster else None
+        self._others = OtherNodes() if cluster and not on_loopback() else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="raynas-phase", daemon=True)
         try:

@@ -260,6 +260,7 @@ class _Listener:
         self.user_error: UserError | None = None
         self._failure: BaseException | None = None
         self._asked: Any = None  # an answer that is on its way
+        self._interrupted = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="raynas-progress", daemon=True)
 
@@ -268,6 +269,7 @@ class _Listener:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._interrupted = kind is not None and not issubclass(kind, Exception)
         self._stop.set()
         self._thread.join()
         if self._failure is not None and kind is None:
@@ -277,7 +279,8 @@ class _Listener:
         try:
             while not self._stop.wait(POLL_S):
                 self._take(timeout_s=2)
-            self._take(timeout_s=30)
+            if not self._interrupted:  # else the board may be gone; what it has is in the checkpoints, too
+                self._take(timeout_s=30)
         except BaseException as error:  # told by __exit__: rows that could not be written are in the checkpoints
             self._failure = error
 
