@@ -169,7 +169,10 @@ def _start_once(cpus: int) -> None:
 def _connect(address: str) -> None:
     import ray
 
+    host, _, port = address.rpartition(":")
     try:
+        if host and port.isdigit() and "://" not in host:  # Ray asks for a minute and a half
+            socket.create_connection((host.strip("[]"), int(port)), timeout=30).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()

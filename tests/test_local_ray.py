@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pytest
 from small_run import PRESET, small_run
 
 from raynas.config import write_yaml
@@ -69,14 +68,12 @@ def test_what_is_seen_of_open_ports() -> None:
         assert {"0.0.0.0", "127.0.0.1"} <= listening(psutil.Process())
 
 
-@pytest.mark.parametrize("lost", ["gcs_server", "raylet"])
-def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_lost(lost: str, tmp_path: Path) -> None:
-    workers = 2 if lost == "raylet" else 1
+def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_lost(tmp_path: Path) -> None:
     long = override(PRESET, {"recipe.epochs": 100_000, "recipe.checkpoints.every_epochs": 100_000})
     write_yaml(tmp_path / "preset.yaml", long.model_dump(mode="json", exclude_unset=True))
-    run, mark = tmp_path / "run", f"RAYNAS_TEST_{os.getpid()}_{lost.upper()}"
+    run, mark = tmp_path / "run", f"RAYNAS_TEST_{os.getpid()}"
     command = [sys.executable, "-m", "raynas.cli", "train", str(tmp_path / "preset.yaml"), "--run", str(run)]
-    command += ["--workers", str(workers)]
+    command += ["--workers", "2"]
     with subprocess.Popen(
         command, env=environment(**{mark: "1"}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as driver:
@@ -91,14 +88,14 @@ def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_l
             everywhere = {address for each in addresses.values() for address in each}
             assert everywhere <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, addresses
             assert {"gcs_server", "raylet", "python"} <= {name for name, found in addresses.items() if found}
-            (victim,) = [process for process in processes(mark) if kind(process) == lost]
+            (victim,) = [process for process in processes(mark) if kind(process) == "raylet"]
             victim.send_signal(signal.SIGKILL)
             began = time.monotonic()
             _, err = driver.communicate(timeout=60)
             assert time.monotonic() - began < 20  # it took 74 s; seconds here
             assert driver.returncode == 1
             assert err.splitlines() == [
-                f"raynas: Ray was lost: its process {lost} has ended (it crashed, was killed, or the machine is short of "
+                "raynas: Ray was lost: its process raylet has ended (it crashed, was killed, or the machine is short of "
                 f"memory). To go on where it was: raynas {' '.join(command[3:])}"
             ]
         finally:
@@ -106,6 +103,33 @@ def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_l
             for process in left:
                 process.kill()
             psutil.wait_procs(left, timeout=10)
+
+
+def test_whatever_waits_is_interrupted_when_the_head_is_lost() -> None:
+    script = """
+import os, signal, time
+import ray
+from ray._private import worker
+from raynas.cluster import ray_cluster
+from raynas.errors import ClusterError
+try:
+    with ray_cluster():
+        never = ray.remote(num_cpus=0)(lambda: time.sleep(1000)).remote()
+        began = time.monotonic()
+        os.kill(worker._global_node.all_processes["gcs_server"][0].process.pid, signal.SIGKILL)
+        ray.get(never)
+except ClusterError as error:
+    print(error)
+    print(time.monotonic() - began < 10, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines() == [
+        "Ray was lost: its process gcs_server has ended (it crashed, was killed, or the machine is short of memory)",
+        "True",
+    ], done.stderr
 
 
 def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
@@ -135,7 +159,8 @@ before = dict(os.environ)
 from raynas.cluster import on_loopback, ray_cluster
 with ray_cluster(cpus=3):
     print(ray.is_initialized(), on_loopback(), ray.cluster_resources()["CPU"] >= 3)
-print(ray.is_initialized(), {name for name in before if os.environ.get(name) != before[name]}, "RAY_AUTH_MODE" in os.environ)
+changed = {name for name in before if os.environ.get(name) != before[name]}
+print(ray.is_initialized(), changed, "RAY_AUTH_MODE" in os.environ)
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -147,16 +172,16 @@ print(ray.is_initialized(), {name for name in before if os.environ.get(name) != 
     assert done.stdout.splitlines() == ["True True True", "False {'RAY_TMPDIR'} False"], done.stderr
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "auto"])
-def test_no_cluster_where_the_address_points_is_the_users_to_mend(address: str, tmp_path: Path) -> None:
+def test_no_cluster_where_the_address_points_is_the_users_to_mend(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
+    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "raynas.cli", "search", run.root, "--replicas", "1"],
-        env=environment(RAY_ADDRESS=address, RAY_NUM_REDIS_GET_RETRIES="2", RAY_TMPDIR=str(tmp_path)),
+        env=environment(RAY_ADDRESS="127.0.0.1:1"),
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"raynas: no Ray cluster can be used at RAY_ADDRESS={address} (")
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2 and time.monotonic() - began < 60  # Ray itself goes on asking for a minute and a half
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("raynas: no Ray cluster can be used at RAY_ADDRESS=127.0.0.1:1 (")

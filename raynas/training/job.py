@@ -113,10 +113,11 @@ def train(
             + (f" x {recipe.accumulate} accumulated" if recipe.accumulate > 1 else "")
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
         )
-        recorder = Recorder(run, space, images, recipe, Printer(progress, f"starting {workers} Ray Train worker(s)"))
+        recorder = Recorder(run, space, images, recipe, Printer(progress))
         cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
         with cluster, phase(run, WHAT, cluster=True, say=progress):
             _wait_for_resources(workers, per_worker, wait_s, progress)
+            progress(f"  starting {workers} Ray Train worker(s)")
             state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
         recorder.history(state["history"])
         write_supernet(run, state, space, images, recipe)
@@ -287,7 +288,6 @@ class _Listener:
     def _take(self, timeout_s: float) -> None:
         import ray
 
-        self.recorder.printer.tick()
         self._asked = self._asked or self.board.take.remote()
         if not ray.wait([self._asked], timeout=timeout_s)[0]:
             return
