@@ -161,8 +161,8 @@ def _start_once(cpus: int) -> None:
     if not on_loopback():
         ray.shutdown()
         raise UserError(
-            f"Ray {ray.__version__} would listen to the whole network: install ray 2.60, or start a Ray of your own and "
-            "set RAY_ADDRESS"
+            f"Ray {ray.__version__} would listen to the whole network: install ray 2.60, or start a Ray of your own "
+            "and set RAY_ADDRESS"
         )
 
 
@@ -177,8 +177,8 @@ def _connect(address: str) -> None:
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()
         raise UserError(
-            f"no Ray cluster can be used at RAY_ADDRESS={address} ({_first_line(error)}): start it, or unset RAY_ADDRESS "
-            "to use a local Ray"
+            f"no Ray cluster can be used at RAY_ADDRESS={address} ({_first_line(error)}): start it, or unset "
+            "RAY_ADDRESS to use a local Ray"
         ) from error
 
 

@@ -109,7 +109,7 @@ def packed_files(folder: Path) -> list[Path]:
             raise UserError(f"{path} is no regular file: list it in .rayignore")
 
     # Releases without this function leave nothing out by themselves.
-    excludes = getattr(ray_constants, "get_runtime_env_default_excludes", list)()
+    excludes: list[str] = getattr(ray_constants, "get_runtime_env_default_excludes", list)()
     obeyed = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE) != "1"
     quiet = logging.getLogger("raynas.packaging")
     quiet.disabled = True  # it names the files that it obeys, and every folder above a mistake

@@ -168,7 +168,7 @@ def test_the_size_is_that_of_the_package_that_ray_makes(tmp_path: Path, monkeypa
     def packed(name: str, obeyed: bool) -> tuple[set[str], int]:
         archive = tmp_path / name
 
-        def upload(path: str, excludes: list[str], is_file: bool = False) -> None:
+        def upload(path: str, excludes: list[str] | None, is_file: bool = False) -> None:
             create_package(path, archive, include_gitignore=obeyed, excludes=excludes)
 
         upload_working_dir_if_needed({"working_dir": str(folder)}, include_gitignore=obeyed, upload_fn=upload)

@@ -95,8 +95,8 @@ def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_l
             assert time.monotonic() - began < 20  # it took 74 s; seconds here
             assert driver.returncode == 1
             assert err.splitlines() == [
-                "raynas: Ray was lost: its process raylet has ended (it crashed, was killed, or the machine is short of "
-                f"memory). To go on where it was: raynas {' '.join(command[3:])}"
+                "raynas: Ray was lost: its process raylet has ended (it crashed, was killed, or the machine is short "
+                f"of memory). To go on where it was: raynas {' '.join(command[3:])}"
             ]
         finally:
             left = list(processes(mark))
