@@ -32,6 +32,7 @@ class Recorder:
 
     def __init__(self, run: RunDir, space: Space, data: Data, recipe: Recipe, printer: Printer):
         self.run, self.printer = run, printer
+        printer.epochs = recipe.epochs
         probes = choose_probes(space, recipe.seed)
         costs = cost(space, [probe.arch for probe in probes])
         self._probes = {
