@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raynas.bench_verbs import add_bench
+from raynas.cluster import was_lost
 from raynas.config import MOST_SEEDS, is_text, one_line, shown
-from raynas.errors import UserError
+from raynas.errors import ClusterError, UserError
 from raynas.options import (
     Parser,
     add_arch,
@@ -47,7 +48,7 @@ from raynas.verbs import (
     train,
 )
 
-USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 LONGEST_MESSAGE = 2000  # characters
 
 _EPILOG = """\
@@ -70,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Returns:
-        The exit code: 0, 2 for a user's mistake (one line says which), 130 when interrupted (Ctrl-C), 143 when told to
-        end (SIGTERM).
+        The exit code: 0, 1 when Ray was lost, 2 for a user's mistake (one line says which), 130 when interrupted
+        (Ctrl-C), 143 when told to end (SIGTERM).
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     # A command that is told to end (SIGTERM) has not crashed: without this Ray prints a C++ stack. Ray reads it when it
@@ -87,6 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(cause if isinstance(cause, UserError) else error)
         print(f"raynas: {one_line(message, LONGEST_MESSAGE)}", file=sys.stderr)
         return USER_ERROR
+    except ClusterError as error:
+        message = " ".join(str(error).split())
+        print(f"raynas: {message}. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
+        if was_lost():
+            sys.stdout.flush()
+            os._exit(FAILED)
+        return FAILED
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts
             raise

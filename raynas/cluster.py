@@ -1,13 +1,27 @@
-"""Where Ray comes from: the cluster that the user points at, or a quiet local one for as long as a command runs."""
+"""Where Ray comes from: the cluster that the user points at, or a quiet local one for as long as a command runs.
+
+A local one listens on this machine's loopback interface alone. Either may be lost while it is used: the command then
+ends with one line instead of waiting.
+"""
 
 from __future__ import annotations
 
+import atexit
+import ipaddress
 import logging
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from raynas.errors import ClusterError, UserError
+
+log = logging.getLogger(__name__)
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -16,6 +30,21 @@ _QUIET = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
+_LOCAL = {
+    # The address of a node is then the loopback one, and every server of Ray's binds to it. Ray has this for macOS and
+    # Windows, where a port open to the network makes the firewall ask; it does the same on Linux.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Else the workers of a training listen where the host's name leads to, or on every interface.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # Ray's agent then takes two seconds to miss its raylet, by which time we have: it would tell of it in 20 lines.
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
+}
+LOOK_S = 0.2  # between two looks at whether Ray is there
+SILENCE_S = 45.0  # of a cluster's head, after which it is lost; after 60 s Ray ends the process itself, without a word
+AGAIN_S = 5.0  # between two interruptions of what does not end
+_INTERRUPT = signal.SIGUSR1
+_leaving: threading.Thread | None = None  # from a Ray that was lost
 
 
 @contextmanager
@@ -24,39 +53,238 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
 
     A Ray that this process already uses, or the cluster named by `RAY_ADDRESS`, is used as it is. Otherwise a local one
     is started for the time of the block, with a CPU count of at least `cpus`, so that a small machine can hold every
-    worker and replica that was asked for.
+    worker and replica that was asked for. It is reached through the loopback interface only.
+
+    Raises:
+        ClusterError: the local Ray does not start, or Ray is lost during the block.
+        UserError: there is no cluster at `RAY_ADDRESS`, or it refuses.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
+    if _leaving is not None:
+        _leaving.join()
     if ray.is_initialized():
         yield
         return
     address = os.environ.get("RAY_ADDRESS")
-    # Unset, Ray would turn token authentication on for a local cluster and leave a token file in the user's home, which
-    # changes how later clusters start. A cluster that is already there keeps its own mode, and so does this process
-    # once the block is over.
-    ours = not address and "RAY_AUTH_MODE" not in os.environ
-    if ours:
-        os.environ["RAY_AUTH_MODE"] = "disabled"
     told_to_end = signal.getsignal(signal.SIGTERM)
-    try:
-        if address:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    local = address in (None, "", "local")
+    with _environment(_local_settings() if local else {}):
+        if local:
+            _start(max(cpus, os.cpu_count() or 1))
         else:
-            # "local": another Ray that happens to run on this machine is not ours to use. The dashboard stays on:
-            # without it Ray Train's placement group cleaner logs an error every second.
-            count = max(cpus, os.cpu_count() or 1)
-            ray.init(address="local", num_cpus=count, log_to_driver=False, logging_level=logging.ERROR)
+            _connect(str(address))
         # Ray leaves a handler that ends the process without a word. One that was there before knows better; where
         # there was none, Ray's is kept.
         if callable(told_to_end) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, told_to_end)
+        lost: list[str] = []
         try:
-            yield
+            with _watched(_ended_here if local else _Silence(ray.get_runtime_context().gcs_address), lost):
+                yield
         finally:
-            ray.shutdown()
+            if lost:
+                _leave()
+            else:
+                ray.shutdown()
+
+
+def was_lost() -> bool:
+    """Whether this process still hangs on a Ray that was lost: Ray's threads may crash it at its end, or hold it up."""
+    return _leaving is not None and _leaving.is_alive()
+
+
+def on_loopback() -> bool:
+    """Whether the connected Ray is one that only this machine can reach."""
+    import ray
+
+    try:
+        return ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback
+    except ValueError:  # the name of a host
+        return False
+
+
+# -- starting ----------------------------------------------------------------------------------------------------------
+
+
+def _local_settings() -> dict[str, str]:
+    # With the mode unset, Ray would turn token authentication on and leave a token file in the user's home, which
+    # changes how later clusters start.
+    return {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), **_LOCAL}
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """The block has these environment variables, and so has every process that it starts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
     finally:
-        if ours:
-            os.environ.pop("RAY_AUTH_MODE", None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _start(cpus: int) -> None:
+    """Start a local Ray; on a busy machine its parts may wait for each other in vain, so it is tried twice."""
+    try:
+        _start_once(cpus)
+    except ClusterError as error:
+        log.warning("%s; trying once more", error)
+        _start_once(cpus)
+
+
+def _start_once(cpus: int) -> None:
+    import ray
+    from ray._private import ray_constants
+
+    others = _children()
+    # Read from the environment when ray was imported, which may have been before this.
+    enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        # "local": another Ray that happens to run on this machine is not ours to use. The dashboard stays on:
+        # without it Ray Train's placement group cleaner logs an error every second.
+        ray.init(address="local", num_cpus=cpus, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises this very class when it waited in vain, and others
+        ray.shutdown()
+        for pid in _children() - others:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise ClusterError(f"Ray did not start on this machine ({_first_line(error)})") from error
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+    if not on_loopback():
+        ray.shutdown()
+        raise UserError(
+            f"Ray {ray.__version__} would listen to the whole network: install ray 2.60, or start a Ray of your own "
+            "and set RAY_ADDRESS"
+        )
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdigit() and "://" not in host:  # Ray asks for a minute and a half
+            socket.create_connection((host.strip("[]"), int(port)), timeout=30).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # of many classes, by what is wrong with the address or the cluster
+        ray.shutdown()
+        raise UserError(
+            f"no Ray cluster can be used at RAY_ADDRESS={address} ({_first_line(error)}): start it, or unset "
+            "RAY_ADDRESS to use a local Ray"
+        ) from error
+
+
+def _children() -> set[int]:
+    """The processes that this one has started."""
+    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+# -- losing it ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]:
+    """A block that is interrupted once Ray is lost, whatever it waits for: much of Ray would wait for ever.
+
+    Args:
+        ended: what of Ray has ended, in a few words; None while all is there.
+        lost: gets those words.
+
+    Raises:
+        ClusterError: Ray was lost, or failed otherwise.
+    """
+    from ray.exceptions import RayError, RayTaskError
+
+    over = threading.Event()
+    main = threading.main_thread()
+    interruptible = threading.current_thread() is main
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not over.is_set():
+            raise KeyboardInterrupt  # Ray makes one of whatever interrupts its waiting
+
+    def watch() -> None:
+        while not over.wait(AGAIN_S if lost else LOOK_S):
+            if not lost and (what := ended()) is not None:
+                lost.append(what)
+            if lost and interruptible and main.ident is not None:
+                signal.pthread_kill(main.ident, _INTERRUPT)
+
+    before = signal.signal(_INTERRUPT, interrupt) if interruptible else None
+    thread = threading.Thread(target=watch, name="raynas-ray", daemon=True)
+    thread.start()
+    try:
+        yield
+    except BaseException as error:
+        over.set()
+        if not lost and isinstance(error, Exception) and (what := ended()) is not None:
+            lost.append(what)
+        if lost:
+            raise ClusterError(f"Ray was lost: {lost[0]}") from error
+        if isinstance(error, RayError) and not isinstance(error, RayTaskError):
+            raise ClusterError(f"Ray failed: {_first_line(error)}") from error
+        raise
+    finally:
+        over.set()
+        thread.join()
+        if interruptible:
+            signal.signal(_INTERRUPT, before or signal.SIG_DFL)
+
+
+def _leave() -> None:
+    """Disconnect from a Ray that was lost, in the background: Ray asks what is gone, for half a minute."""
+    global _leaving
+    import ray
+
+    atexit.unregister(ray.shutdown)  # a command would wait for it at its end
+    _leaving = threading.Thread(target=ray.shutdown, name="raynas-leaving", daemon=True)
+    _leaving.start()
+
+
+def _ended_here() -> str | None:
+    """Of the local Ray: nothing works without either of these two processes, and nothing starts them again."""
+    from ray._private import worker
+
+    node = worker._global_node
+    ended = [] if node is None else [kind for kind, _ in node.dead_processes() if kind in ("gcs_server", "raylet")]
+    if node is None or not ended:
+        return None
+    # The others at once: they would tell of it in their way, and wait.
+    node.kill_all_processes(check_alive=False, allow_graceful=False)
+    return f"its process {ended[0]} has ended (it crashed, was killed, or the machine is short of memory)"
+
+
+class _Silence:
+    """Of a cluster: whether its head has been silent for too long. A head may be started again meanwhile."""
+
+    def __init__(self, address: str):
+        host, _, port = address.rpartition(":")
+        self._head = (host.strip("[]"), int(port))
+        self._address = address
+        self._heard = self._looked = time.monotonic()
+
+    def __call__(self) -> str | None:
+        now = time.monotonic()
+        if now - self._looked < 2.0:
+            return None
+        self._looked = now
+        try:
+            socket.create_connection(self._head, timeout=5).close()
+            self._heard = time.monotonic()
+        except OSError as error:
+            if now - self._heard > SILENCE_S:
+                return f"its head at {self._address} has not answered for {SILENCE_S:.0f} s ({error})"
+        return None

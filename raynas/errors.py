@@ -1,6 +1,7 @@
 """Errors that tell a user what to mend.
 
-The command line prints any `UserError` as one line and exits with code 2; a traceback is for our own bugs only.
+The command line prints any `UserError` as one line and exits with code 2, a `ClusterError` with code 1; a traceback is
+for our own bugs only.
 """
 
 
@@ -32,6 +33,10 @@ class RunDirError(UserError):
 
 class TrainingCollapsed(UserError):
     """Training diverged twice; the message is the verdict of the health check."""
+
+
+class ClusterError(RuntimeError):
+    """Ray did not start, or was lost: nothing is wrong with what the user asked for, and the same command goes on."""
 
 
 def reason(error: BaseException) -> str:

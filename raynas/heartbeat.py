@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
+from raynas.duration import duration
+
 SILENCE_S = 4.7
 
 
@@ -56,7 +58,7 @@ class Heartbeat:
             now = time.monotonic()
             if self._doing and now - self._last >= self._silence_s:
                 self._last = now
-                print(f"  ... {self._doing}, {now - self._since:.0f} s", file=self._stream, flush=True)
+                print(f"  ... {self._doing}, {duration(now - self._since)}", file=self._stream, flush=True)
 
 
 class _Watched:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raynas.errors import UserError
 
 if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
     from ray.job_submission import JobSubmissionClient
 
 ADDRESS = "http://127.0.0.1:8265"
@@ -22,8 +22,6 @@ ADDRESS = "http://127.0.0.1:8265"
 
 LIMIT_MIB = 100
 """A working directory is for code. Ray itself gives up at 512 MiB, after it has packed everything."""
-
-_EXTRA = ("aiohttp", "pathspec")  # what the extra brings and nothing else that we need does
 
 
 def submit(
@@ -50,9 +48,8 @@ def submit(
         UserError: Ray's jobs API is not installed, the folder is too large, the cluster does not answer or refuses, or
             the job failed.
     """
-    missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"submitting jobs needs {', '.join(missing)}: pip install 'raynas[jobs]'")
+    if importlib.util.find_spec("aiohttp") is None:  # what the extra brings and nothing else that we need does
+        raise UserError("submitting jobs needs aiohttp: pip install 'raynas[jobs]'")
     check_working_dir(working_dir)
     folder = str(Path(working_dir).resolve())
     client = _connect(address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS)
@@ -69,17 +66,17 @@ def submit(
 
 
 def check_working_dir(folder: str | Path, limit_mib: float = LIMIT_MIB) -> int:
-    """The size in bytes of what would be uploaded from a folder.
+    """Check what would be uploaded from a folder, and return its size in bytes.
 
     Raises:
         UserError: there is no such folder, or it holds more than `limit_mib`; the message names the largest entries.
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()
     if not folder.is_dir():
         raise UserError(f"working directory {folder} is not a folder")
     sizes: Counter[str] = Counter()
-    for file in uploaded_files(folder):
-        sizes[file.relative_to(folder).parts[0]] += file.lstat().st_size
+    for file in packed_files(folder):
+        sizes[file.relative_to(folder).parts[0]] += file.stat().st_size
     total = sum(sizes.values())
     if total > limit_mib * 2**20:
         largest = ", ".join(f"{name} ({size / 2**20:.0f} MiB)" for name, size in sizes.most_common(3))
@@ -91,27 +88,36 @@ def check_working_dir(folder: str | Path, limit_mib: float = LIMIT_MIB) -> int:
     return total
 
 
-def uploaded_files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that Ray uploads: all but those that a `.gitignore` or `.rayignore` on the way excludes."""
-    names = [".gitignore", ".rayignore"]
-    if os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE") == "1":
-        names.remove(".gitignore")
-    yield from _walk(folder, [], names)
+def packed_files(folder: Path) -> list[Path]:
+    """The files of a folder that Ray uploads, as its own packager finds them.
 
+    It leaves out what `.gitignore` and `.rayignore` name, and `.git`, virtual environments and the like by itself.
 
-def _walk(folder: Path, ignored: list[tuple[Path, GitIgnoreSpec]], names: Sequence[str]) -> Iterator[Path]:
-    from pathspec import GitIgnoreSpec
+    Raises:
+        UserError: something in the folder cannot be packed.
+    """
+    from ray._private import ray_constants
+    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
 
-    files = [folder / name for name in names if (folder / name).is_file()]
-    ignored = ignored + [(folder, GitIgnoreSpec.from_lines(file.read_text().splitlines())) for file in files]
-    for path in sorted(folder.iterdir()):
-        is_folder = path.is_dir()
-        if any(spec.match_file(path.relative_to(base).as_posix() + "/" * is_folder) for base, spec in ignored):
-            continue
-        if is_folder:
-            yield from _walk(path, ignored, names)
-        elif path.is_file():
-            yield path
+    folder = folder.absolute()  # as Ray compares
+    files = []
+
+    def found(path: Path) -> None:
+        if path.is_file():
+            files.append(path)
+        elif path.exists() and not path.is_dir():  # a pipe, which Ray would wait for
+            raise UserError(f"{path} is no regular file: list it in .rayignore")
+
+    # Releases without this function leave nothing out by themselves.
+    excludes: list[str] = getattr(ray_constants, "get_runtime_env_default_excludes", list)()
+    obeyed = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE) != "1"
+    quiet = logging.getLogger("raynas.packaging")
+    quiet.disabled = True  # it names the files that it obeys, and every folder above a mistake
+    try:
+        _dir_travel(folder, [_get_excludes(folder, excludes)], found, include_gitignore=obeyed, logger=quiet)
+    except OSError as error:
+        raise UserError(f"working directory {folder} cannot be packed: {error}; list it in .rayignore") from error
+    return files
 
 
 def _connect(address: str) -> JobSubmissionClient:

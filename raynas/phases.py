@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
+from raynas.cluster import on_loopback
 from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
@@ -49,13 +50,20 @@ def phase(
     finally:
         row = attempt.end(status)
         if status == "finished" and say is not None:
-            say(phase_line(row))
+            say(phase_line(row, attempt.told))
 
 
-def phase_line(row: Row) -> str:
-    """An attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`."""
+def phase_line(row: Row, told: bool = False) -> str:
+    """An attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`.
+
+    Args:
+        row: of table `phases`.
+        told: whether it was said before that this run's energy is not known.
+    """
     what = " ".join(dict.fromkeys(word for word in (row["phase"], row["name"]) if word))
     seconds = seconds_text(row["seconds"])
+    if row["joules"] is None and told:
+        return f"{what}: {seconds}"
     if row["joules"] is None:
         return f"{what}: {seconds}; its energy is not known ({row['unmeasured'] or 'it was too short'})"
     return f"{what}: {seconds}, {energy_text(row['joules'])} ({row['measured']})"
@@ -70,11 +78,14 @@ class _Attempt:
         self._began = time.monotonic()
         self._meter = Meter()
         self._totals = self._meter.totals()  # as of the newest round
-        self._others = OtherNodes() if cluster else None
+        self._others = OtherNodes() if cluster and not on_loopback() else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="raynas-phase", daemon=True)
+        self.told = False  # whether it was said before that the run's energy is not known
         try:
             keep_last(run)
+            ended = run.store.read("phases", ["status", "joules"]).to_pylist()
+            self.told = any(row["status"] == "finished" and row["joules"] is None for row in ended)
             note_phase(run, self._row("running"))
         except Exception as error:
             log.warning("%s: its phases cannot be kept: %s", run.name, error)

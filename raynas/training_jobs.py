@@ -18,6 +18,7 @@ from torch import Tensor
 from raynas.board import Board
 from raynas.cluster import ray_cluster
 from raynas.data import DataConfig, decode, load_data
+from raynas.duration import duration
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.networks import Network
@@ -234,11 +235,13 @@ class _Progress:
     def event(self, name: str, event: Row) -> None:
         if event.get("kind") == "step":
             self._state[name] = f"{name}: epoch {event['epoch']}/{event['epochs']}, loss {event['loss']:.3f}"
-            self._state[name] += f", {event['eta']:.0f} s left"
+            self._state[name] += f", {duration(event['eta'])} left"
         elif event.get("kind") == "history" and event["history"]:
             last = event["history"][-1]
             done = f"loss {last['loss']:.3f}" if "loss" in last else last["event"]  # the latter of a rollback
-            self._state[name] = f"{name}: epoch {last['epoch']} done, {done}"
+            self._state[name] = (
+                f"{name}: epoch {last['epoch']}/{event['epochs']}, {done}, {duration(event['eta'])} left"
+            )
         self.tick()
 
     def ended(self, name: str) -> None:

@@ -14,6 +14,7 @@ PACKAGE = Path(raynas.__file__).parent
 
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "duration": set(),
     "config": {"errors"},
     "board": set(),
     "cluster": set(),
@@ -24,16 +25,28 @@ LAYERS: dict[str, set[str]] = {
     "data": {"space"},
     "energy": set(),
     "results": {"space"},
-    "phases": {"energy", "results"},
+    "phases": {"cluster", "energy", "results"},
     "reports": {"results", "space", "statistics"},
-    "search": {"costs", "space"},
+    "search": {"costs", "duration", "space"},
     "scoring": {"cluster", "costs", "data", "nets", "results", "space"},
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "outer", "search", "space", "training"},
-    "training": {"board", "cluster", "costs", "data", "nets", "networks", "phases", "preset", "results", "space"}
+    "training": {
+        "board",
+        "cluster",
+        "costs",
+        "data",
+        "duration",
+        "nets",
+        "networks",
+        "phases",
+        "preset",
+        "results",
+        "space",
+    }
     | {"timm_weights"},
     # Over a whole search: it times what the search goes by before it, and its candidates after it.
-    "timing": {"cluster", "costs", "networks", "phases", "results", "search", "space"},
+    "timing": {"cluster", "costs", "duration", "networks", "phases", "results", "search", "space"},
     # Over whole runs: it trains, scores, moves on and searches.
     "outer": {"cluster", "costs", "nets", "phases", "preset", "results", "scoring", "search", "searches", "space"}
     | {"training"},

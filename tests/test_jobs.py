@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from training_of_small_run import trained_run
 
 from raynas.config import write_yaml
 from raynas.errors import UserError
-from raynas.jobs import check_working_dir, submit, uploaded_files
+from raynas.jobs import check_working_dir, packed_files, submit
 from raynas.networks import read_space
 from raynas.outer.record import read_iterations
 from raynas.preset import override
@@ -147,19 +148,55 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
         submit(["python", "train.py"], ROOT / "jobs")
 
 
-def test_uploaded_files_are_those_that_ray_packs(tmp_path: Path) -> None:
-    from ray._private.runtime_env.packaging import _dir_travel
+def test_the_size_is_that_of_the_package_that_ray_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the archive itself, as Ray's jobs client makes it for the cluster."""
+    from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
+    from ray.dashboard.modules.dashboard_sdk import create_package
 
-    for name in ("a.py", "data/x.bin", "data/keep.txt", "sub/.venv/lib.so", "sub/b.py", "sub/deep/c.log", "runs/r"):
+    folder = tmp_path / "folder"
+    names = ("a.py", "data/x.bin", "data/keep.txt", "sub/.venv/lib.so", "sub/b.py", "sub/deep/c.log", "runs/r")
+    for number, name in enumerate((*names, ".git/objects/1", ".venv/bin/python", "venv/x", "sub/__pycache__/b.pyc")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(bytes(1000 + 2**number))
+    (folder / ".gitignore").write_text("# comment\n\nruns\n*.bin\n!keep.bin\n")
+    (folder / ".rayignore").write_text("large\n")
+    (folder / "sub" / ".gitignore").write_text("*.log\n")
+    (tmp_path / "outside").write_bytes(bytes(5000))
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "dangling").symlink_to(tmp_path / "nowhere")
+
+    def packed(name: str, obeyed: bool) -> tuple[set[str], int]:
+        archive = tmp_path / name
+
+        def upload(path: str, excludes: list[str] | None, is_file: bool = False) -> None:
+            create_package(path, archive, include_gitignore=obeyed, excludes=excludes)
+
+        upload_working_dir_if_needed({"working_dir": str(folder)}, include_gitignore=obeyed, upload_fn=upload)
+        members = zipfile.ZipFile(archive).infolist()
+        return {each.filename for each in members}, sum(each.file_size for each in members)
+
+    for name, obeyed in (("obeyed.zip", True), ("ignored.zip", False)):
+        monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0" if obeyed else "1")
+        expected, size = packed(name, obeyed)
+        assert {path.relative_to(folder).as_posix() for path in packed_files(folder)} == expected
+        assert check_working_dir(folder) == size
+        assert ("data/x.bin" in expected) is not obeyed and "link" in expected and ".git/objects/1" not in expected
+
+
+def test_what_git_and_a_virtual_environment_hold_is_not_counted(tmp_path: Path) -> None:
+    for name in (".git/pack", ".venv/lib/torch.so", "train.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    (tmp_path / ".gitignore").write_text("# comment\n\nruns\n*.bin\n")
-    (tmp_path / ".rayignore").write_text("sub/.venv\n")
-    (tmp_path / "sub" / ".gitignore").write_text("*.log\n")
-    packed: list[Path] = []
-    _dir_travel(tmp_path, [], packed.append, include_gitignore=True)
-    assert set(uploaded_files(tmp_path)) == {path for path in packed if path.is_file()}
-    assert {path.name for path in uploaded_files(tmp_path) if path.suffix} == {"a.py", "b.py", "keep.txt"}
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(120 * 2**20 if "/" in name else 10)  # holes: nothing is written
+    assert check_working_dir(tmp_path) == 10
+
+
+def test_a_pipe_in_the_working_directory_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe is no regular file: list it in \.rayignore"):
+        check_working_dir(tmp_path)
+    (tmp_path / ".rayignore").write_text("pipe\n")
+    assert check_working_dir(tmp_path) == len("pipe\n")
 
 
 def test_a_large_working_directory_is_refused_with_its_largest_entries(tmp_path: Path) -> None:

@@ -88,10 +88,12 @@ class Scorer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ledger = None
+        if kind is not None:
+            self._stack.__exit__(kind, error, trace)  # Ray may have been lost, which is then the error
+            return
         with self._stack:
-            self._ledger = None
-            if kind is None:
-                self._finish()
+            self._finish()
 
     @property
     def space(self) -> Space:

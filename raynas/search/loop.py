@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from raynas.duration import duration
 from raynas.errors import UserError
 from raynas.search.base import AskTell
 from raynas.space import Arch
@@ -152,10 +153,3 @@ def _failed(score: Any) -> bool:
     if isinstance(score, Mapping):
         return score.get("status") == "failed" or _failed(score.get("accuracy", 0.0))
     return score is None or (isinstance(score, float) and math.isnan(score))
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: `40 s`, `3 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

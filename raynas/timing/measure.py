@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from raynas.costs.latency import Conditions, TimedOn
+from raynas.duration import duration
 from raynas.errors import UserError
 from raynas.phases import phase
 from raynas.results import RunDir
@@ -106,6 +107,6 @@ def _time(
                 finished, written = [], time.monotonic()
                 left = (written - began) / done * (len(archs) - done)
                 if progress is not None:
-                    progress(f"timing: {done}/{len(archs)} subnets on {watch.on.device}, {left:.0f} s left")
+                    progress(f"timing: {done}/{len(archs)} subnets on {watch.on.device}, {duration(left)} left")
     finally:  # stopped by hand, what is done is kept
         known.commit(finished)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from raynas.board import Board
-from raynas.cluster import ray_cluster
+from raynas.cluster import on_loopback, ray_cluster
 from raynas.data import Data, DataConfig
 from raynas.errors import ConfigError, TrainingCollapsed, UserError
 from raynas.phases import phase
@@ -137,8 +138,7 @@ def train(
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
             + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
         )
-        waiting_for = f"starting {workers} Ray Train worker(s)" if workers else ""
-        recorder = Recorder(run, space, images, recipe, Printer(progress, waiting_for))
+        recorder = Recorder(run, space, images, recipe, Printer(progress))
         if workers == 0:
             with phase(run, WHAT, say=progress), _threads(int(per_worker["CPU"])):
                 context = RunContext(run, recipe.checkpoints.keep, recorder.event, "cuda" if use_gpu else "cpu")
@@ -148,6 +148,7 @@ def train(
             cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
             with cluster, phase(run, WHAT, cluster=True, say=progress):
                 _wait_for_resources(workers, per_worker, wait_s, progress)
+                progress(f"  starting {workers} Ray Train worker(s)")
                 state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
         recorder.history(state["history"])
         write_supernet(run, state, space, images, recipe)
@@ -232,6 +233,8 @@ def _fit(
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from raynas.training.rendezvous import FileRendezvous
+
     def work(config: dict[str, Any]) -> None:
         """Travels by value: Ray's controller, which only hands it on, need not import what workers do."""
         from raynas.training import worker
@@ -240,8 +243,10 @@ def _fit(
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    meeting = tempfile.TemporaryDirectory() if on_loopback() else None
     trainer = TorchTrainer(
         work,
+        torch_config=None if meeting is None else FileRendezvous(folder=meeting.name),
         train_loop_config={
             "preset": preset.model_dump(mode="json"),
             "space": space.to_dict(),
@@ -271,6 +276,8 @@ def _fit(
         raise listener.user_error or UserError(_why(error, run)) from error
     finally:
         ray.kill(board)
+        if meeting is not None:
+            meeting.cleanup()
     if listener.user_error is not None:
         raise listener.user_error
     if result.checkpoint is None:
@@ -296,6 +303,7 @@ class _Listener:
         self.user_error: UserError | None = None
         self._failure: BaseException | None = None
         self._asked: Any = None  # an answer that is on its way
+        self._interrupted = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="raynas-progress", daemon=True)
 
@@ -304,6 +312,7 @@ class _Listener:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._interrupted = kind is not None and not issubclass(kind, Exception)
         self._stop.set()
         self._thread.join()
         if self._failure is not None and kind is None:
@@ -313,14 +322,14 @@ class _Listener:
         try:
             while not self._stop.wait(POLL_S):
                 self._take(timeout_s=2)
-            self._take(timeout_s=30)
+            if not self._interrupted:  # else the board may be gone; what it has is in the checkpoints, too
+                self._take(timeout_s=30)
         except BaseException as error:  # told by __exit__: rows that could not be written are in the checkpoints
             self._failure = error
 
     def _take(self, timeout_s: float) -> None:
         import ray
 
-        self.recorder.printer.tick()
         self._asked = self._asked or self.board.take.remote()
         if not ray.wait([self._asked], timeout=timeout_s)[0]:
             return

@@ -6,20 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from raynas.duration import duration
+
 if TYPE_CHECKING:
     from raynas.training.context import LocalContext
     from raynas.training.state import TrainingState
 
 STEP_S = 2.0  # seconds between events of steps
 EVERY_S = 2.5  # seconds between lines
-SILENCE_S = 4.0  # after which a line says that things go on
-
-
-def duration(seconds: float) -> str:
-    """`0:42`, `12:03` or `3:02:10`."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class Printer:
@@ -27,33 +21,31 @@ class Printer:
 
     Args:
         write: gets each line.
-        waiting_for: what nothing has been heard from yet, for the lines of `tick`.
     """
 
-    def __init__(self, write: Callable[[str], None] = print, waiting_for: str = ""):
+    def __init__(self, write: Callable[[str], None] = print):
         self.write = write
-        self.waiting_for = waiting_for
         self.epochs = 0
         self._seen = 0  # entries of the history
-        self._began = self._last = time.monotonic()
+        self._last = time.monotonic()
 
     def event(self, event: dict[str, Any]) -> None:
         """Take one event of the loop."""
         if event["kind"] == "step":
-            self.waiting_for = ""
             self.epochs = event["epochs"]
             if time.monotonic() - self._last >= EVERY_S:
                 self.line(
                     f"  epoch {event['epoch']}/{event['epochs']}  step {event['step']:,}/{event['steps']:,}  "
                     f"loss {event['loss']:.3f}  {event['images_per_second']:,.0f} images/s  "
-                    f"about {duration(event['eta'])} left"
+                    f"{duration(event['eta'])} left"
                 )
         elif event["kind"] == "history":
-            self.history(event["history"])
+            self.epochs = event["epochs"]
+            self.history(event["history"], event["eta"])
         elif event["kind"] == "message":
             self.line(event["text"])
 
-    def history(self, history: Sequence[dict[str, Any]]) -> None:
+    def history(self, history: Sequence[dict[str, Any]], left_s: float = 0.0) -> None:
         """Take the whole history of the training; entries that were told are not told again."""
         new, self._seen = history[self._seen :], max(self._seen, len(history))
         for entry in new:
@@ -65,12 +57,8 @@ class Printer:
                 self.line(
                     f"  epoch {entry['epoch']}{f'/{self.epochs}' if self.epochs else ''}  loss {entry['loss']:.3f}"
                     + (f"  probes: {probes}" if probes else "")
+                    + (f"  {duration(left_s)} left" if left_s > 0 else "")
                 )
-
-    def tick(self) -> None:
-        """Say that things go on, if nothing was said for a while."""
-        if time.monotonic() - self._last >= SILENCE_S:
-            self.line(f"  {self.waiting_for or 'training goes on'} ({duration(time.monotonic() - self._began)})")
 
     def line(self, text: str) -> None:
         self._last = time.monotonic()
@@ -94,8 +82,7 @@ class Events:
             return
         self.told = now
         state = self.state
-        done = max(1, state.step - self.first)
-        per_step = (now - self.began) / done
+        per_step = self._per_step()
         total = self.steps_per_epoch * state.recipe.epochs
         self.context.event(
             {
@@ -113,4 +100,16 @@ class Events:
     def history(self) -> None:
         """The history has grown."""
         if self.context.rank == 0:
-            self.context.event({"kind": "history", "history": list(self.state.history)})
+            state = self.state
+            left = self.steps_per_epoch * state.recipe.epochs - state.step
+            self.context.event(
+                {
+                    "kind": "history",
+                    "history": list(state.history),
+                    "epochs": state.recipe.epochs,
+                    "eta": left * self._per_step(),
+                }
+            )
+
+    def _per_step(self) -> float:
+        return (time.monotonic() - self.began) / max(1, self.state.step - self.first)

@@ -32,6 +32,7 @@ class Recorder:
 
     def __init__(self, run: RunDir, space: Space, data: Data, recipe: Recipe, printer: Printer):
         self.run, self.printer = run, printer
+        printer.epochs = recipe.epochs
         probes = choose_probes(space, recipe.seed)
         costs = cost(space, [probe.arch for probe in probes])
         self._probes = {
@@ -52,12 +53,12 @@ class Recorder:
     def event(self, event: Event) -> None:
         """Take one event of the loop."""
         if event["kind"] == "history":
-            self.history(event["history"])
+            self.history(event["history"], event["eta"])
         else:
             self.printer.event(event)
 
-    def history(self, history: Sequence[dict[str, Any]]) -> None:
-        """Write the entries that are not written yet."""
+    def history(self, history: Sequence[dict[str, Any]], left_s: float = 0.0) -> None:
+        """Write the entries that are not written yet, `left_s` seconds before the training's end."""
         probed = [entry for entry in history if "probes" in entry]
         self.run.store.append(
             "probes",
@@ -73,7 +74,7 @@ class Recorder:
             [{**self._common, "what": WHAT, **_row(entry)} for entry in history[self._entries :]],
         )
         self._entries = max(self._entries, len(history))
-        self.printer.history(history)
+        self.printer.history(history, left_s)
 
 
 def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
