@@ -19,15 +19,26 @@ from safetensors.torch import save
 from torch import Tensor
 
 from raynas.data import DataConfig, load_data
-from raynas.errors import UserError
+from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ARCH_FILE, WEIGHTS_FILE, Network, describe, input_size, load_weights, write_arch
+from raynas.networks import (
+    ARCH_FILE,
+    WEIGHTS_FILE,
+    Network,
+    check_images,
+    describe,
+    input_size,
+    load_weights,
+    read_arch,
+    read_space,
+    write_arch,
+)
 from raynas.parent import Parent
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
-from raynas.space import Arch
+from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 from raynas.training.rehearsal import check_recipe
 from raynas.training.teachers import teacher_settings
@@ -70,10 +81,12 @@ def retrain(
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
-        UserError: an arch has no inherited weights here or cannot take such images, or the recipe does not fit.
+        UserError: an arch is for other images or classes than the run's, has no inherited weights here or cannot take
+            images of that size, or the recipe does not fit.
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
+        check_images(archs, read_space(run))
         data = _data(run)
         jobs = []
         for arch in archs:
@@ -162,6 +175,7 @@ def _train_and_keep(
     purpose: str = "retraining",
 ) -> list[Row]:
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
+    _check_folders(run, jobs)
     jobs = [_with_checkpoints(run, job) for job in jobs]
     todo = [job for job in jobs if not _is_finished(run, job)]
     device = device_here(todo, parallel)
@@ -183,6 +197,23 @@ def _train_and_keep(
             progress(f"{job.label}: trained, {run.name}/{job.network.path}")
     rows = {row["path"]: row for row in network_rows(run)}
     return [rows[job.network.path] for job in jobs]
+
+
+def _check_folders(run: RunDir, jobs: Sequence[Job]) -> None:
+    """Refuse an arch whose folder holds, or would hold, one of the same values with other constants.
+
+    Raises:
+        RunDirError: names what differs.
+    """
+    spaces: dict[str | None, Space] = {}
+    for job in jobs:
+        path = job.network.path
+        if path not in spaces and run.exists(f"{path}/{ARCH_FILE}"):
+            spaces[path] = read_arch(run, f"{path}/{ARCH_FILE}").space
+        try:
+            spaces.setdefault(path, job.arch.space).check_own(job.arch)
+        except ConfigError as error:
+            raise RunDirError(f"{run.name}/{path}: {error}; delete that folder to train this one") from error
 
 
 def _weights_to_start_from(run: RunDir, job: Job, parent: Parent) -> dict[str, Tensor] | None:
