@@ -65,8 +65,12 @@ def find_arch(run: RunDir, name: str, note: Callable[[str], None] = print) -> Ar
     """
     if name in ("best", "reference"):
         path = f"{name}/{ARCH_FILE}"
-        how = "finish the search" if name == "best" else "train one"
-        run.require(path, f"{how} first (raynas {'search' if name == 'best' else 'retrain --arch reference'})")
+        how = {
+            "best": "finish the search first (raynas search)",
+            "reference": "only raynas pipeline makes one, of a preset that names it; to train a network of your choice "
+            "beside the winner, give its file: raynas retrain --arch FILE",
+        }
+        run.require(path, how[name])
         return read_arch(run, path)
     if _ID.fullmatch(name) and not Path(name).exists():
         import pyarrow.compute as pc

@@ -8,6 +8,7 @@ from raynas.networks import read_space
 from raynas.reports.collect import Predicted, Timed, Trace
 from raynas.results import RunDir
 from raynas.search import PredictorEvolution
+from raynas.search.history import History
 from raynas.searches import BASELINE, MAIN, Settings, folder_of, latency_predictor, read_back, settings_of
 from raynas.timing.winners import known_candidates
 
@@ -29,8 +30,17 @@ def traces(run: RunDir) -> list[Trace]:
         timed = _timed(run, settings, made) if finished else None
         front = _front(run, name, made, timed) if finished else []
         archs = [row.arch.id for row in history]
-        found.append(Trace(label, archs, accuracy, limits, finished, timed, front, _predicted(made)))
+        predicted = _predicted(getattr(made, "search", made))
+        found.append(Trace(label, archs, accuracy, limits, finished, timed, front, predicted, _best(made)))
     return found
+
+
+def _best(made: History) -> str | None:
+    """The id of the arch that is best by accuracy, where that is an objective."""
+    if made.objectives.directions.get("accuracy") != "max":
+        return None
+    rows = made.best_first(made.scored(), "accuracy")
+    return rows[0].arch.id if rows else None
 
 
 def _timed(run: RunDir, settings: Settings, made: Any) -> Timed | None:

@@ -67,6 +67,7 @@ class Trace:
         timed: what its best archs take, where it went by latency.
         front: `arch` and measured objectives of what it left as its front, where it had several objectives.
         predicted: how good its predictors were, where it had any.
+        best: id of the best arch by accuracy; the first that reached the best accuracy where left out.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Trace:
     timed: Timed | None = None
     front: Sequence[Row] = ()
     predicted: Predicted | None = None
+    best: str | None = None
 
     def best_so_far(self) -> np.ndarray:
         """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from raynas.errors import UserError
+from raynas.own import kind
 from raynas.search.base import AskTell
+from raynas.search.history import History
+from raynas.search.own import OwnSearch
 from raynas.space import Arch
 
 SearchT = TypeVar("SearchT", bound=AskTell)
@@ -40,15 +43,19 @@ def run_search(
         The search.
 
     Raises:
-        UserError: batch is not positive, or the scorer left an arch without a row.
+        UserError: batch is not positive, the scorer left an arch without a row, or a search of the user's own breaks
+            its contract (see `OwnSearch`).
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
-    with Progress(search, progress, name) as shown:
-        while archs := search.ask(batch):
+    if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
+        raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
+    driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
+    with Progress(driven, progress, name) as shown:
+        while archs := driven.ask(batch):
             shown.notes()
             scores = _score(scorer, archs, shown)
-            search.tell(archs, scores)
+            driven.tell(archs, scores)
             shown.refresh()
         shown.notes()
     return search
@@ -58,6 +65,8 @@ def _score(scorer: Any, archs: Sequence[Arch], shown: Progress) -> list[Any]:
     """The archs' scores, in their order."""
     if not hasattr(scorer, "score_iter"):
         scores = list(scorer.score(archs))
+        if len(scores) != len(archs):
+            raise UserError(f"the scorer gave {len(scores)} scores for {len(archs)} archs")
         for score in scores:
             shown.scored(score)
         return scores
@@ -112,12 +121,12 @@ class Progress:
 
     def refresh(self) -> None:
         """Read the search's best so far; to be called between two `tell`, from their thread."""
-        summary = getattr(self._search, "summary", None)
-        self._summary = f", {summary()}" if summary is not None else ""
+        summary = self._search.summary()
+        self._summary = f", {summary}" if summary else ""
 
     def notes(self) -> None:
         """Show what the search has noted since the last time, if it notes anything."""
-        notes = getattr(self._search, "notes", [])
+        notes = self._search.notes
         for note in notes[self._noted :]:
             if self._show is not None:
                 self._show(f"{self._name}: {note}")
@@ -126,7 +135,7 @@ class Progress:
     def line(self, ended: bool = False) -> str:
         """The present state in one line."""
         with self._lock:
-            budget = getattr(self._search, "budget", None)
+            budget = self._search.budget
             of = f"/{budget}" if budget is not None else ""
             failed = f", {self._failed / max(1, self._scored):.0%} failed"
             left = "" if ended or budget is None else self._left(budget)
