@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
-from small_run import SPACE, small_run
+from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
-from raynas.data import load_data, load_test
 from raynas.costs.latency import Conditions
+from raynas.data import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.nets.weights import load_supernet
 from raynas.networks import Network, find_arch, write_arch
 from raynas.results import RunDir
+from raynas.retrain import retrain
+from raynas.search import RandomSearch
 from raynas.space import save_arch
+from raynas.timing.measure import time_archs
 
 ARCH = SPACE.smallest()
 
@@ -114,11 +117,11 @@ def test_an_arch_in_memory_for_other_images_is_refused(run: RunDir) -> None:
         search = RandomSearch(SPACE, evaluations=1)
         (arch,) = search.ask(1)
         with pytest.raises(UserError, match=words):
-            search.tell([foreign.space.arch(arch)], [0.5])
+            search.tell([foreign.space.arch(dict(arch))], [0.5])
 
 
 def test_a_reference_that_is_not_there_is_not_advised_by_what_failed(run: RunDir) -> None:
-    with pytest.raises(UserError, match="raynas pipeline makes one.*--arch FILE"):
+    with pytest.raises(UserError, match=r"raynas pipeline makes one.*--arch FILE"):
         find_arch(run, "reference")
 
 
@@ -126,6 +129,8 @@ def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
     code = f"""
 import sys
 from raynas.results import RunDir
+from raynas.retrain import retrain
+from raynas.search import RandomSearch
 with RunDir({run.uri!r}).lock():
     print("held", flush=True)
     sys.stdin.read()
