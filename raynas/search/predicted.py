@@ -167,9 +167,9 @@ class PredictorEvolution(Search):
 def _function(predictor: str | Fit) -> Fit:
     fit: Fit = load_object(predictor, PREDICTORS, "predictor") if isinstance(predictor, str) else predictor
     if not callable(fit) or not takes(fit, 4):
+        wanted = "called with (space, codes, values, seed)"
         raise UserError(
-            "the predictor must be 'forest', 'module:object' or a function (space, codes, values, seed), not "
-            f"{shown(predictor)}"
+            f"the predictor must be 'forest', 'module:object' or a function, not {shown(predictor)}: {wanted}"
         )
     return fit
 

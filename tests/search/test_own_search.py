@@ -46,6 +46,11 @@ def two_more(space: Space, n: int) -> list[Arch]:
     return [space.smallest()] * (n + 2)
 
 
+def in_turn(*answers: list[Arch]) -> Callable[[int], list[Arch]]:
+    left = list(answers)
+    return lambda n: left.pop(0)
+
+
 ASKED: dict[str, tuple[Callable[[Space, int], Any], str]] = {
     "a generator": (lambda space, n: endless(space), "returned a generator"),
     "a dictionary": (lambda space, n: dict(space.smallest()), "returned a dict"),
@@ -105,10 +110,8 @@ def test_a_best_beyond_the_limits_is_refused_and_never_chosen(small: Space) -> N
     archs = [small.largest(), small.smallest()]
     limit = float(cost(small, archs)["macs"][1])
     for best in (None, lambda: archs[0]):
-        asked = iter([archs, []])
-        search = RecordedSearch(
-            Own(lambda n, asked=asked: next(asked), best), small, {"accuracy": "max"}, {"macs": (None, limit)}, {}
-        )
+        own = Own(in_turn(archs, []), best)
+        search = RecordedSearch(own, small, {"accuracy": "max"}, {"macs": (None, limit)}, {})
         run_search(search, Scorer(), progress=None)
         assert accuracy(archs[0]) > accuracy(archs[1]) and search.evaluations == 2
         if best is None:
