@@ -382,6 +382,7 @@ def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
         importlib.invalidate_caches()
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module is the user's: whatever it raises is theirs to mend, and is chained
+    # The module is the user's: whatever it raises is theirs to mend, and is chained. A module may end with sys.exit.
+    except (Exception, SystemExit) as error:
         reason = one_line(f"{type(error).__name__}: {error}")
         raise ConfigError(f"{what} {shown(reference)} cannot be imported: {reason}") from error

@@ -23,6 +23,7 @@ from raynas.networks import (
     find_front,
     input_size,
     load_weights,
+    of_arch,
     read_space,
     trained_networks,
 )
@@ -48,10 +49,12 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
         return trained
     if arch is not None and arch.rpartition("/")[2] == "front":
         front = find_front(run, arch)
-        return [Network(one, "inherited") for one in front] + [each for each in trained if each.arch in front]
+        return [Network(one, "inherited") for one in front] + [
+            each for each in trained if any(of_arch([each], one) for one in front)
+        ]
     chosen = find_arch(run, arch or "best")
     if arch is not None:
-        trained = [network for network in trained if network.arch == chosen]
+        trained = of_arch(trained, chosen)
     if trained and not belongs(chosen, read_space(run)):
         return trained  # such as a reference: it is no subnet, and has no weights but its own
     return [Network(chosen, "inherited"), *trained]

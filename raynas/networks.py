@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from raynas.results.networks import ABOUT_FILE, network_rows
 from raynas.results.run_dir import json_text
 from raynas.space import Arch, Space, load_arch
 from raynas.space.load import find_shipped
+from raynas.space.space import RESIZED
 from raynas.timm_models import ARCH_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
@@ -54,21 +55,26 @@ class Network:
         return f"{self.arch.id}-{self.how}" if self.path is None else self.path.rpartition("/")[2]
 
 
-def find_arch(run: RunDir, name: str) -> Arch:
+def find_arch(run: RunDir, name: str, note: Callable[[str], None] = print) -> Arch:
     """The arch that a user means.
 
     Args:
         run: the run directory.
         name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run, an arch file, or a
             shipped arch's name.
+        note: called with a line where the file is of an arch for other images or classes than the run's.
 
     Raises:
         UserError: there is no such arch; the message says what to do.
     """
     if name in ("best", "reference"):
         path = f"{name}/{ARCH_FILE}"
-        how = "finish the search" if name == "best" else "train one"
-        run.require(path, f"{how} first (raynas {'search' if name == 'best' else 'retrain --arch reference'})")
+        how = {
+            "best": "finish the search first (raynas search)",
+            "reference": "only raynas pipeline makes one, of a preset that names it; to train a network of your choice "
+            "beside the winner, give its file: raynas retrain --arch FILE",
+        }
+        run.require(path, how[name])
         return read_arch(run, path)
     if _ID.fullmatch(name) and not Path(name).exists():
         import pyarrow.compute as pc
@@ -81,7 +87,7 @@ def find_arch(run: RunDir, name: str) -> Arch:
         space, values = read_space(run), json.loads(found[0]["values"])
         return space.arch(values) if values in space else space.off_grid(values)
     file = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
-    return _fitted(load_arch(file), read_space(run))
+    return _fitted(load_arch(file), read_space(run), name, note)
 
 
 def find_front(run: RunDir, name: str) -> list[Arch]:
@@ -103,14 +109,37 @@ def find_front(run: RunDir, name: str) -> list[Arch]:
 
 def belongs(arch: Arch, space: Space) -> bool:
     """Whether an arch is a subnet of a space: its values are choices, and what is fixed is the same."""
-    return arch.space.constants == space.constants and arch in space
+    return not space.differences(arch.space) and arch.space.constants == space.constants and arch in space
 
 
-def _fitted(arch: Arch, space: Space) -> Arch:
-    """An arch from elsewhere for the images and classes of a run: in the run's space where it belongs there."""
-    if belongs(arch, space):
-        return space.arch(arch)
-    return arch.space.with_input(space.input_size, space.channels, space.classes).arch(arch)
+IMAGES = ("size", "channels", "classes")
+"""What of `Space.differences` is the data's; a network that is trained on its own may differ in all else."""
+
+
+def _fitted(arch: Arch, space: Space, name: str, note: Callable[[str], None]) -> Arch:
+    """An arch of a file for the images and classes of a run, with a line where it is for others."""
+    values = dict(arch)
+    if differences := space.differences(arch.space).keys() & IMAGES:
+        told = [space.differences(arch.space)[each] for each in IMAGES if each in differences]
+        note(f"note: {name} is an arch for {'; '.join(told)}: it is taken for the images and classes of the run")
+    if arch.space.constants == space.constants and values in space:
+        return space.arch(values)
+    return arch.space.with_input(space.input_size, space.channels, space.classes).arch(values)
+
+
+def check_images(archs: Sequence[Arch], space: Space) -> None:
+    """Refuse archs that are for other images or classes than a run's space.
+
+    Raises:
+        UserError: names what differs.
+    """
+    for arch in archs:
+        differences = space.differences(arch.space)
+        if told := [differences[name] for name in IMAGES if name in differences]:
+            raise UserError(
+                f"arch {arch.id} has other constants than space {space.name}: {'; '.join(told)}: give one for the "
+                "images and classes of the run"
+            )
 
 
 def read_space(run: RunDir) -> Space:
@@ -231,7 +260,16 @@ def find_trained(run: RunDir, arch: Arch, seed: int, train_on: str) -> Network:
 def of_size(networks: Sequence[Network], arch: Arch, size: tuple[int, int] | None = None) -> list[Network]:
     """Those networks that are of an arch, at an image size; at its own where that is left out."""
     size = size or arch.space.input_size
-    return [network for network in networks if network.arch == arch and network.arch.space.input_size == size]
+    return [network for network in of_arch(networks, arch) if network.arch.space.input_size == size]
+
+
+def of_arch(networks: Sequence[Network], arch: Arch) -> list[Network]:
+    """Those networks that are of an arch, at any image size: with its values and its constants."""
+    return [
+        network
+        for network in networks
+        if network.arch == arch and network.arch.space.differences(arch.space).keys() <= set(RESIZED)
+    ]
 
 
 def load_network(

@@ -42,8 +42,12 @@ class Parent:
         run, space = self.run, read_space(self.run)
         run.require("supernet.safetensors")
         if not belongs(arch, space):
-            why = "has other constants than" if arch in space else "is not in"
-            raise UserError(f"arch {arch.id} {why} space {space.name}: it has no inherited weights in this run")
+            told = "; ".join(space.differences(arch.space).values())
+            why = "has other constants than" if told or arch in space else "is not in"
+            raise UserError(
+                f"arch {arch.id} {why} space {space.name}{f' ({told})' if told else ''}: it has no inherited weights "
+                "in this run"
+            )
         arch = space.arch(arch)
         if not wants_calibration(self._supernet):
             return self._supernet.extract(arch)

@@ -21,16 +21,28 @@ from torch import Tensor
 from raynas.data import DataConfig, load_data
 from raynas.data.config import stored_config
 from raynas.data.preprocessing import Preprocessing, preprocessing_of
-from raynas.errors import UserError
+from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, Network, arch_text, describe, input_size, load_weights
+from raynas.networks import (
+    ABOUT_FILE,
+    ARCH_FILE,
+    WEIGHTS_FILE,
+    Network,
+    arch_text,
+    check_images,
+    describe,
+    input_size,
+    load_weights,
+    read_arch,
+    read_space,
+)
 from raynas.parent import Parent
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
 from raynas.results.run_dir import json_text
-from raynas.space import Arch
+from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 from raynas.training.rehearsal import check_recipe
 from raynas.training.teachers import teacher_settings
@@ -73,10 +85,12 @@ def retrain(
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
-        UserError: an arch has no inherited weights here or cannot take such images, or the recipe does not fit.
+        UserError: an arch is for other images or classes than the run's, has no inherited weights here or cannot take
+            images of that size, or the recipe does not fit.
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
+        check_images(archs, read_space(run))
         data = _data(run)
         jobs = []
         for arch in archs:
@@ -165,6 +179,7 @@ def _train_and_keep(
     purpose: str = "retraining",
 ) -> list[Row]:
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
+    _check_folders(run, jobs)
     jobs = [_with_checkpoints(run, job) for job in jobs]
     todo = [job for job in jobs if not _is_finished(run, job)]
     for train_on in dict.fromkeys(job.train_on for job in todo):
@@ -199,6 +214,23 @@ def _images_in_words(train_on: str) -> str:
         "training on the training images and the search split, since the search is over (train_on: train+search); "
         "raynas retrain --on train leaves the search split out"
     )
+
+
+def _check_folders(run: RunDir, jobs: Sequence[Job]) -> None:
+    """Refuse an arch whose folder holds, or would hold, one of the same values with other constants.
+
+    Raises:
+        RunDirError: names what differs.
+    """
+    spaces: dict[str | None, Space] = {}
+    for job in jobs:
+        path = job.network.path
+        if path not in spaces and run.exists(f"{path}/{ARCH_FILE}"):
+            spaces[path] = read_arch(run, f"{path}/{ARCH_FILE}").space
+        try:
+            spaces.setdefault(path, job.arch.space).check_own(job.arch)
+        except ConfigError as error:
+            raise RunDirError(f"{run.name}/{path}: {error}; delete that folder to train this one") from error
 
 
 def _weights_to_start_from(run: RunDir, job: Job, parent: Parent) -> dict[str, Tensor] | None:

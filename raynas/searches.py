@@ -22,8 +22,9 @@ from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
 from raynas.search import SearchConfig
-from raynas.search.build import build_search
+from raynas.search.build import SEARCHES, build_search
 from raynas.search.loop import run_search
+from raynas.search.own import RecordedSearch
 from raynas.space import Arch, Space
 from raynas.timing.measure import archs_to_time, time_archs
 from raynas.timing.predict import stored_predictor
@@ -92,6 +93,8 @@ def search(
     attempt = phase(run, "search", name, cluster=replicas > 0, say=progress)
     with nullcontext() if begun and has_ended(run, name) else attempt:
         finished = run_search(made, scorer, settings.search.batch, progress, name)
+    if progress is not None and (tie := finished.tie()) is not None:
+        progress(f"{name}: {tie}")
     if settings.search.latency is None:
         _write_winners(run, settings, finished, name, {})
     return finished
@@ -130,6 +133,8 @@ def choose_winner(
 def build(run: RunDir, settings: Settings, space: Space | None = None) -> Any:
     """The search that settings describe, for the space of a run (or another); see `raynas.search.build_search`.
 
+    One of the user's own is held to its contract and recorded: see `RecordedSearch`.
+
     Raises:
         UserError: it cannot be built, or it goes by latency and the settings do not come from `time_space`.
         RunDirError: the run lacks timings that it goes by.
@@ -140,7 +145,11 @@ def build(run: RunDir, settings: Settings, space: Space | None = None) -> Any:
     costs: dict[str, CostFunction] = {}
     if predictor is not None:
         costs = {"latency": predictor, "throughput": predictor.throughput}
-    return build_search(settings.search, space, costs=costs)
+    config = settings.search
+    made = build_search(config, space, costs=costs)
+    if config.name in SEARCHES:
+        return made
+    return RecordedSearch(made, space, config.objectives, config.constraints, costs, config.evaluations)
 
 
 def time_space(
@@ -313,21 +322,18 @@ def _write_winners(run: RunDir, settings: Settings, finished: Any, name: str, ch
 
 
 def _winners(finished: Any, chosen: Collection[Arch]) -> Iterator[tuple[str, Arch]]:
-    """Files in a search's folder, and archs: what it found best; of that, what is in `chosen` where anything is."""
-    best = finished.best() if hasattr(finished, "best") else None
-    if best is None:
-        raise UserError("the search has no best(): its winner cannot be written; its scores are in the run directory")
+    """Yield files in a search's folder with the archs it found best; of these only those in `chosen`, if it has any."""
+    best = finished.best()
     if isinstance(best, Arch):
         yield ARCH_FILE, next(iter(chosen), best)
         return
     for arch in chosen or best:
         yield f"front/{arch.id}.yaml", arch
     # Of the front, the one that is best by accuracy stands for the search; by the first objective if it has none.
-    objectives = finished.objectives
-    name = "accuracy" if "accuracy" in objectives.names else objectives.names[0]
-    sign = 1 if objectives.directions[name] == "max" else -1
-    front = [row for row in finished.front() if not chosen or row.arch in chosen]
-    yield ARCH_FILE, max(front, key=lambda row: sign * row.objectives[name]).arch
+    names = finished.objectives.names
+    front = [row for row in finished.history if row.arch in (chosen or best)]
+    ordered = finished.best_first(front, "accuracy" if "accuracy" in names else names[0])
+    yield ARCH_FILE, ordered[0].arch
 
 
 def _found(row: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from raynas.reports.collect import Predicted, Timed, Trace
 from raynas.results import RunDir
 from raynas.search import PredictorEvolution
 from raynas.search.config import TIMED
+from raynas.search.history import History
 from raynas.searches import BASELINE, MAIN, Settings, folder_of, latency_predictor, read_back, settings_of
 from raynas.space import Arch
 from raynas.timing.winners import known_candidates
@@ -47,9 +48,10 @@ def traces(run: RunDir) -> list[Trace]:
                 finished,
                 timed,
                 front,
-                _predicted(made),
+                _predicted(getattr(made, "search", made)),
                 _costs(run, settings, limits, archs),
                 "" if settings.timed_on is None else str(settings.timed_on),
+                _best(made),
             )
         )
     return found
@@ -74,6 +76,14 @@ def _costs(run: RunDir, settings: Settings, names: Collection[str], archs: Seque
         values[known] = counted[name]
         found[name] = values.tolist()
     return found
+
+
+def _best(made: History) -> str | None:
+    """The id of the arch that is best by accuracy, where that is an objective."""
+    if made.objectives.directions.get("accuracy") != "max":
+        return None
+    rows = made.best_first(made.scored(), "accuracy")
+    return rows[0].arch.id if rows else None
 
 
 def _timed(run: RunDir, settings: Settings, made: Any) -> Timed | None:

@@ -126,6 +126,12 @@ def evolve_space(options: argparse.Namespace) -> None:
         space = f"{trial.run.name}/spaces/{trial.best.index}.yaml"
         tried = ", ".join(f"{key}={value}" for key, value in trial.values.items())
         print(f"{trial.best.quality.error:>16.2%}  {space:<40} {tried or '-'}")
+    equal = [trial for trial in ended if trial.best.quality.error == ended[0].best.quality.error]
+    if len(equal) > 1:
+        print(
+            f"{len(equal)} trials have the lowest error; the first of them in the table is the one of fewer MACs on "
+            "average, or where these are equal the one that was tried first"
+        )
     folder = f"{found[0].run.name}/iterations/{found[0].best.index}"
     if failed := [named(trial.values) for trial in found if trial.error is not None]:
         raise UserError(

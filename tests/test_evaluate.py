@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
-from small_run import SPACE, small_run
+from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
+from raynas.costs.latency import Conditions
 from raynas.data import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.nets.weights import load_supernet
 from raynas.networks import Network, find_arch, write_arch
 from raynas.results import RunDir
+from raynas.retrain import retrain
+from raynas.search import RandomSearch
 from raynas.space import save_arch
+from raynas.timing.measure import time_archs
 
 ARCH = SPACE.smallest()
 
@@ -98,10 +102,35 @@ def test_an_arch_outside_the_space_has_no_inherited_weights(run: RunDir) -> None
         evaluate(run, [Network(wide, "inherited")], progress=lambda line: None)
 
 
+def test_an_arch_in_memory_for_other_images_is_refused(run: RunDir) -> None:
+    """By all that takes archs of a run; as files they are fitted to the run, with a line."""
+    for foreign, words in (
+        (SPACE.with_input(size=16).smallest(), "16 x 16 pixels, not 8 x 8"),
+        (SPACE.with_input(classes=3).smallest(), "classes 3, not 10"),
+    ):
+        with pytest.raises(UserError, match=words):
+            evaluate(run, [Network(foreign, "inherited")], progress=lambda line: None)
+        with pytest.raises(UserError, match=words):
+            retrain(run, [foreign], PRESET.recipe, parallel=1)
+        with pytest.raises(UserError, match=words):
+            time_archs(run, [foreign], Conditions(), progress=None)
+        search = RandomSearch(SPACE, evaluations=1)
+        (arch,) = search.ask(1)
+        with pytest.raises(UserError, match=words):
+            search.tell([foreign.space.arch(dict(arch))], [0.5])
+
+
+def test_a_reference_that_is_not_there_is_not_advised_by_what_failed(run: RunDir) -> None:
+    with pytest.raises(UserError, match=r"raynas pipeline makes one.*--arch FILE"):
+        find_arch(run, "reference")
+
+
 def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
     code = f"""
 import sys
 from raynas.results import RunDir
+from raynas.retrain import retrain
+from raynas.search import RandomSearch
 with RunDir({run.uri!r}).lock():
     print("held", flush=True)
     sys.stdin.read()
@@ -119,6 +148,9 @@ with RunDir({run.uri!r}).lock():
 def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: RunDir, tmp_path: Path) -> None:
     elsewhere = SPACE.with_input(size=16, classes=3)
     save_arch(elsewhere.smallest(), tmp_path / "arch.yaml")
+    told: list[str] = []
+    find_arch(run, str(tmp_path / "arch.yaml"), told.append)
+    assert len(told) == 1 and "for 16 x 16 pixels, not 8 x 8; classes 3, not 10" in told[0]
     (row,) = evaluate(run, networks_to_evaluate(run, str(tmp_path / "arch.yaml")), progress=lambda line: None)
     assert row["macs"] == cost(SPACE, [ARCH])["macs"][0] and row["space"] == SPACE.fingerprint
     wide_heads = SPACE.constants.model_copy(update={"head_dim": 24})

@@ -79,7 +79,7 @@ def read_torch_dataset(
     function = load_object(name, {}, "data")
     try:
         returned = function()
-    except Exception as error:  # whatever somebody's own code raises
+    except (Exception, SystemExit) as error:  # whatever somebody's own code raises
         raise UserError(f"data {name!r}: the function failed: {type(error).__name__}: {first_line(error)}") from error
     datasets = returned if isinstance(returned, tuple) else (returned,)
     if len(datasets) not in (1, 2) or not all(_map_style(dataset) for dataset in datasets):

@@ -237,7 +237,10 @@ class Supernet(nn.Module):
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
         if not isinstance(arch, Mapping):
             raise UserError(f"expected an arch, or a mapping of its values by name, found {shown(arch)}")
-        return arch if isinstance(arch, Arch) else self.space.arch(arch)
+        if not isinstance(arch, Arch):
+            return self.space.arch(arch)
+        self.space.check_own(arch, resized=True)
+        return arch
 
     def _assign(self, archs: list[Arch], rows: Tensor | None, x: Tensor) -> tuple[list[Arch], Tensor]:
         """Return the different archs used by rows, and each row's index into them."""

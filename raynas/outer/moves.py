@@ -165,9 +165,10 @@ def shifted(space: Space, axis: Axis, move: Move) -> Move:
     for choice in axis.choices:
         value = rule.type(round(choice + shift, 6))
         if value <= 0 and not (value == 0 and 0 in axis.choices):  # a stage or a network may be of depth 0
-            gone.append(f"{value:g} removed: not above 0")
+            gone.append(f"{choice:g} would become {value:g}, which is not above 0: it is left out")
         elif not rule.minimum <= value <= rule.maximum:
-            gone.append(f"{value:g} removed: outside {rule.minimum:g} to {rule.maximum:g}")
+            span = f"{rule.minimum:g} to {rule.maximum:g}"
+            gone.append(f"{choice:g} would become {value:g}, which is outside {span}: it is left out")
         else:
             kept.append(value)
     if not kept:

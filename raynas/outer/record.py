@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from raynas.best import best_first
 from raynas.costs import cost
 from raynas.outer.moves import Move
 from raynas.outer.quality import Quality
@@ -44,6 +45,13 @@ class Iteration:
     seconds: float
     next: Space | None
     ended: str | None
+
+
+def best_iterations(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Those of the lowest E-T error, the best first: of equals that of fewer MACs on average, then the first."""
+    order = best_first([each.quality.error for each in iterations], [[each.mean_macs for each in iterations]])
+    best = iterations[order[0]]
+    return [iterations[index] for index in order if iterations[index].quality.error == best.quality.error]
 
 
 def space_file(index: int) -> str:

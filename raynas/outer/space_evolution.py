@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from raynas.best import best_first
 from raynas.costs import Bounds, cost
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.outer.axes import check_steps
@@ -20,6 +21,7 @@ from raynas.outer.explain import explain, heading
 from raynas.outer.moves import has_lines, measure_space, moved_axes
 from raynas.outer.record import (
     Iteration,
+    best_iterations,
     read_iterations,
     read_scores,
     seconds_of,
@@ -100,9 +102,11 @@ def evolve_space(
                 say(line)
             after_each(iteration)
             here = iteration.next
-        best = min(found, key=lambda each: each.quality.error)
+        best, *equal = best_iterations(found)
         run.write_yaml(BEST, best.space.to_dict())
-        say(f"the best space is that of iteration {best.index}: {run.name}/{space_file(best.index)}")
+        also = ", ".join(str(each.index) for each in equal)
+        tie = f" (as low is the error of {also}: fewer MACs on average decide, then the first)" if equal else ""
+        say(f"the best space is that of iteration {best.index}{tie}: {run.name}/{space_file(best.index)}")
     return found
 
 
@@ -164,7 +168,8 @@ def _iterate(
             ended = f"nothing in the next space meets the constraints: {error}"
         else:
             ended = None if count >= _LEAST else f"only {count} arch of the next space meets the constraints"
-    costs, best = cost(space, good), int(errors.argmin())
+    costs = cost(space, good)
+    best = best_first(errors.tolist(), [costs[name].tolist() for name in bounds or ("macs",)])[0]
     about_best = {"best": good[best].id, "best_error": float(errors[best])}
     about_best |= {f"best_{name}": int(costs[name][best]) for name in ("macs", "params")}
     return Iteration(

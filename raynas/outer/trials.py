@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raynas.best import best_first
 from raynas.cluster import ray_cluster
 from raynas.config import Document, validate
 from raynas.errors import UserError
-from raynas.outer.record import Iteration, read_iterations
+from raynas.outer.record import Iteration, best_iterations, read_iterations
 from raynas.outer.searches import search_spaces
 from raynas.outer.supernet import check_counts, evolve_preset, prepare
 from raynas.outer.watch import Teller, named, trial_folder
@@ -63,8 +64,8 @@ class Trial:
 
     @property
     def best(self) -> Iteration:
-        """The one of the lowest E-T error."""
-        return min(self.iterations, key=lambda each: each.quality.error)
+        """The one of the lowest E-T error; see `best_iterations`."""
+        return best_iterations(self.iterations)[0]
 
 
 def run_trials(
@@ -298,4 +299,6 @@ def _tried(run: RunDir, values: Mapping[str, Sequence[Any]], errors: Mapping[str
             failed.append(Trial(combination, there, iterations, error))
     if not ended:
         raise UserError(f"{run.name}: no trial has ended; its errors are above. The same command goes on")
-    return sorted(ended, key=lambda each: each.best.quality.error) + failed
+    best = [each.best for each in ended]
+    order = best_first([each.quality.error for each in best], [[each.mean_macs for each in best]])
+    return [ended[index] for index in order] + failed

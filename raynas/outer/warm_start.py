@@ -35,7 +35,14 @@ def inherit(new: Supernet, old: Supernet) -> float:
 
     Returns:
         The share of the new one's parameters that were inherited.
+
+    Raises:
+        ConfigError: the spaces have other constants: the same weights would compute something else.
     """
+    if differences := new.space.differences(old.space):
+        raise ConfigError(
+            f"the weights are of a space with other constants than {new.space.name}: {'; '.join(differences.values())}"
+        )
     marks = copy.deepcopy(new)
     for parameter in marks.parameters():
         parameter.zero_()

@@ -71,6 +71,7 @@ class Trace:
         costs: of each arch, in order, those of the costs in `limits` that the rows of `scores` do not have: MACs as
             papers count them, and latency and throughput as predicted.
         timed_on: what its latencies hold for; empty where it does not go by them.
+        best: id of the best arch by accuracy; the first that reached the best accuracy where left out.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Trace:
     predicted: Predicted | None = None
     costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     timed_on: str = ""
+    best: str | None = None
 
     def best_so_far(self) -> np.ndarray:
         """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from raynas.best import best_first
 from raynas.reports import figures
 from raynas.reports.html import Part, Percent, Picture, Section, Table
 from raynas.results.phases import seconds_text
@@ -46,7 +47,7 @@ def evolution_section(
     best_scored = [
         [row["name"], row["best"], Percent(row["best_error"]), row["best_macs"], row["best_params"]] for row in spaces
     ]
-    best = min(spaces, key=lambda row: row["error"])
+    best = best_space(spaces)
     words = "; ".join(f"space {row['iteration']} {row['error']:.2%}" for row in spaces)
     errors = {f"space {row['iteration']}": errors_of(scores, row["iteration"]) for row in spaces}
     numbers = [
@@ -88,9 +89,14 @@ def evolution_section(
     )
 
 
+def best_space(spaces: Sequence[Row]) -> Row:
+    """The row of the lowest E-T error; of equals that of fewer MACs on average, then the first."""
+    return spaces[best_first([row["error"] for row in spaces], [[row["mean_macs"] for row in spaces]])[0]]
+
+
 def evolution_lead(spaces: Sequence[Row]) -> str:
     """The result in a sentence."""
-    first, best = spaces[0], min(spaces, key=lambda row: row["error"])
+    first, best = spaces[0], best_space(spaces)
     return (
         f"The space evolved over {len(spaces)} iteration(s): its E-T error was {first['error']:.2%} at first, and is "
         f"{best['error']:.2%} in the best of the spaces ({best['name']})."

@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from raynas.best import best_first
 from raynas.reports import figures
 from raynas.reports.collect import Row, Tried
-from raynas.reports.evolution import budgets_differ, error_distributions, errors_of
+from raynas.reports.evolution import best_space, budgets_differ, error_distributions, errors_of
 from raynas.reports.html import Percent, Picture, Section, Table
 from raynas.results.phases import seconds_text
 from raynas.space.counting import shown_count
@@ -22,7 +23,7 @@ from raynas.space.counting import shown_count
 def trials_section(trials: Sequence[Tried]) -> Section | None:
     """The section on the trials of an experiment, the best first; None where none has finished an iteration."""
     without = [trial.values for trial in trials if not trial.spaces]
-    trials = sorted((trial for trial in trials if trial.spaces), key=lambda trial: _best(trial)["error"])
+    trials = _best_trials(trials)
     if not trials:
         return None
     searched = any(trial.searched for trial in trials)
@@ -65,18 +66,28 @@ def trials_section(trials: Sequence[Tried]) -> Section | None:
 
 def trials_lead(trials: Sequence[Tried]) -> str:
     """The result in a sentence."""
-    trials = [trial for trial in trials if trial.spaces]
-    best = min(trials, key=lambda trial: _best(trial)["error"])
+    trials = _best_trials(trials)
+    best = trials[0]
     row = _best(best)
+    others = [trial.values for trial in trials[1:] if _best(trial)["error"] == row["error"]]
+    tie = f" As low is that of {'; '.join(others)}: fewer MACs on average decide, then the first." if others else ""
     return (
         f"The space evolved in {len(trials)} trial(s). The lowest E-T error, {row['error']:.2%} ± "
-        f"{row['standard_error']:.2%}, is that of {best.values} at iteration {row['iteration']}."
+        f"{row['standard_error']:.2%}, is that of {best.values} at iteration {row['iteration']}.{tie}"
     )
 
 
 def _best(trial: Tried) -> Row:
     """The row of a trial's space of the lowest E-T error."""
-    return min(trial.spaces, key=lambda row: row["error"])
+    return best_space(trial.spaces)
+
+
+def _best_trials(trials: Sequence[Tried]) -> list[Tried]:
+    """Those that have finished an iteration, the best first: see `best_space`."""
+    there = [trial for trial in trials if trial.spaces]
+    best = [_best(trial) for trial in there]
+    order = best_first([row["error"] for row in best], [[row["mean_macs"] for row in best]])
+    return [there[index] for index in order]
 
 
 def _row(trial: Tried, searched: bool) -> list[Any]:
@@ -89,7 +100,8 @@ def _row(trial: Tried, searched: bool) -> list[Any]:
         "no" if last["ended"] is None else "yes",
     ]  # fmt: skip
     if searched:
-        found = min(trial.searched, key=lambda row: row["error"], default=None)
+        order = best_first([row["error"] for row in trial.searched], [[row["macs"] for row in trial.searched]])
+        found = trial.searched[order[0]] if order else None
         cells += [None] * 3 if found is None else [Percent(found["error"]), found["macs"], found["evaluations"]]
     return cells
 

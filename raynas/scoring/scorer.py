@@ -108,7 +108,8 @@ class Scorer:
 
         Raises:
             RunDirError: rows cannot be written.
-            UserError: an arch does not belong to the supernet's family, or the cluster has no room for a replica.
+            UserError: an arch has other constants than the supernet's space (see `Space.check_own`), or the cluster has
+                no room for a replica.
         """
         asked = [self._arch(arch) for arch in archs]
         rows = {row["arch"]: row for row in self.score_iter(asked)}
@@ -152,9 +153,8 @@ class Scorer:
         space = self.space
         if not isinstance(arch, Arch):
             return space.arch(arch)
-        if arch.space.family != space.family:
-            raise UserError(f"arch {arch.id} is of family {arch.space.family}, the supernet of {space.family}")
         if arch.space.fingerprint == space.fingerprint:
             return arch
-        # From elsewhere, it is scored with this supernet's images, classes and constants: it must be counted so too.
+        space.check_own(arch)
+        # With other choices, such as a published one off the grid: counted as what this supernet makes of it.
         return space.arch(arch) if arch in space else space.off_grid(arch)

@@ -1,9 +1,10 @@
 """Ask/tell search algorithms: numpy, no torch."""
 
-from raynas.search.base import AskTell, Evaluated, Search
+from raynas.search.base import AskTell, Search
 from raynas.search.build import build_search
 from raynas.search.config import SearchConfig
 from raynas.search.evolution import Evolution
+from raynas.search.history import Evaluated
 from raynas.search.loop import run_search
 from raynas.search.nsga2 import NSGA2
 from raynas.search.pareto import ParetoEvolution

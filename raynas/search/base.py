@@ -15,7 +15,8 @@ from raynas.costs import COSTS, Bounds, Constraints, CostFunction
 from raynas.errors import UserError
 from raynas.search.candidates import Candidates, logger
 from raynas.search.config import Direction
-from raynas.search.objectives import Objectives, Score, non_dominated
+from raynas.search.history import Evaluated, History
+from raynas.search.objectives import Objectives, Score
 from raynas.space import Arch, Codes, Space
 from raynas.space.space import Uniform
 
@@ -34,23 +35,6 @@ class AskTell(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """One row of a search's history.
-
-    Attributes:
-        order: number of archs told before it.
-        generation: its generation, from 0.
-        arch: the arch.
-        objectives: its objectives by name; None if scoring it failed.
-    """
-
-    order: int
-    generation: int
-    arch: Arch
-    objectives: Mapping[str, float] | None
-
-
-@dataclass(frozen=True)
 class _Asked:
     generation: int
     code: np.ndarray
@@ -58,7 +42,7 @@ class _Asked:
     arch: Arch
 
 
-class Search(ABC):
+class Search(History, ABC):
     """Base of our searches: generations of feasible archs without repeats.
 
     A search is a pure function of its arguments and scores: the same seed and scores give the same archs, in batches
@@ -89,13 +73,12 @@ class Search(ABC):
         uniform_over: Uniform = "dimensions",
         costs: Mapping[str, CostFunction] | None = None,
     ):
+        bounds = Constraints(space, constraints or {}, costs)
+        computed = [*COSTS, *bounds.functions]
+        super().__init__(Objectives({"accuracy": "max"} if objectives is None else objectives, computed), bounds)
         self.space = space
-        self.constraints = Constraints(space, constraints or {}, costs)
-        computed = [*COSTS, *self.constraints.functions]
-        self.objectives = Objectives({"accuracy": "max"} if objectives is None else objectives, computed)
         self.budget = budget
         self.generations = generations
-        self.history: list[Evaluated] = []
         self.ended: str | None = None
         self.notes: list[str] = []
         self.warn: Callable[..., None] = logger.warning
@@ -116,11 +99,6 @@ class Search(ABC):
     def _generation_size(self) -> int | None:
         """Return the intended size of the next generation, for a warning if it is smaller; None for any size."""
         return None
-
-    @property
-    def evaluations(self) -> int:
-        """Number of archs told, including failed ones."""
-        return len(self.history)
 
     def ask(self, n: int) -> list[Arch]:
         """Return the next archs to score, at most n and from one generation.
@@ -172,8 +150,8 @@ class Search(ABC):
                 is recorded, but is never a parent or the best.
 
         Raises:
-            UserError: an arch was not asked, was told already, or is out of order; or scores are missing or lack an
-                objective. Nothing is recorded then.
+            UserError: an arch was not asked, was told already, is out of order, or has other constants than the space;
+                or scores are missing or lack an objective. Nothing is recorded then.
         """
         if len(archs) != len(scores):
             raise UserError(f"told {len(archs)} archs and {len(scores)} scores")
@@ -182,13 +160,19 @@ class Search(ABC):
         rows = []
         for index, (arch, score) in enumerate(zip(archs, scores, strict=True)):
             asked = self._outstanding[index]
+            if not isinstance(arch, Arch):
+                raise UserError(f"told the score of {shown(arch)}: give the archs that were asked")
+            self.space.check_own(arch)
             if arch != asked.arch:
                 raise UserError(
                     f"told arch {arch.id}, but the next asked one without a score is {asked.arch.id}: "
                     "tell scores in the order in which the archs were asked"
                 )
             objectives = self.objectives.read(score, asked.costs)
-            rows.append(Evaluated(len(self.history) + index, asked.generation, asked.arch, objectives))
+            loss = self.objectives.loss(score)
+            rows.append(
+                Evaluated(len(self.history) + index, asked.generation, asked.arch, objectives, asked.costs, loss)
+            )
         self.history += rows
         self._codes += [self._outstanding.popleft().code for _ in rows]
 
@@ -199,42 +183,6 @@ class Search(ABC):
         shape = (len(good), len(self.space.dimensions))
         values = self.objectives.minimised([row.objectives for row in good if row.objectives is not None])
         return np.array(codes, dtype=np.int16).reshape(shape), values
-
-    def front(self) -> list[Evaluated]:
-        """Return the non-dominated rows of the history, in order."""
-        good = [row for row in self.history if row.objectives is not None]
-        keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
-        return [row for row, kept in zip(good, keep, strict=True) if kept]
-
-    def ranking(self, n: int) -> list[Evaluated]:
-        """Return the n best rows of the history, the best first; with several objectives the whole front, in order."""
-        if len(self.objectives.names) > 1:
-            return self.front()
-        good = [row for row in self.history if row.objectives is not None]
-        order = np.argsort(self._scored()[1][:, 0], kind="stable")
-        return [good[index] for index in order[:n]]
-
-    def best(self) -> Arch | list[Arch]:
-        """Return the best arch (the first told among equals); with several objectives, the archs of the front.
-
-        Raises:
-            UserError: no arch was told, or all failed.
-        """
-        front = self.front()
-        if not front:
-            raise UserError(f"no arch has a score: {self.evaluations} were told, and all of them failed")
-        return front[0].arch if len(self.objectives.names) == 1 else [row.arch for row in front]
-
-    def summary(self) -> str:
-        """Return a short text on the best arch so far, for progress lines."""
-        front = self.front()
-        if not front:
-            return "best -"
-        if len(self.objectives.names) > 1:
-            return f"front of {len(front)}"
-        (name,) = self.objectives.names
-        assert front[0].objectives is not None
-        return f"best {name} {front[0].objectives[name]:.6g} ({front[0].arch.id})"
 
 
 MOST = 10**6

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from raynas.config import load_object, nearest
 from raynas.costs import CostFunction
 from raynas.errors import ConfigError, UserError
+from raynas.own import kind, parameters_of, running
 from raynas.search.base import AskTell
 from raynas.search.config import TIMED, SearchConfig
 from raynas.search.evolution import Evolution
 from raynas.search.nsga2 import NSGA2
+from raynas.search.own import OwnSearch
 from raynas.search.pareto import ParetoEvolution
 from raynas.search.predicted import PredictorEvolution
 from raynas.search.uniform import RandomSearch
@@ -54,6 +55,7 @@ def build_search(
                 f"the search goes by {name}: give its predictor, build_search(..., costs={{{name!r}: ...}})"
             )
     make = load_object(config.name, SEARCHES, "search")
+    what = f"search {config.name!r}"
     budget = {"evaluations": config.evaluations, "generations": config.generations}
     arguments = {
         "objectives": dict(config.objectives),
@@ -64,16 +66,20 @@ def build_search(
         **config.options,
     }
     _check_arguments(config.name, make, arguments)
-    search = make(space, **arguments)
+    if config.name in SEARCHES:
+        return make(space, **arguments)
+    with running(f"{what}: making it"):
+        search = make(space, **arguments)
     if not isinstance(search, AskTell):
-        raise ConfigError(f"search {config.name!r} must make an object with ask(n) and tell(archs, scores)")
+        raise ConfigError(f"{what} must make an object with ask(n) and tell(archs, scores); it made {kind(search)}")
+    OwnSearch(search, space)  # refuses one whose methods cannot be called so
     return search
 
 
 def _check_arguments(name: str, make: Callable[..., Any], arguments: dict[str, Any]) -> None:
     if not callable(make):
         raise ConfigError(f"search {name!r} is neither a class nor a function")
-    parameters = inspect.signature(make).parameters.values()
+    parameters = parameters_of(make, f"search {name!r}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [parameter.name for parameter in parameters]

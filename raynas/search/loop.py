@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 
 from raynas.duration import duration
 from raynas.errors import UserError
+from raynas.own import kind
 from raynas.search.base import AskTell
+from raynas.search.history import History
+from raynas.search.own import OwnSearch
 from raynas.space import Arch
 
 SearchT = TypeVar("SearchT", bound=AskTell)
@@ -42,15 +45,19 @@ def run_search(
         The search.
 
     Raises:
-        UserError: batch is not positive, or the scorer returned no row for an arch.
+        UserError: batch is not positive, the scorer returned no row for an arch, or a search of the user's own breaks
+            its contract (see `OwnSearch`).
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
-    with Progress(search, progress, name) as shown:
-        while archs := search.ask(batch):
+    if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
+        raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
+    driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
+    with Progress(driven, progress, name) as shown:
+        while archs := driven.ask(batch):
             shown.notes()
             scores = _score(scorer, archs, shown)
-            search.tell(archs, scores)
+            driven.tell(archs, scores)
             shown.refresh()
         shown.notes()
     return search
@@ -60,6 +67,8 @@ def _score(scorer: Any, archs: Sequence[Arch], shown: Progress) -> list[Any]:
     """Return the archs' scores, in order."""
     if not hasattr(scorer, "score_iter"):
         scores = list(scorer.score(archs))
+        if len(scores) != len(archs):
+            raise UserError(f"the scorer gave {len(scores)} scores for {len(archs)} archs")
         for score in scores:
             shown.scored(score)
         return scores
@@ -114,12 +123,12 @@ class Progress:
 
     def refresh(self) -> None:
         """Read the search's best so far; call it between two `tell`, from the same thread."""
-        summary = getattr(self._search, "summary", None)
-        self._summary = f", {summary()}" if summary is not None else ""
+        summary = self._search.summary()
+        self._summary = f", {summary}" if summary else ""
 
     def notes(self) -> None:
         """Show the search's new notes, if it has any."""
-        notes = getattr(self._search, "notes", [])
+        notes = self._search.notes
         for note in notes[self._noted :]:
             if self._show is not None:
                 self._show(f"{self._name}: {note}")
@@ -128,7 +137,7 @@ class Progress:
     def line(self, ended: bool = False) -> str:
         """Return the current progress line."""
         with self._lock:
-            budget = getattr(self._search, "budget", None)
+            budget = self._search.budget
             of = f"/{budget}" if budget is not None else ""
             failed = f", {self._failed / max(1, self._scored):.0%} failed"
             left = "" if ended or budget is None else self._left(budget)

@@ -68,6 +68,11 @@ class Objectives:
         values = {name: _number(name, scored[name]) if name in scored else costs[name] for name in self.names}
         return values if all(math.isfinite(value) for value in values.values()) else None
 
+    def loss(self, score: Score) -> float | None:
+        """The loss that a score has, which decides between equals; None where it has none."""
+        value = score.get("loss") if isinstance(score, Mapping) else None
+        return float(value) if isinstance(value, int | float | np.number) and math.isfinite(value) else None
+
     def minimised(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
         """Return objective values as float64 [n, objectives], signed so that smaller is better."""
         table = [[value[name] for name in self.names] for value in values]

@@ -11,6 +11,7 @@ import numpy as np
 from raynas.config import load_object, nearest, shown
 from raynas.costs import Bounds, CostFunction, cost
 from raynas.errors import UserError
+from raynas.own import kind, running, takes
 from raynas.search.base import Search, at_least
 from raynas.search.breeding import budget_of
 from raynas.search.candidates import logger
@@ -121,7 +122,11 @@ class PredictorEvolution(Search):
         for name in self.objectives.scored:
             measured = np.array([row.objectives[name] for row in rows if row.objectives is not None])
             seed = int(self._rng.integers(2**32))
-            predict = checked(self.predictor(self.space, codes[~held], measured[~held], seed))
+            with running("predictor"):
+                predict = self.predictor(self.space, codes[~held], measured[~held], seed)
+            if not callable(predict):
+                raise UserError(f"predictor: it must return a function of codes; it returned {kind(predict)}")
+            predict = checked(predict)
             macs = cost(self.space, codes[held])["macs"]
             largest = self.objectives.directions[name] == "max"
             numbers = measured[held], predict(codes[held]), macs
@@ -163,8 +168,11 @@ class PredictorEvolution(Search):
 
 def _function(predictor: str | Fit) -> Fit:
     fit: Fit = load_object(predictor, PREDICTORS, "predictor") if isinstance(predictor, str) else predictor
-    if not callable(fit):
-        raise UserError(f"the predictor must be 'forest', 'module:object' or a function, not {shown(predictor)}")
+    if not callable(fit) or not takes(fit, 4):
+        wanted = "called with (space, codes, values, seed)"
+        raise UserError(
+            f"the predictor must be 'forest', 'module:object' or a function, not {shown(predictor)}: {wanted}"
+        )
     return fit
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from raynas.errors import UserError
+from raynas.own import running
 from raynas.space import Codes, Space
 
 Predict = Callable[[Codes], np.ndarray]
@@ -114,7 +115,8 @@ def checked(predict: Predict) -> Predict:
     """Wrap a predictor, maybe the user's own, with a check that it returns one finite number for each arch."""
 
     def answer(codes: Codes) -> np.ndarray:
-        values = np.asarray(predict(codes))
+        with running("predictor"):
+            values = np.asarray(predict(codes))
         if values.shape != (len(codes),) or values.dtype.kind not in "biuf":
             raise UserError(
                 f"the predictor must give one number for each arch, [{len(codes)}]: "

@@ -26,6 +26,12 @@ from raynas.space.variation import Probability
 
 Uniform = Literal["dimensions", "archs"]
 
+_OF_TRAINING = ("drop_path_depth", "drop_path_depths")
+"""Constants that act in training alone, and that follow from a space's depths: published archs have their own."""
+
+RESIZED = ("size", "depth_macs", "max_depth")
+"""What of `Space.differences` changes where a network is resized to other images; see `Supernet.space_at`."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -157,19 +163,58 @@ class Space:
         return self._index[name]
 
     def __contains__(self, arch: object) -> bool:
-        """Return True if an arch's values are all choices of this space."""
+        """Return True if an arch's values are all choices of this space, and its constants this space's; see `arch`."""
         try:
             return isinstance(arch, Mapping) and dict(self.arch(arch)) == flatten(arch)
         except UserError:
             return False
 
+    def differences(self, other: Space) -> dict[str, str]:
+        """What another space fixes otherwise, in words by name: `{"size": "16 x 16 pixels, not 8 x 8"}`.
+
+        Choices may differ. Of constants those count that a network computes by, and not those of its training alone.
+        """
+        found = {}
+        if other.family != self.family:
+            found["family"] = f"family {other.family}, not {self.family}"
+        if other.input_size != self.input_size:
+            (height, width), (own_height, own_width) = other.input_size, self.input_size
+            found["size"] = f"{height} x {width} pixels, not {own_height} x {own_width}"
+        for name in ("channels", "classes"):
+            theirs, ours = getattr(other, name), getattr(self, name)
+            if theirs != ours:
+                found[name] = f"{name} {theirs}, not {ours}"
+        if other.family == self.family and other.constants != self.constants:
+            for name, ours in self.constants:
+                theirs = getattr(other.constants, name)
+                if theirs != ours and name not in _OF_TRAINING:
+                    found[name] = f"{name} {shown(theirs)}, not {shown(ours)}"
+        return found
+
+    def check_own(self, arch: Arch, resized: bool = False) -> None:
+        """Refuse an arch whose space fixes something otherwise: the same choices are another network there.
+
+        Args:
+            resized: whether it may be for images of another size, as the archs of a network that was resized are.
+
+        Raises:
+            ConfigError: names what differs.
+        """
+        if arch.space is self or arch.space.fingerprint == self.fingerprint:
+            return
+        differences = self.differences(arch.space)
+        if told := [words for name, words in differences.items() if not (resized and name in RESIZED)]:
+            raise ConfigError(f"arch {arch.id} has other constants than space {self.name}: {'; '.join(told)}")
+
     def arch(self, values: Mapping[str, Any]) -> Arch:
         """Build the canonical arch from values given by dotted names or nested as `Arch.to_dict` writes them.
 
-        Inactive genes (of blocks beyond the depth) are dropped.
+        Inactive genes (of blocks beyond the depth) are dropped. An arch may be for images of another size; its values
+        alone, whatever it was made for, are `dict(arch)`.
 
         Raises:
-            ConfigError: a name is unknown, a value is missing or not among the choices.
+            ConfigError: a name is unknown, a value is missing or not among the choices; or an arch has other constants
+                than this space (see `check_own`).
         """
         flat = flatten(values)
         for name in flat:
@@ -182,6 +227,8 @@ class Space:
             if dimension.name not in flat:
                 raise ConfigError(f"space {self.name}: the arch says nothing of {dimension.name!r}")
             chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
+        if isinstance(values, Arch):
+            self.check_own(values, resized=True)
         return Arch(self, chosen)
 
     def _choice(self, dimension: Dimension, value: Any) -> Choice:
@@ -223,7 +270,13 @@ class Space:
         )
 
     def off_grid(self, values: Mapping[str, Any]) -> Arch:
-        """Build an arch from values outside this space's choices, in a one-point space with this space's constants."""
+        """Build an arch from values outside this space's choices, in a one-point space with this space's constants.
+
+        Raises:
+            ConfigError: the family cannot build it, or it has other constants than this space (see `check_own`).
+        """
+        if isinstance(values, Arch):
+            self.check_own(values, resized=True)
         flat = flatten(values)
         for name in flat:
             if rule_of(self.family, name) is None:
@@ -235,11 +288,13 @@ class Space:
     def scaled(self, arch: Mapping[str, Any], macs: float) -> Arch:
         """Return an arch of the same shape with its widths scaled so that its MACs come nearest to `macs`.
 
-        The widths are not choices of this space: the result has a one-point space of its own (`arch.space`).
+        The shape may be that of an arch for other images. The widths are not choices of this space: the result has a
+        one-point space of its own (`arch.space`).
         """
         from raynas.costs import scale_to_macs  # local: costs import spaces
 
-        return scale_to_macs(self.arch(arch) if arch in self else self.off_grid(arch), macs)
+        shape = dict(arch)  # the values alone: it may have been designed for other images and classes
+        return scale_to_macs(self.arch(shape) if shape in self else self.off_grid(shape), macs)
 
     def cardinality(self) -> int:
         """Return the exact number of archs."""

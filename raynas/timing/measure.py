@@ -11,6 +11,7 @@ import numpy as np
 from raynas.costs.latency import Conditions, TimedOn
 from raynas.duration import duration
 from raynas.errors import UserError
+from raynas.networks import check_images, read_space
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.space import Arch, Space
@@ -50,7 +51,7 @@ def time_archs(
 
     Args:
         run: keeps the rows; None for nowhere.
-        archs: of any space.
+        archs: of any space; with a run, for its images and classes.
         conditions: how they are timed.
         resources: of the Ray actor that times, by Ray's names; this process times if not given.
         on: what earlier timings hold for, which these must hold for, too.
@@ -62,7 +63,7 @@ def time_archs(
         `status` failed, and the `reason`.
 
     Raises:
-        UserError: there is no such device, or it is not what `on` says.
+        UserError: there is no such device, it is not what `on` says, or an arch is for other images than the run's.
         RunDirError: rows cannot be written.
     """
     predicted = dict(zip(archs, predicted_ms, strict=True)) if predicted_ms is not None else {}
@@ -70,6 +71,8 @@ def time_archs(
         store = None
         if run is not None:
             stack.enter_context(run.lock())
+            if run.exists("space.yaml"):
+                check_images(archs, read_space(run))
             store = run.store
         known = None if on is None else Latencies(store, on)
         if known is None or any(known.find(arch) is None for arch in archs):

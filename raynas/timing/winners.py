@@ -9,10 +9,9 @@ from typing import Any
 
 from raynas.costs import Bounds
 from raynas.costs.predictor import LatencyPredictor
-from raynas.errors import UserError
 from raynas.results import RunDir
-from raynas.search.base import Search
 from raynas.search.config import LatencyConfig
+from raynas.search.history import History
 from raynas.search.objectives import non_dominated
 from raynas.space import Arch
 from raynas.timing.measure import time_archs
@@ -66,7 +65,7 @@ class Candidate:
 
 def time_candidates(
     run: RunDir,
-    search: Any,
+    search: History,
     config: LatencyConfig,
     predictor: LatencyPredictor,
     limits: Mapping[str, Bounds],
@@ -88,28 +87,19 @@ def time_candidates(
     Raises:
         UserError: no arch has a score, or the device is not there, or is not the predictor's.
     """
-    archs = _candidates(search)
+    archs = search.finalists(CANDIDATES)  # raises where nothing has a score
     predicted = list(predictor(predictor.space.encode(archs)))
     rows = time_archs(run, archs, config, config.resources, predictor.on, predicted, progress)
-    return _checked(archs, rows, predictor, limits)
+    return _best_first(_checked(archs, rows, predictor, limits), search)
 
 
 def known_candidates(
-    run: RunDir, search: Any, predictor: LatencyPredictor, limits: Mapping[str, Bounds]
+    run: RunDir, search: History, predictor: LatencyPredictor, limits: Mapping[str, Bounds]
 ) -> list[Candidate]:
     """Those candidates of a search that have been timed."""
     known = Latencies(run.store, predictor.on)
-    found = {arch: row for arch in _candidates(search) if (row := known.find(arch)) is not None}
-    return _checked(list(found), list(found.values()), predictor, limits)
-
-
-def _candidates(search: Any) -> list[Arch]:
-    best = search.best() if hasattr(search, "best") else None  # raises where nothing has a score
-    if best is None:
-        raise UserError("the search has no best(): its winner cannot be timed; its scores are in the run directory")
-    if isinstance(search, Search):
-        return [row.arch for row in search.ranking(CANDIDATES)]
-    return [best] if isinstance(best, Arch) else list(best)
+    found = {arch: row for arch in search.finalists(CANDIDATES) if (row := known.find(arch)) is not None}
+    return _best_first(_checked(list(found), list(found.values()), predictor, limits), search)
 
 
 def _checked(
@@ -128,6 +118,21 @@ def _checked(
     return found
 
 
+def _best_first(found: Sequence[Candidate], search: History) -> list[Candidate]:
+    """Candidates in the order of the search, in which equals go by what was measured; a front as it is."""
+    if len(search.objectives.names) > 1:
+        return list(found)
+    by_arch = {one.arch: one for one in found}
+    measured = {
+        one.arch: {"latency": one.ms, "throughput": one.images_per_s}
+        for one in found
+        if one.ms is not None and one.images_per_s is not None
+    }
+    rows = [row for row in search.history if row.arch in by_arch]
+    ordered = dict.fromkeys(row.arch for row in search.best_first(rows, measured=measured))
+    return [by_arch[arch] for arch in ordered]
+
+
 def _excess(value: float, bounds: Bounds | None) -> float:
     """How far a value is outside of bounds, as a fraction of the bound; 0 inside."""
     low, high = bounds or (None, None)
@@ -136,16 +141,16 @@ def _excess(value: float, bounds: Bounds | None) -> float:
     return 1 - value / low if low is not None and value < low else 0.0
 
 
-def unbeaten(found: Sequence[Candidate], search: Any) -> list[Candidate]:
+def unbeaten(found: Sequence[Candidate], search: History) -> list[Candidate]:
     """Those that no other beats, by their scores and what was measured: a front that was found by predicted times.
 
     Args:
         found: what `choose` kept.
         search: that it was found by.
     """
-    if len(found) < 2 or not isinstance(search, Search) or len(search.objectives.names) < 2:
+    if len(found) < 2 or len(search.objectives.names) < 2:
         return list(found)
-    scores = {row.arch: row.objectives or {} for row in search.front()}
+    scores = {row.arch: row.objectives or {} for row in search.history}
     measured: list[dict[str, Any]] = [
         {**scores[one.arch], "latency": one.ms, "throughput": one.images_per_s} for one in found
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from raynas.config import Config, load_object, nearest
 from raynas.errors import ConfigError
+from raynas.own import kind, parameters_of, running, takes
 from raynas.training.gradients import GradientPolicy, Sum
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.projection import Project
@@ -110,16 +110,30 @@ class Plan(Config):
         return _with_options(self.objective, OBJECTIVES, "objective", given=4)
 
     def build_gradients(self) -> GradientPolicy:
-        """Build the gradient policy with its options."""
-        return _with_options(self.gradients, POLICIES, "gradient policy", given=0)()
+        """Build the gradient policy with its options.
+
+        Raises:
+            ConfigError: it cannot be made, or is no gradient policy.
+        """
+        make, what = _with_options(self.gradients, POLICIES, "gradient policy", given=0), f"{self.gradients.name!r}"
+        with running(f"plan.gradients: {what}: making it"):
+            policy = make()
+        for method, arguments in (("assign", 1), ("combine", 3)):
+            function = getattr(policy, method, None)
+            if not callable(function) or not takes(function, arguments):
+                raise ConfigError(
+                    f"plan.gradients: {what} must make an object with assign(passes) and combine(sets, names, done): "
+                    f"{kind(policy)} has no such {method}"
+                )
+        return policy
 
 
 def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> Callable[..., Any]:
     """Return the named callable with the part's options bound; the loop passes the first `given` arguments."""
     function = load_object(part.name, known, what)
     if not callable(function):
-        raise ConfigError(f"{what} {part.name!r} is not callable")
-    parameters = list(inspect.signature(function).parameters.values())
+        raise ConfigError(f"{what} {part.name!r} is not callable: it is {kind(function)}")
+    parameters = parameters_of(function, f"{what} {part.name!r}")
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < given and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise ConfigError(f"{what} {part.name!r} takes {len(positional)} arguments by position; a {what} gets {given}")

@@ -13,6 +13,7 @@ from raynas.errors import ConfigError, UserError, reason
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.supernet import check_token_head
+from raynas.own import kind, running
 from raynas.space import Space
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.plan import Plan
@@ -47,11 +48,24 @@ def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int 
     rng = np.random.default_rng(recipe.seed)
     for epoch in (0, recipe.epochs - 1):
         opened = plan.open_space(space, epoch, recipe.epochs)
-        passes = plan.build_sampler()(opened, rng, lambda archs: [0.0] * len(archs))
+        with running(f"plan.sampler: {plan.sampler.name!r}"):
+            passes = plan.build_sampler()(opened, rng, lambda archs: [0.0] * len(archs))
         check_emitted(passes)
         for this in passes:
+            for arch in this.archs:
+                space.check_own(arch)
             check_rows(this, -(-images // recipe.accumulate))
-        plan.build_gradients().assign(passes)
+        with running(f"plan.gradients: {plan.gradients.name!r}: assign(passes)"):
+            names = plan.build_gradients().assign(passes)
+        if (
+            not isinstance(names, list | tuple)
+            or len(names) != len(passes)
+            or not all(isinstance(n, str) for n in names)
+        ):
+            raise ConfigError(
+                f"plan.gradients: {plan.gradients.name!r}: assign(passes) must return a set's name for each of the "
+                f"{len(passes)} passes; it returned {kind(names)}"
+            )
         _check_objective(plan, passes)
 
 
@@ -102,10 +116,19 @@ def _take_a_step(recipe: Recipe) -> None:
 
 
 def _check_objective(plan: Plan, passes: list[Pass]) -> None:
-    """Only our own: another's may want what the workers alone have, such as a GPU."""
-    if plan.objective.name not in OBJECTIVES:
-        return
+    """Of another's, what it raises here is passed over: it may want what the workers alone have, such as a GPU."""
+    ours = plan.objective.name in OBJECTIVES
     objective, outputs = plan.build_objective(), {}
     for this in passes:
-        outputs[this.name] = torch.zeros(1, 2)
-        objective(this, outputs[this.name], torch.full((1, 2), 0.5), outputs)
+        outputs[this.name] = torch.zeros(1, 2, requires_grad=True)
+        targets = torch.full((1, 2), 0.5)
+        try:
+            loss = objective(this, outputs[this.name], targets, outputs)
+        except Exception:
+            if ours:
+                raise
+            return
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise ConfigError(
+                f"plan.objective: {plan.objective.name!r} must return a loss, a scalar tensor: {kind(loss)}"
+            )

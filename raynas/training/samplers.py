@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raynas.config import shown
 from raynas.errors import ConfigError
+from raynas.own import kind
 from raynas.training.attentive import Attentive, draw_attentively, read_attentive
 from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
 
@@ -57,11 +58,16 @@ def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]
 
 
 def check_emitted(passes: Sequence[Pass]) -> None:
-    """Check that a step has a pass.
+    """Check what a sampler emitted.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: a step has no pass, or what the sampler returned is no list of passes with archs.
     """
+    if not isinstance(passes, list | tuple):
+        raise ConfigError(f"plan: a sampler must return a list of Pass; it returned {kind(passes)}")
+    for this in passes:
+        if not isinstance(this, Pass) or not this.archs or not all(isinstance(arch, Mapping) for arch in this.archs):
+            raise ConfigError(f"plan: a sampler must return a list of Pass, each with archs; in it is {kind(this)}")
     if not passes:
         raise ConfigError("plan: the sampler emitted no pass")
 

@@ -113,7 +113,10 @@ def test_where_smaller_is_dearer_up_in_cost_is_a_smaller_value() -> None:
     move = moves_of(space, finer_is_better, "patch_size")["patch_size"]
     assert move.steps == 3
     assert move.after == (8, 4)
-    assert move.notes[:2] == ("-4 removed: not above 0", "-8 removed: not above 0")
+    assert move.notes[:2] == (
+        "8 would become -4, which is not above 0: it is left out",
+        "4 would become -8, which is not above 0: it is left out",
+    )
     by_value = moves_of(space, finer_is_better, "patch_size", per="value")["patch_size"]
     assert by_value.slope == pytest.approx(-1 / 4)
     coarser_is_better = {8: [0.39], 4: [0.4]}
@@ -124,10 +127,10 @@ def test_where_smaller_is_dearer_up_in_cost_is_a_smaller_value() -> None:
 def test_choices_that_fall_to_zero_are_removed_with_a_message() -> None:
     move = moves_of(vit(depth=[1, 2, 3]), {1: [0.3], 2: [0.304], 3: [0.308]}, "depth", steps={"depth": 1})
     assert move["depth"].after == (1, 2)
-    assert move["depth"].notes == ("0 removed: not above 0",)
+    assert move["depth"].notes == ("1 would become 0, which is not above 0: it is left out",)
     move = moves_of(vit(depth=[0, 1, 2]), {0: [0.3], 1: [0.304], 2: [0.308]}, "depth", steps={"depth": 1})
     assert move["depth"].after == (0, 1)  # a depth of 0 that was there already may stay
-    assert move["depth"].notes == ("-1 removed: not above 0",)
+    assert move["depth"].notes == ("0 would become -1, which is not above 0: it is left out",)
 
 
 def test_how_sure_a_move_is() -> None:

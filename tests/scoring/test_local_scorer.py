@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -71,17 +72,40 @@ def test_statistics_and_constants_are_part_of_the_key(tmp_path: Path, space: Spa
     assert store.read("scores").num_rows == store.read("correct").num_rows == 3
 
 
-def test_an_arch_from_elsewhere_is_counted_as_it_is_scored(space: Space, digits: Digits) -> None:
-    ours = space.with_input(classes=12)
-    supernet = build_supernet(ours)
-    on_grid, off_grid = space.sample(np.random.default_rng(0)), space.off_grid({**space.smallest(), "width": 40})
-    with LocalScorer.from_parts(ours, supernet, *digits) as scorer:
+def test_an_arch_with_other_choices_is_counted_as_it_is_scored(space: Space, digits: Digits) -> None:
+    supernet = build_supernet(space)
+    on_grid = space.fix(space.sample(np.random.default_rng(0))).smallest()
+    off_grid = space.off_grid({**space.smallest(), "width": 40})
+    with LocalScorer.from_parts(space, supernet, *digits) as scorer:
         rows = scorer.score([on_grid, off_grid])
     for arch, row in zip((on_grid, off_grid), rows, strict=True):
         subnet = supernet.extract(arch)
         assert row["arch"] == arch.id
         assert row["params"] == sum(parameter.numel() for parameter in subnet.parameters())
         assert row["macs"] == count_macs(subnet, torch.zeros(1, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input_size": (16, 16)}, "16 x 16 pixels, not 8 x 8"),
+        ({"channels": 3}, "channels 3, not 1"),
+        ({"classes": 12}, "classes 12, not 10"),
+        ({"head_dim": 24}, "head_dim 24, not"),
+        ({"pool": "mean"}, "pool 'mean', not 'token'"),
+    ],
+)
+def test_an_arch_with_other_constants_is_refused(
+    space: Space, digits: Digits, change: dict[str, Any], words: str
+) -> None:
+    if next(iter(change)) in ("head_dim", "pool"):
+        change = {"constants": space.constants.model_copy(update=change)}
+    foreign = space.replace(**change)
+    with LocalScorer.from_parts(space, build_supernet(space), *digits) as scorer:
+        for arch in (foreign.smallest(), foreign.off_grid({**foreign.smallest(), "width": 40})):
+            with pytest.raises(UserError, match=words):
+                scorer.score([space.smallest(), arch])
+        assert scorer._ledger is not None and len(scorer._ledger) == 0  # refused before any is scored
 
 
 def test_an_arch_that_fails_is_a_row_and_stays_one(

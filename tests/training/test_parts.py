@@ -10,9 +10,12 @@ import torch
 from training_parts import SPACE, plan, recipe
 
 from raynas.config import parse_yaml, validate
+from raynas.data import DataConfig, load_data
 from raynas.errors import ConfigError
+from raynas.space import Arch, Space
 from raynas.training.objectives import inplace_distillation, labels
 from raynas.training.plan import Plan
+from raynas.training.rehearsal import rehearse
 from raynas.training.samplers import Pass, sandwich, single_path
 
 
@@ -100,6 +103,36 @@ def test_own_part_needs_its_required_option() -> None:
     with pytest.raises(ConfigError, match="needs the option 'share'"):
         validate(Plan, parse_yaml(f"sampler: {__name__}:needy", "p.yaml"))
     assert plan({"name": f"{__name__}:needy", "share": 0.5}).build_sampler()(SPACE, None, no_losses) == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gradients: os:getcwd", r"'os:getcwd' must make an object with assign\(passes\) and combine.*: text '/"),
+        ("gradients: sys:exit", r"'sys:exit': making it ended the program"),
+        ("gradients: builtins:print", "has no such assign"),
+        ("sampler: operator:xor", "builtins|takes 2 arguments"),
+        (f"sampler: {__name__}:sampler_of_text", "must return a list of Pass; it returned text 'abc'"),
+        (f"sampler: {__name__}:sampler_of_archs", "must return a list of Pass, each with archs; in it is an Arch"),
+        (f"objective: {__name__}:objective_of_text", "must return a loss, a scalar tensor"),
+    ],
+)
+def test_parts_that_break_their_contract_are_named_before_any_work(text: str, message: str) -> None:
+    data = load_data(DataConfig(name="digits"))
+    with pytest.raises(ConfigError, match=message):
+        rehearse(SPACE, data, validate(Plan, parse_yaml(text, "p.yaml")), recipe())
+
+
+def sampler_of_text(space: object, rng: object, losses: object) -> str:
+    return "abc"
+
+
+def sampler_of_archs(space: Space, rng: object, losses: object) -> list[Arch]:
+    return [space.smallest()]
+
+
+def objective_of_text(this: object, logits: object, targets: object, outputs: object) -> str:
+    return "low"
 
 
 def needy(space: object, rng: object, losses: object, *, share: float) -> list[float]:

@@ -1,0 +1,159 @@
+"""The record of a search, and what is best in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raynas.best import best_first
+from raynas.costs import Constraints
+from raynas.errors import UserError
+from raynas.search.objectives import Objectives, non_dominated
+from raynas.space import Arch
+
+HIGH_IS_GOOD = ("throughput",)
+"""Costs of which more is better."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One row of a search's history.
+
+    Attributes:
+        order: how many archs were told before it.
+        generation: the generation that it belongs to; 0 is the first.
+        arch: the arch.
+        objectives: its objectives by name; None if scoring it failed.
+        costs: its costs by name.
+        loss: that its score has; None where it has none.
+    """
+
+    order: int
+    generation: int
+    arch: Arch
+    objectives: Mapping[str, float] | None
+    costs: Mapping[str, float] = field(default_factory=dict, compare=False)
+    loss: float | None = field(default=None, compare=False)
+
+
+class History:
+    """What a search was told, in order, and what is best of it.
+
+    Of equal scores the lower constrained cost is better (MACs where nothing is constrained), then the lower loss, then
+    what was told first; see `raynas.best`.
+
+    Attributes:
+        objectives: what is made large or small.
+        constraints: inclusive bounds on costs.
+        history: what was told, in order.
+    """
+
+    def __init__(self, objectives: Objectives, constraints: Constraints):
+        self.objectives = objectives
+        self.constraints = constraints
+        self.history: list[Evaluated] = []
+
+    @property
+    def evaluations(self) -> int:
+        """Number of archs told, failed ones included."""
+        return len(self.history)
+
+    def front(self) -> list[Evaluated]:
+        """The history's rows that no other beats in every objective, in order."""
+        good = self.scored()
+        keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
+        return [row for row, kept in zip(good, keep, strict=True) if kept]
+
+    def ranking(self, n: int) -> list[Evaluated]:
+        """The best n of the history's rows, the best first; with several objectives the whole front, in order."""
+        if len(self.objectives.names) > 1:
+            return self.front()
+        return self.best_first(self.scored())[:n]
+
+    def best_first(
+        self,
+        rows: Iterable[Evaluated],
+        objective: str | None = None,
+        measured: Mapping[Arch, Mapping[str, float]] | None = None,
+    ) -> list[Evaluated]:
+        """Rows that did not fail, the best first.
+
+        Args:
+            rows: some of the history.
+            objective: by which they are compared; the first if not given.
+            measured: costs that were measured since, by arch, in place of those that the search went by.
+        """
+        good = [row for row in rows if row.objectives is not None]
+        name = objective or self.objectives.names[0]
+        sign = -1 if self.objectives.directions[name] == "max" else 1
+        costs = [{**row.costs, **(measured or {}).get(row.arch, {})} for row in good]
+        scores = [
+            sign * (found[name] if name in found and name not in self.objectives.scored else row.objectives[name])
+            for row, found in zip(good, costs, strict=True)
+            if row.objectives is not None
+        ]
+        dear = [[-each[cost] if cost in HIGH_IS_GOOD else each[cost] for each in costs] for cost in self._limited()]
+        return [good[index] for index in best_first(scores, dear, [row.loss for row in good])]
+
+    def best(self) -> Arch | list[Arch]:
+        """The best arch; with several objectives the archs of the front.
+
+        Raises:
+            UserError: nothing was told, or every arch failed.
+        """
+        found = self.ranking(1)
+        if not found:
+            raise UserError(f"no arch has a score: {self.evaluations} were told, and all of them failed")
+        return found[0].arch if len(self.objectives.names) == 1 else [row.arch for row in found]
+
+    def finalists(self, n: int) -> list[Arch]:
+        """The archs that may be chosen in the end: the best n, the best first; with several objectives the front.
+
+        Raises:
+            UserError: nothing was told, or every arch failed.
+        """
+        self.best()
+        return [row.arch for row in self.ranking(n)]
+
+    def summary(self) -> str:
+        """The best so far in a few words, for progress lines."""
+        found = self.ranking(1)
+        if not found:
+            return "best -"
+        if len(self.objectives.names) > 1:
+            return f"front of {len(found)}"
+        (name,) = self.objectives.names
+        assert found[0].objectives is not None
+        return f"best {name} {found[0].objectives[name]:.6g} ({found[0].arch.id})"
+
+    def tie(self) -> str | None:
+        """How the best was chosen where several archs have its score, in words; None where it is alone."""
+        if len(self.objectives.names) > 1:
+            return None
+        (name,) = self.objectives.names
+        ranked = self.ranking(self.evaluations)
+        if not ranked:
+            return None
+        first, *others = ranked
+        assert first.objectives is not None
+        equal = [row for row in others if row.objectives is not None and row.objectives[name] == first.objectives[name]]
+        if not equal:
+            return None
+        by = next(
+            (cost for cost in self._limited() if any(row.costs[cost] != first.costs[cost] for row in equal)), None
+        )
+        if by is not None:
+            why = f"the {'higher' if by in HIGH_IS_GOOD else 'lower'} {by} decides"
+        elif any(row.loss != first.loss for row in equal):
+            why = "the lower loss decides"
+        else:
+            why = "the first of them is taken"
+        return f"{1 + len(equal)} archs have the best {name}, {first.objectives[name]:.6g}: {why}, for {first.arch.id}"
+
+    def scored(self) -> list[Evaluated]:
+        """The history's rows that did not fail, in order."""
+        return [row for row in self.history if row.objectives is not None]
+
+    def _limited(self) -> list[str]:
+        """The costs that decide between equal scores."""
+        return list(self.constraints.bounds) or ["macs"]

@@ -1,0 +1,229 @@
+"""Searches of the user's own: any object with `ask` and `tell`, held to what they promise, and recorded as ours are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raynas.config import shown
+from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost
+from raynas.errors import ConfigError, UserError
+from raynas.own import kind, running, takes
+from raynas.search.config import Direction
+from raynas.search.history import Evaluated, History
+from raynas.search.objectives import Objectives, Score
+from raynas.space import Arch, Space
+
+STALLED = 100
+"""So many calls of `ask` in a row without an arch that is new: such a search would never end."""
+
+
+class OwnSearch:
+    """A search of the user's own, whose every answer is checked: what breaks the contract is named in one line.
+
+    Args:
+        search: the object.
+        space: what it searches; None where that is not known here.
+
+    Raises:
+        ConfigError: it has no `ask(n)` or no `tell(archs, scores)`.
+    """
+
+    def __init__(self, search: Any, space: Space | None = None):
+        self.search, self.space = search, space
+        self.name = f"search {type(search).__module__}:{type(search).__qualname__}"
+        for method, arguments, form in (("ask", 1, "ask(n)"), ("tell", 2, "tell(archs, scores)")):
+            function = getattr(search, method, None)
+            if not callable(function) or not takes(function, arguments):
+                raise ConfigError(
+                    f"{self.name} must be an object with ask(n) and tell(archs, scores): it has no {form}"
+                )
+        if hasattr(search, "best") and not (callable(search.best) and takes(search.best, 0)):
+            raise ConfigError(f"{self.name}: best must be a method without arguments, or not be there")
+        self._seen: set[Arch] = set()
+        self._stalled = 0
+
+    def ask(self, n: int) -> list[Arch]:
+        """Up to n archs; none when the search is over.
+
+        Raises:
+            ConfigError: the search fails, or answers with something else.
+        """
+        with running(f"{self.name}: ask({n})"):
+            answer = self.search.ask(n)
+        must = f"{self.name}: ask({n}) must return a list of at most {n} archs, and an empty one at the end"
+        if not isinstance(answer, list | tuple):
+            raise ConfigError(f"{must}; it returned {kind(answer)}")
+        if len(answer) > n:
+            raise ConfigError(f"{must}; it returned {len(answer)}")
+        archs = self._archs(answer, must)
+        new = [arch for arch in archs if arch not in self._seen]
+        self._seen.update(new)
+        self._stalled = 0 if new or not archs else self._stalled + 1
+        if self._stalled == STALLED:
+            raise ConfigError(
+                f"{must}; {STALLED} times in a row it asked for nothing but archs that it was told before"
+            )
+        return archs
+
+    def tell(self, archs: Sequence[Arch], scores: Sequence[Any]) -> None:
+        """The scores of archs.
+
+        Raises:
+            ConfigError: the search fails.
+        """
+        with running(f"{self.name}: tell(archs, scores)"):
+            self.search.tell(archs, scores)
+
+    def best(self) -> Arch | list[Arch] | None:
+        """What the search says is best; None where it has no `best()`.
+
+        Raises:
+            ConfigError: the search fails, or answers with something else.
+        """
+        if not hasattr(self.search, "best"):
+            return None
+        with running(f"{self.name}: best()"):
+            answer = self.search.best()
+        must = f"{self.name}: best() must return one of the archs that it was told, or a list of them (a front)"
+        if isinstance(answer, Arch):
+            return self._archs([answer], must)[0]
+        if not isinstance(answer, list | tuple) or not answer:
+            raise ConfigError(f"{must}; it returned {kind(answer) if answer is None or answer else 'an empty one'}")
+        return self._archs(answer, must)
+
+    @property
+    def budget(self) -> int | None:
+        """The number of archs that it will ask for, if it says so."""
+        with running(f"{self.name}: budget"):
+            budget = getattr(self.search, "budget", None)
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
+            raise ConfigError(f"{self.name}: budget must be a whole number, or None; it is {kind(budget)}")
+        return budget
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What it has to say of itself so far, a line each."""
+        with running(f"{self.name}: notes"):
+            notes = getattr(self.search, "notes", [])
+        if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
+            raise ConfigError(f"{self.name}: notes must be a list of lines; it is {kind(notes)}")
+        return notes
+
+    def summary(self) -> str:
+        """The best so far in a few words; empty where it does not say."""
+        if not hasattr(self.search, "summary"):
+            return ""
+        with running(f"{self.name}: summary()"):
+            text = self.search.summary()
+        if not isinstance(text, str):
+            raise ConfigError(f"{self.name}: summary() must return a few words; it returned {kind(text)}")
+        return text
+
+    def _archs(self, answer: Sequence[Any], must: str) -> list[Arch]:
+        for index, arch in enumerate(answer):
+            if not isinstance(arch, Arch):
+                hint = ": space.arch(values) makes an arch" if isinstance(arch, Mapping) else ""
+                raise ConfigError(f"{must}; item {index} is {kind(arch)}{hint}")
+            if self.space is not None:
+                try:
+                    self.space.check_own(arch)
+                except ConfigError as error:
+                    raise ConfigError(f"{must}; {error}") from error
+        return list(answer)
+
+
+class RecordedSearch(History):
+    """A search of the user's own with the record that ours keep, from which its winner is taken if it names none.
+
+    Attributes:
+        search: the user's object.
+        budget: the most archs that it is asked for; None for as many as it will.
+    """
+
+    def __init__(
+        self,
+        search: Any,
+        space: Space,
+        objectives: Mapping[str, Direction],
+        constraints: Mapping[str, Bounds],
+        costs: Mapping[str, CostFunction],
+        evaluations: int | None = None,
+    ):
+        super().__init__(Objectives(objectives, [*COSTS, *costs]), Constraints(space, constraints, costs))
+        self.search, self._own, self._limit = search, OwnSearch(search, space), evaluations
+
+    @property
+    def budget(self) -> int | None:
+        """The preset's, or what the search says."""
+        return self._own.budget if self._limit is None else self._limit
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See `OwnSearch.notes`."""
+        return self._own.notes
+
+    def ask(self, n: int) -> list[Arch]:
+        """See `OwnSearch.ask`; never for more than is left of the preset's budget."""
+        left = n if self._limit is None else self._limit - self.evaluations
+        return self._own.ask(min(n, left)) if left > 0 else []
+
+    def tell(self, archs: Sequence[Arch], scores: Sequence[Score]) -> None:
+        """See `OwnSearch.tell`; recorded first."""
+        for arch, score in zip(archs, scores, strict=True):
+            costs = self._costs(arch)
+            objectives, loss = self.objectives.read(score, costs), self.objectives.loss(score)
+            self.history.append(Evaluated(self.evaluations, 0, arch, objectives, costs, loss))
+        self._own.tell(archs, scores)
+
+    def best(self) -> Arch | list[Arch]:
+        """What the search says is best, or of what it was told the best within the limits.
+
+        Raises:
+            UserError: nothing has a score; or its answer was never told, failed, or breaks a limit.
+        """
+        chosen = self._own.best()
+        if chosen is None:
+            return super().best()
+        known = {row.arch: row for row in self.history}
+        for arch in [chosen] if isinstance(chosen, Arch) else chosen:
+            row = known.get(arch)
+            wrong = f"{self._own.name}: best() must return archs that it was told, within the limits; {arch.id}"
+            if row is None or row.objectives is None:
+                raise UserError(f"{wrong} {'was never told' if row is None else 'could not be scored'}")
+            if not self._keeps(row):
+                raise UserError(f"{wrong} is not: {self.constraints.describe()}")
+        return chosen
+
+    def finalists(self, n: int) -> list[Arch]:
+        """What the search says is best, or as of ours where it does not say."""
+        if not hasattr(self.search, "best"):
+            return super().finalists(n)
+        best = self.best()
+        return [best] if isinstance(best, Arch) else best
+
+    def summary(self) -> str:
+        """What the search says of itself, or the best so far."""
+        return self._own.summary() or super().summary()
+
+    def scored(self) -> list[Evaluated]:
+        """Without what breaks the limits, which a search of the user's own may ask for on its way; each arch once."""
+        rows = {row.arch: row for row in reversed(super().scored()) if self._keeps(row)}
+        return sorted(rows.values(), key=lambda row: row.order)
+
+    def _keeps(self, row: Evaluated) -> bool:
+        return all(low <= row.costs[name] <= high for name, (low, high) in self.constraints.bounds.items())
+
+    def _costs(self, arch: Arch) -> dict[str, float]:
+        space = self.constraints.space
+        counted = cost(space, [arch]) if arch in space else cost(arch.space, [arch])
+        costs = {name: float(values[0]) for name, values in counted.items()}
+        if functions := self.constraints.functions:
+            if arch not in space:
+                raise UserError(
+                    f"{self._own.name}: {', '.join(functions)} of arch {arch.id} is not known: it is off the grid of "
+                    f"space {shown(space.name)}"
+                )
+            codes = space.encode([arch])
+            costs |= {name: float(function(codes)[0]) for name, function in functions.items()}
+        return costs
