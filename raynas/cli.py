@@ -15,6 +15,7 @@ from types import FrameType
 
 from raynas.bench_verbs import add_bench
 from raynas.errors import UserError
+from raynas.locations import hide_secrets, refuse_credentials
 from raynas.options import (
     Parser,
     add_arch,
@@ -72,12 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = _End()
     try:
         with end.by_sigterm():
-            options = _parser().parse_args(_all_given(argv))
+            options = _parser().parse_args(_checked(argv))
             return options.verb(options) or 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
         message = str(cause if isinstance(cause, UserError) else error)
-        print(f"raynas: {' '.join(message.split())}", file=sys.stderr)
+        print(f"raynas: {hide_secrets(' '.join(message.split()))}", file=sys.stderr)
         return USER_ERROR
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # as Ray's handler ends, while Ray starts
@@ -270,9 +271,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _all_given(argv: list[str]) -> list[str]:
-    """Refuse empty arguments: as a path each would mean the current directory, as data the preset's."""
+def _checked(argv: list[str]) -> list[str]:
+    """Refuse what no command takes, before anything repeats or stores it.
+
+    That is a credential in a URI, and an empty argument: as a path it would mean the current directory, as data the
+    preset's.
+    """
     for index, argument in enumerate(argv):
+        refuse_credentials(argument, f"argument {index + 1}")
         if not argument or re.fullmatch(r"--[a-z]+=", argument):
             after = argument.rstrip("=") or f"after {argv[index - 1]}" if index else "the command"
             raise UserError(f"an argument is empty: {after} (a variable that is not set?)")

@@ -7,7 +7,7 @@ import importlib
 import os
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -15,6 +15,7 @@ import pydantic
 import yaml
 
 from raynas.errors import ConfigError
+from raynas.locations import NO_CREDENTIALS, hide_secrets, holds_credentials
 
 Location = tuple[str | int, ...]
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -44,7 +45,7 @@ _YAML_NAMES = {dict: "a mapping", list: "a list", str: "text", type(None): "noth
 class Config(pydantic.BaseModel):
     """Base of every configuration model: immutable; unknown keys, NaN and true/false as numbers are errors."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
@@ -90,7 +91,7 @@ def read_yaml(path: str | Path) -> Document:
     """Read one YAML file.
 
     Raises:
-        ConfigError: the file is missing, unreadable, far too large, or not YAML.
+        ConfigError: the file is missing, unreadable, far too large, not YAML, or holds credentials in a URI.
     """
     path = Path(path)
     try:
@@ -99,7 +100,24 @@ def read_yaml(path: str | Path) -> Document:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return parse_yaml(text, str(path))
+    document = parse_yaml(text, str(path))
+    for place, value in _texts(document.data):
+        if holds_credentials(value):
+            raise document.error(place, NO_CREDENTIALS)
+    return document
+
+
+def _texts(value: Any, place: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Every text of plain values, with its place; a key has the place of what it is in."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield place, str(key)
+            yield from _texts(inner, (*place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*place, index))
 
 
 def parse_yaml(text: str, source: str) -> Document:
@@ -166,8 +184,10 @@ def _collect_lines(
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in an error message: its repr, on one line and not too long."""
-    return _one_line(_REPR.repr(value))
+    """A value as it stands in an error message: its repr, on one line, not too long, and without credentials."""
+    if isinstance(value, str) and holds_credentials(value):
+        return repr(hide_secrets(value))
+    return _one_line(hide_secrets(_REPR.repr(value)))
 
 
 def named(value: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raynas.errors import UserError
+from raynas.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -50,6 +51,8 @@ def submit(
         UserError: Ray's jobs API is not installed, the folder is too large, the cluster does not answer or refuses, or
             the job failed.
     """
+    for argument in command:  # Ray's dashboard and logs show it
+        refuse_credentials(argument)
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"submitting jobs needs {', '.join(missing)}: pip install 'raynas[jobs]'")

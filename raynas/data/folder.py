@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from raynas.data.files import TEST, TRAIN, Listing, hide_secrets, open_file, open_image, shown
+from raynas.data.files import TEST, TRAIN, Listing, open_file, open_image, shown
 from raynas.data.pool import Pool
 from raynas.errors import UserError
+from raynas.locations import hide_secrets
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".tif", ".tiff")
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from raynas.config import nearest
 from raynas.data import embedded
 from raynas.data.config import PAPERS_CROP_FROM, DataConfig, crop_pct_for
-from raynas.data.files import hide_secrets, is_uri, list_files
+from raynas.data.files import list_files
 from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
 from raynas.data.parquet import read_parquet
@@ -30,6 +30,7 @@ from raynas.data.pool import Pool, Source, spread
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.data.torch_dataset import TorchSource, read_torch_dataset
 from raynas.errors import UserError
+from raynas.locations import hide_secrets, is_uri
 
 SMALL = (64, 256 * 2**20)  # shorter side in pixels, decoded bytes: up to there a dataset gets its own mean and std
 DEFAULT_SIZE = (224, 224)

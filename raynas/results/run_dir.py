@@ -20,8 +20,9 @@ from pyarrow import fs
 
 from raynas.config import parse_yaml
 from raynas.errors import RunDirError
+from raynas.locations import hide_secrets, without_credentials
 from raynas.results import lock
-from raynas.results.filesystem import open_filesystem, without_secrets, write_whole
+from raynas.results.filesystem import check_plain, open_filesystem, write_whole
 from raynas.results.store import Store
 from raynas.results.versions import versions
 
@@ -54,7 +55,7 @@ class RunDir:
         self.filesystem, self.root = open_filesystem(given)
         self.path = Path(self.root) if isinstance(self.filesystem, fs.LocalFileSystem) else None
         self.uri: str = given if self.path is None else str(self.path)
-        self.name = without_secrets(self.uri)
+        self.name = hide_secrets(self.uri)
         if self.path is not None and "working_dir_files" in self.path.parts:
             raise RunDirError(
                 f"{given} lies in the working directory of a Ray job, which is deleted with the job: give a path that "
@@ -109,6 +110,7 @@ class RunDir:
 
     def list(self, name: str = "") -> list[str]:
         """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
+        self._check_plain(name)
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
         except OSError as error:
@@ -121,6 +123,7 @@ class RunDir:
         Raises:
             RunDirError: it is not there or cannot be read.
         """
+        self._check_plain(name)
         try:
             with self.filesystem.open_input_stream(self.at(name), compression=None) as stream:
                 return stream.read()
@@ -135,7 +138,12 @@ class RunDir:
         Raises:
             RunDirError: it cannot be written; what was there before stays.
         """
+        self._check_plain(name)
         write_whole(self.filesystem, self.at(name), data)
+
+    def _check_plain(self, name: str) -> None:
+        if name:  # the run directory itself may be a link
+            check_plain(self.filesystem, self.root, name)
 
     def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
         """The plain values of a YAML file: a mapping, as all that are written here.
@@ -159,7 +167,7 @@ class RunDir:
         if missing or not isinstance(content, dict):
             what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
             raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
-        return content
+        return without_credentials(content)
 
     def write_yaml(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as YAML, keys in their own order."""
@@ -197,7 +205,7 @@ class RunDir:
             inside = self.local_or_uri(f"trials/{trials[0]}/iterations/0" if trials else "iterations/0")
             raise RunDirError(
                 f"{self.name} is an evolution of spaces, each of which has a run directory of its own, such as "
-                f"{without_secrets(inside)}: give one of them"
+                f"{hide_secrets(inside)}: give one of them"
             )
         raise RunDirError(f"{self.name} has no {name}: {otherwise}")
 
@@ -282,10 +290,12 @@ def run_around(path: str | os.PathLike[str]) -> Path | None:
 def plain(value: Any) -> Any:
     """Values as JSON has them (tuples are lists, paths and models are written out), so that they compare and reload.
 
+    Credentials are left out of URIs.
+
     Raises:
         TypeError: a value has no plain form.
     """
-    return json.loads(json.dumps(value, default=_plain_object))
+    return without_credentials(json.loads(json.dumps(value, default=_plain_object)))
 
 
 def _plain_object(value: Any) -> Any:
