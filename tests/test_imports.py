@@ -40,7 +40,7 @@ LAYERS: dict[str, set[str]] = {
     | {"training"},
     "bench": {"costs", "data", "nets", "networks", "results", "scoring", "search", "space"},
 }
-"""What each package or module may import, besides `config`, `errors`, `locations` and itself; those not listed join them up."""
+"""What each package or module may import, besides itself, `config`, `errors` and `locations`; others join them up."""
 
 EXCEPTIONS = {("space/space.py", "costs"), ("reports/sharing.py", "nets")}
 """`Space.scaled` is a question about a space that needs its costs; a report draws cyclic patterns, found by numpy."""

@@ -59,8 +59,8 @@ def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             what = "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
             raise RunDirError(
-                f"{here} is {what}: in a run directory only ordinary files and folders are read and written (to keep it "
-                "on another disk, move all of it, and link or mount that)"
+                f"{here} is {what}: in a run directory only ordinary files and folders are read and written (to keep "
+                "it on another disk, move all of it, and link or mount that)"
             )
 
 

@@ -225,8 +225,8 @@ def _cannot_lock(name: str, path: Path, error: OSError | None) -> RunDirError:
         return RunDirError(f"{name}: cannot be locked: {path} is not an ordinary file: move it away")
     why = "it changed meanwhile" if error is None else error.strerror or str(error)
     return RunDirError(
-        f"{name}: cannot be locked: {path}: {why}. Mend that (free space, permissions, a mount that can be written), or "
-        "name another run directory"
+        f"{name}: cannot be locked: {path}: {why}. Mend that (free space, permissions, a mount that can be written), "
+        "or name another run directory"
     )
 
 

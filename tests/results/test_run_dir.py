@@ -58,18 +58,47 @@ def test_files_round_trip_on_every_filesystem(uri: str) -> None:
     assert again.read_bytes("networks/x/y") == b"1"
 
 
-def test_credentials_are_not_in_messages(s3_server: Callable[[str], str]) -> None:
-    with pytest.raises(RunDirError) as caught:
+def test_credentials_come_from_the_environment_and_not_from_the_uri(s3_server: Callable[[str], str]) -> None:
+    with pytest.raises(RunDirError, match=r"^s3://raynas/nothing is not a run directory"):
         RunDir(s3_server("nothing"))
-    assert "s3://raynas/nothing" in str(caught.value) and "secret" not in str(caught.value)
-    assert "secret" not in str(RunDir(s3_server("some"), create=True))
+    with pytest.raises(RunDirError, match="AWS_ACCESS_KEY_ID") as caught:
+        RunDir(s3_server("nothing").replace("s3://", "s3://key:secret@"), create=True)
+    assert "secret" not in str(caught.value)
+    run = RunDir(s3_server("some"), create=True)
+    assert str(run) == "s3://raynas/some"
 
 
-@pytest.mark.parametrize("uri", ["s4://bucket/x", "s3://bucket/x?nonsense=1"])
-def test_a_wrong_uri_is_one_clear_line(uri: str) -> None:
-    with pytest.raises(RunDirError, match=r"s\d://bucket/x: cannot be opened") as caught:
-        RunDir(uri)
+def test_a_run_that_holds_credentials_of_an_older_version_goes_on_without_them(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    clean = {"data": {"name": "s3://bucket/images?region=x"}, "seed": 0}
+    (tmp_path / "run" / "train.yaml").write_text(
+        "settings:\n  data: {name: 's3://KEY:SECRET@bucket/images?region=x'}\n  seed: 0\nstarts: []\n"
+    )
+    assert run.read_yaml("train.yaml")["settings"] == clean
+    assert run.begin("train", clean) is True
+    assert "SECRET" not in (tmp_path / "run" / "train.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s4://bucket/x", r"^s4://\.\.\. cannot be opened: a URI begins with one of file://, s3://"),
+        ("s3:/bucket/x", r"^s3://\.\.\. cannot be opened: a URI begins with"),
+        ("s3:bucket/x", r"^s3://\.\.\. cannot be opened: a URI begins with"),
+        ("s3://bucket/a b", r"^s3://\.\.\. cannot be opened: it is not a URI that pyarrow reads"),
+        ("s3://bucket/x%zz", r"^s3://\.\.\. cannot be opened: it is not a URI that pyarrow reads"),
+        ("s3://[bad/x", r"^s3://\.\.\. cannot be opened"),
+        ("s3://bucket/a#b", "write # as %23"),
+        ("s3://bucket/x?nonsense=1", "nor options that raynas does not know"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_a_wrong_uri_is_one_clear_line(uri: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunDirError, match=said) as caught:
+        RunDir(uri, create=True)
     assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())  # no folder of that name
 
 
 def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
