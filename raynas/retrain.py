@@ -165,7 +165,7 @@ def _train_and_keep(
     jobs = [_with_checkpoints(run, job) for job in jobs]
     todo = [job for job in jobs if not _is_finished(run, job)]
     device = device_here(todo, parallel)
-    for job in todo:  # what can be refused is refused before the run directory remembers the settings
+    for job in todo:  # what can be refused is refused before anything is written
         check_recipe(job.arch.space.fix(job.arch), job.recipe)
         if device is not None:
             job.recipe.check_device(device)

@@ -47,10 +47,10 @@ def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
     """
     if not isinstance(filesystem, fs.LocalFileSystem):
         return
-    here = root
-    for part in name.split("/"):
-        if part == "..":
-            raise RunDirError(f"{root}/{name}: leads out of the run directory")
+    here, parts = root, name.split("/")
+    if ".." in parts:
+        raise RunDirError(f"{root}/{name}: leads out of the run directory")
+    for part in parts:
         here = os.path.join(here, part)
         try:
             mode = os.lstat(here).st_mode

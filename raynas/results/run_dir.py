@@ -29,6 +29,7 @@ from raynas.results.versions import versions
 MARKER = "raynas.yaml"
 FORMAT = 1
 EVOLUTION = ("space_evolution", "trials")
+_CHECKPOINTS = ("checkpoints/supernet", "checkpoints/local")
 KINDS = (("train",), ("import",), EVOLUTION)
 """Pieces of work of which a run directory holds one: what comes after them goes by what they left."""
 
@@ -103,8 +104,11 @@ class RunDir:
         Raises:
             RunDirError: the filesystem cannot be reached.
         """
+        return self._kind(name) != fs.FileType.NotFound
+
+    def _kind(self, name: str) -> fs.FileType:
         try:
-            return self.filesystem.get_file_info(self.at(name)).type != fs.FileType.NotFound
+            return self.filesystem.get_file_info(self.at(name)).type
         except OSError as error:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
@@ -140,6 +144,22 @@ class RunDir:
         """
         self._check_plain(name)
         write_whole(self.filesystem, self.at(name), data)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder with all that is in it; nothing where there is neither.
+
+        Raises:
+            RunDirError: it cannot be deleted.
+        """
+        self._check_plain(name)
+        kind = self._kind(name)
+        try:
+            if kind == fs.FileType.Directory:
+                self.filesystem.delete_dir(self.at(name))
+            elif kind != fs.FileType.NotFound:
+                self.filesystem.delete_file(self.at(name))
+        except OSError as error:
+            raise RunDirError(f"{self.name}/{name}: cannot be deleted: {error}") from error
 
     def _check_plain(self, name: str) -> None:
         if name:  # the run directory itself may be a link
@@ -179,8 +199,9 @@ class RunDir:
         Raises:
             RunDirError: it is not there, or not JSON.
         """
+        content = self.read_bytes(name)
         try:
-            return json.loads(self.read_bytes(name))
+            return json.loads(content)
         except ValueError as error:
             raise RunDirError(f"{self.name}/{name}: not valid JSON: {error}") from error
 
@@ -245,7 +266,8 @@ class RunDir:
     ) -> bool:
         """Record the resolved settings of a piece of work in `<what>.yaml`, or check them where it began before.
 
-        Software versions, host and time are added to the file's list of starts each time.
+        Software versions, host and time are added to the file's list of starts each time. Settings bind once something
+        depends on them, such as the first checkpoint: until then, others take their place.
 
         Args:
             what: the work: `train`, `search`, ...; a slash makes folders.
@@ -259,26 +281,85 @@ class RunDir:
             RunDirError: it began with other settings (the message names the first that differs), or the directory is
                 of another kind of work.
         """
-        if any(what in kind for kind in KINDS):
-            others = [work for kind in KINDS if what not in kind for work in kind]
-            if found := [work for work in others if self.exists(f"{work}.yaml")]:
-                raise RunDirError(f"{self.name} holds other work (its {found[0]}.yaml): give another run directory")
-        name, now = f"{what}.yaml", plain(settings)
+        begun = self.check_settings(what, settings, otherwise)
         start = {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "host": socket.gethostname(),
             "machine": platform.machine(),
             **versions(),
         }
+        for work in _others(what):  # nothing has come of them, and their presets are not this work's
+            if self.exists(f"{work}.yaml"):
+                for file in (f"{work}.yaml", "preset.yaml", "space.yaml"):
+                    self.delete(file)
+        name = f"{what}.yaml"
+        starts = self.read_yaml(name, "starts")["starts"] if begun else []
+        self.write_yaml(name, {"settings": plain(settings), "starts": [*starts, start]})
+        return begun
+
+    def check_settings(
+        self,
+        what: str,
+        settings: Mapping[str, Any] | pydantic.BaseModel,
+        otherwise: str = "give the same, or another run directory",
+    ) -> bool:
+        """Whether a piece of work began before with equal settings; nothing is written. See `begin`.
+
+        Raises:
+            RunDirError: as `begin`.
+        """
+        if found := [work for work in _others(what) if self.is_bound(work)]:
+            raise RunDirError(f"{self.name} holds other work (its {found[0]}.yaml): give another run directory")
+        name = f"{what}.yaml"
         if not self.exists(name):
-            self.write_yaml(name, {"settings": now, "starts": [start]})
             return False
         before = self.read_yaml(name, "settings", "starts")
-        difference = _first_difference(before["settings"], now, "")
-        if difference is not None:
+        difference = _first_difference(before["settings"], plain(settings), "")
+        if difference is not None and self.is_bound(what):
             raise RunDirError(f"{self.name}: {what} began with other settings: {difference}; {otherwise}")
-        self.write_yaml(name, {"settings": now, "starts": [*before["starts"], start]})
-        return True
+        return difference is None
+
+    def is_bound(self, what: str) -> bool:
+        """Whether a piece of work has begun and left something that depends on its settings."""
+        if not self.exists(f"{what}.yaml"):
+            return False
+        left = _left_by(what)
+        if what == "trials":
+            left = [
+                f"{folder}{name}"
+                for folder in ("", *(f"trials/{each}/" for each in self.list("trials")))
+                for name in left
+            ]
+        return not left or any(self._holds(name) for name in left)
+
+    def _holds(self, name: str) -> bool:
+        """Whether there is such a file, or such a folder with anything in it."""
+        kind = self._kind(name)
+        return bool(self.list(name)) if kind == fs.FileType.Directory else kind != fs.FileType.NotFound
+
+
+def _others(what: str) -> list[str]:
+    """The pieces of work that a run directory cannot hold beside one."""
+    if not any(what in kind for kind in KINDS):
+        return []
+    return [work for kind in KINDS if what not in kind for work in kind]
+
+
+def _left_by(what: str) -> list[str]:
+    """What depends on the settings of a piece of work: while none of it is there, others may take their place.
+
+    Of a work that has none here, the settings themselves are binding.
+    """
+    if what.startswith("networks/"):
+        path = what.rpartition("/")[0]
+        return [f"{path}/model.safetensors", f"checkpoints/{path.removeprefix('networks/')}/checkpoints"]
+    return {
+        "train": ["supernet.json", "supernet.safetensors", "tables/training", *_CHECKPOINTS],
+        "import": ["supernet.json"],
+        "training": ["checkpoints"],
+        "space_evolution": ["tables/space_scores"],
+        "trials": ["tables/space_scores"],
+    }.get(what, [])
 
 
 def run_around(path: str | os.PathLike[str]) -> Path | None:

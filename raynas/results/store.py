@@ -201,7 +201,8 @@ class Store:
         except FileNotFoundError:
             return None
         self._seen.update({(table, *item): footer for item, footer in zip(new, footers, strict=True)})
-        self._set_apart_misfits(table)
+        if new:
+            self._set_apart_misfits(table)
         present = {(table, *item) for item in listed}
         for key in [key for key in self._seen if key[0] == table and key not in present]:
             del self._seen[key]  # compacted away: names are never used again

@@ -20,7 +20,12 @@ HEARTBEAT_S = 4.0
 
 
 def run_search(
-    search: SearchT, scorer: Any, batch: int = 50, progress: Callable[[str], None] | None = print, name: str = "search"
+    search: SearchT,
+    scorer: Any,
+    batch: int = 50,
+    progress: Callable[[str], None] | None = print,
+    name: str = "search",
+    begin: Callable[[], None] = lambda: None,
 ) -> SearchT:
     """Ask, score and tell until the search has no more to ask.
 
@@ -35,6 +40,7 @@ def run_search(
         progress: called with what the search notes, and with lines such as `search: 150/1050 scored, best accuracy
             0.87 (0f3a..), 0 % failed, 40 s left`, every 4 seconds from another thread, and at the end; None: silence.
         name: what the lines begin with.
+        begin: called once, when there is something to score and before it is scored.
 
     Returns:
         The search.
@@ -44,9 +50,13 @@ def run_search(
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
+    begun = False
     with Progress(search, progress, name) as shown:
         while archs := search.ask(batch):
             shown.notes()
+            if not begun:
+                begin()
+                begun = True
             scores = _score(scorer, archs, shown)
             search.tell(archs, scores)
             shown.refresh()
