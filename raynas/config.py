@@ -244,7 +244,7 @@ def _first_error(
     place = _in_data(document.part(location).data, place)
     message = first["msg"].removeprefix("Value error, ")
     message = _SHAPES.get(first["type"], message)
-    if "input" in first and not isinstance(first["input"], dict):
+    if "input" in first and not isinstance(first["input"], dict) and NO_CREDENTIALS not in message:
         message += f", found {'nothing' if first['input'] is None else shown(first['input'])}"
     return document.error((*location, *place), message)
 

@@ -30,8 +30,8 @@ OPTIONS = (
 
 NO_CREDENTIALS = (
     "a location is printed and stored and must hold no credentials, nor options that raynas does not know: leave them "
-    "out, and give credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-    "GOOGLE_APPLICATION_CREDENTIALS, AZURE_CLIENT_SECRET), a profile file or the machine's role"
+    "out, and give credentials as the store's own tools take them: in the environment (variables AWS_*, GOOGLE_*, "
+    "AZURE_*), a profile file, or the machine's role (docs/results.md)"
 )
 
 _START = re.compile(r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]*):/+")
@@ -79,13 +79,16 @@ def hide_secrets(location: str) -> str:
 
 
 def without_credentials(value: Any) -> Any:
-    """Plain values with the user and password taken out of every URI in them; the rest of the URI can still be opened.
+    """Plain values with credentials taken out of every URI in them; what is left of the URI can still be opened.
 
     Run directories of older versions hold such URIs.
     """
     if isinstance(value, str):
-        found = _first_with_credentials(value) if is_uri(value) else None
-        return value if found is None else f"{value[: found.end()]}{value[found.end() :].rpartition('@')[2]}"
+        found = _first_with_credentials(value)
+        if found is None:
+            return value
+        clean = f"{value[: found.end()]}{value[found.end() :].rpartition('@')[2]}"
+        return clean if is_uri(value) and not holds_credentials(clean) else hide_secrets(value)
     if isinstance(value, Mapping):
         return {key: without_credentials(inner) for key, inner in value.items()}
     return [without_credentials(inner) for inner in value] if isinstance(value, list) else value

@@ -62,7 +62,7 @@ def test_files_round_trip_on_every_filesystem(uri: str) -> None:
 def test_credentials_come_from_the_environment_and_not_from_the_uri(s3_server: Callable[[str], str]) -> None:
     with pytest.raises(RunDirError, match=r"^s3://raynas/nothing is not a run directory"):
         RunDir(s3_server("nothing"))
-    with pytest.raises(RunDirError, match="AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(RunDirError, match="must hold no credentials") as caught:
         RunDir(s3_server("nothing").replace("s3://", "s3://key:secret@"), create=True)
     assert "secret" not in str(caught.value)
     run = RunDir(s3_server("some"), create=True)
