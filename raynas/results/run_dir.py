@@ -29,7 +29,6 @@ from raynas.results.versions import versions
 MARKER = "raynas.yaml"
 FORMAT = 1
 EVOLUTION = ("space_evolution", "trials")
-_CHECKPOINTS = ("checkpoints/supernet", "checkpoints/local")
 KINDS = (("train",), ("import",), EVOLUTION)
 """Pieces of work of which a run directory holds one: what comes after them goes by what they left."""
 
@@ -353,12 +352,20 @@ def _left_by(what: str) -> list[str]:
     if what.startswith("networks/"):
         path = what.rpartition("/")[0]
         return [f"{path}/model.safetensors", f"checkpoints/{path.removeprefix('networks/')}/checkpoints"]
+    trained = [
+        "supernet.json",
+        "supernet.safetensors",
+        "tables/training",
+        "checkpoints/supernet",  # by Ray Train
+        "checkpoints/local",  # without Ray
+    ]
+    evolved = ["tables/space_scores", *(f"iterations/0/{name}" for name in trained)]
     return {
-        "train": ["supernet.json", "supernet.safetensors", "tables/training", *_CHECKPOINTS],
+        "train": trained,
         "import": ["supernet.json"],
         "training": ["checkpoints"],
-        "space_evolution": ["tables/space_scores"],
-        "trials": ["tables/space_scores"],
+        "space_evolution": evolved,
+        "trials": evolved,
     }.get(what, [])
 
 

@@ -130,8 +130,8 @@ LEFT = {
         "checkpoints/local/1.pt",
     ],
     "import": ["supernet.json"],
-    "space_evolution": ["tables/space_scores/x.parquet"],
-    "trials": ["tables/space_scores/x.parquet", "trials/tau=0.2/tables/space_scores/x.parquet"],
+    "space_evolution": ["tables/space_scores/x.parquet", "iterations/0/checkpoints/supernet/checkpoint_1/state.pt"],
+    "trials": ["iterations/0/supernet.json", "trials/tau=0.2/tables/space_scores/x.parquet"],
     "networks/a-scratch-0/training": [
         "networks/a-scratch-0/model.safetensors",
         "checkpoints/a-scratch-0/checkpoints/1.pt",
