@@ -110,8 +110,12 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     refuse_credentials(location)
     if "\0" in location:
         raise UserError(f"{location!r}: a NUL character can be in no path")
-    scheme, _, rest = location.partition(":")
-    if not is_uri(location) and scheme not in SCHEMES:
+    try:
+        location.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{location!a}: the name is not UTF-8: rename it") from error
+    scheme, colon, rest = location.partition(":")
+    if not is_uri(location) and not (colon and scheme in ("", *SCHEMES)):
         return fs.LocalFileSystem(), location
     unread = f"{scheme.strip()}://... cannot be opened"  # what cannot be read is not repeated: it may hold anything
     if scheme not in SCHEMES or not rest.startswith("//"):
@@ -130,6 +134,8 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
         shown = hide_secrets(location)
         reason = str(error).replace(location, shown).strip().partition("\n")[0]
         raise UserError(f"{shown}: cannot be opened: {reason}") from error
+    if not path.strip("/") and not isinstance(filesystem, fs.LocalFileSystem):
+        raise UserError(f"{unread}: it names no bucket or folder")
     return filesystem, path
 
 

@@ -7,10 +7,14 @@ import stat
 import uuid
 from pathlib import Path
 
+import pyarrow as pa
 from pyarrow import fs
 
 from raynas.errors import RunDirError, UserError
 from raynas.locations import open_location
+
+FAILURES = (OSError, pa.ArrowException)
+"""What pyarrow's filesystems raise: `ArrowInvalid` of a path that cannot be, such as a bucket's impossible name."""
 
 
 def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
@@ -79,7 +83,7 @@ def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
         else:
             with filesystem.open_output_stream(path) as stream:
                 stream.write(data)
-    except OSError as error:
+    except FAILURES as error:
         raise RunDirError(
             f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
             "intact: mend the cause (free space, permissions, network) and run the same command again"

@@ -22,7 +22,7 @@ from raynas.config import parse_yaml
 from raynas.errors import RunDirError
 from raynas.locations import hide_secrets, without_credentials
 from raynas.results import lock
-from raynas.results.filesystem import check_plain, open_filesystem, write_whole
+from raynas.results.filesystem import FAILURES, check_plain, open_filesystem, write_whole
 from raynas.results.store import Store
 from raynas.results.versions import versions
 
@@ -108,7 +108,7 @@ class RunDir:
     def _kind(self, name: str) -> fs.FileType:
         try:
             return self.filesystem.get_file_info(self.at(name)).type
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
     def list(self, name: str = "") -> list[str]:
@@ -116,7 +116,7 @@ class RunDir:
         self._check_plain(name)
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be listed: {error}") from error
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
@@ -132,7 +132,7 @@ class RunDir:
                 return stream.read()
         except FileNotFoundError:
             raise RunDirError(f"{self.name} has no {name}") from None
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be read: {error}") from error
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -157,7 +157,7 @@ class RunDir:
                 self.filesystem.delete_dir(self.at(name))
             elif kind != fs.FileType.NotFound:
                 self.filesystem.delete_file(self.at(name))
-        except OSError as error:
+        except FAILURES as error:
             raise RunDirError(f"{self.name}/{name}: cannot be deleted: {error}") from error
 
     def _check_plain(self, name: str) -> None:

@@ -91,7 +91,12 @@ def test_a_run_that_holds_credentials_of_an_older_version_goes_on_without_them(t
         ("s3://[bad/x", r"^s3://\.\.\. cannot be opened"),
         ("s3://bucket/a#b", "write # as %23"),
         ("s3://bucket/x?nonsense=1", "nor options that raynas does not know"),
+        ("s3://bucket//x?region=eu-west-1", "cannot be reached"),
+        ("s3://", "^s3://"),
+        ("gs:///x", "^gs://"),
+        ("://bucket/x", "a URI begins with"),
         ("a\0b", "NUL"),
+        ("\udcff", "not UTF-8"),
     ],
 )
 def test_a_wrong_uri_is_one_clear_line(uri: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
