@@ -51,7 +51,7 @@ def submit(
         UserError: Ray's jobs API is not installed, the folder is too large, the cluster does not answer or refuses, or
             the job failed.
     """
-    for argument in command:  # Ray's dashboard and logs show it
+    for argument in (*command, address or ""):  # Ray's dashboard and logs show them
         refuse_credentials(argument)
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:

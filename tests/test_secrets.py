@@ -187,6 +187,14 @@ def test_what_an_older_version_stored_is_in_no_output(tmp_path: Path) -> None:
     assert "SECRET" not in done.stdout + done.stderr + (tmp_path / "run/report.html").read_text()
 
 
+@pytest.mark.parametrize("words", [["--bogus"], ["train.py", "--run"], ["--", "train.py", "--data"], ["--address"]])
+def test_the_script_that_submits_refuses_them_too(words: list[str]) -> None:
+    script = Path(__file__).parents[1] / "jobs" / "submit.py"
+    done = subprocess.run([sys.executable, script, *words, POISONED[1]], capture_output=True, text=True)
+    assert done.returncode == 2 and "AWS_*" in done.stderr
+    assert not [secret for secret in SECRETS if secret in done.stdout + done.stderr]
+
+
 def test_a_truth_table_by_uri_is_told_without_its_options() -> None:
     with pytest.raises(UserError) as caught:
         read_truth("s3://KEY:SECRET@b/x")
