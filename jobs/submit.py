@@ -9,6 +9,7 @@ from pathlib import Path
 
 from raynas.errors import UserError
 from raynas.jobs import ADDRESS, submit
+from raynas.locations import refuse_credentials
 
 
 def main() -> int:
@@ -25,6 +26,11 @@ def main() -> int:
     parser.add_argument("--no-wait", action="store_true", help="return at once; follow with: ray job logs ID --follow")
     parser.add_argument("script", help="a file in the working directory, such as pipeline.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    try:
+        for argument in sys.argv[1:]:  # before the parser repeats it
+            refuse_credentials(argument)
+    except UserError as error:
+        parser.error(str(error))
     options = parser.parse_args()
     if not (options.working_dir / options.script).is_file():
         parser.error(f"{options.script} is not in {options.working_dir}")

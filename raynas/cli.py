@@ -17,6 +17,7 @@ from raynas.bench_verbs import add_bench
 from raynas.cluster import was_lost
 from raynas.config import MOST_SEEDS, is_text, one_line, shown
 from raynas.errors import ClusterError, UserError
+from raynas.locations import hide_secrets, refuse_credentials
 from raynas.options import (
     Parser,
     add_arch,
@@ -81,15 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = _End()
     try:
         with end.by_sigterm():
-            options = _parser().parse_args(_all_given(argv))
+            options = _parser().parse_args(_checked(argv))
             return options.verb(options) or 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
         message = str(cause if isinstance(cause, UserError) else error)
-        print(f"raynas: {one_line(message, LONGEST_MESSAGE)}", file=sys.stderr)
+        print(f"raynas: {hide_secrets(one_line(message, LONGEST_MESSAGE))}", file=sys.stderr)
         return USER_ERROR
     except ClusterError as error:
-        message = " ".join(str(error).split())
+        message = hide_secrets(one_line(str(error), LONGEST_MESSAGE))
         print(f"raynas: {message}. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
         if was_lost():
             sys.stdout.flush()
@@ -301,11 +302,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _all_given(argv: list[str]) -> list[str]:
-    """Refuse empty arguments, which as a path would mean the current directory, and those that are no text."""
+def _checked(argv: list[str]) -> list[str]:
+    """Refuse what no command takes, before anything repeats or stores it.
+
+    That is an argument that is no text, a credential in a URI, and an empty argument: as a path it would mean the
+    current directory, as data the preset's.
+    """
     for index, argument in enumerate(argv):
         if not is_text(argument):
             raise UserError(f"an argument is no text (a NUL character, or bytes that are not UTF-8): {shown(argument)}")
+        refuse_credentials(argument, f"argument {index + 1}")
         if not argument or re.fullmatch(r"--[a-z]+=", argument):
             after = argument.rstrip("=") or f"after {argv[index - 1]}" if index else "the command"
             raise UserError(f"an argument is empty: {after} (a variable that is not set?)")

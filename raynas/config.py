@@ -8,7 +8,7 @@ import math
 import os
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -16,6 +16,7 @@ import pydantic
 import yaml
 
 from raynas.errors import ConfigError
+from raynas.locations import NO_CREDENTIALS, hide_secrets, holds_credentials
 
 Location = tuple[str | int, ...]
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -52,7 +53,7 @@ _YAML_NAMES = {dict: "a mapping", list: "a list", str: "text", type(None): "noth
 class Config(pydantic.BaseModel):
     """Base of every configuration model: immutable; unknown keys, NaN and true/false as numbers are errors."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
@@ -120,7 +121,7 @@ def read_yaml(path: str | Path) -> Document:
     """Read one YAML file.
 
     Raises:
-        ConfigError: the file is missing, unreadable, far too large, or not YAML.
+        ConfigError: the file is missing, unreadable, far too large, not YAML, or holds credentials in a URI.
     """
     path = Path(path)
     try:
@@ -129,7 +130,24 @@ def read_yaml(path: str | Path) -> Document:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return parse_yaml(text, str(path))
+    document = parse_yaml(text, str(path))
+    for place, value in _texts(document.data):
+        if holds_credentials(value):
+            raise document.error(place, NO_CREDENTIALS)
+    return document
+
+
+def _texts(value: Any, place: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Every text of plain values, with its place; a key has the place of what it is in."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield place, str(key)
+            yield from _texts(inner, (*place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*place, index))
 
 
 def parse_yaml(text: str, source: str) -> Document:
@@ -251,8 +269,10 @@ def is_text(value: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in an error message: its repr, on one line and not too long."""
-    return one_line(_REPR.repr(value))
+    """A value as it stands in an error message: its repr, on one line, not too long, and without credentials."""
+    if isinstance(value, str) and holds_credentials(value):
+        return repr(hide_secrets(value))
+    return one_line(hide_secrets(_REPR.repr(value)))
 
 
 def named(value: Any) -> str:
@@ -313,7 +333,7 @@ def _first_error(
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in _SHAPES:
         message = _SHAPES[first["type"]].format(**first.get("ctx", {}))
-    if "input" in first and not isinstance(first["input"], dict):
+    if "input" in first and not isinstance(first["input"], dict) and NO_CREDENTIALS not in message:
         message += f", found {'nothing' if first['input'] is None else shown(first['input'])}"
     return document.error((*location, *place), message)
 

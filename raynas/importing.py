@@ -12,8 +12,8 @@ from torch import Tensor
 
 from raynas.data import Data, DataConfig, load_data
 from raynas.data.class_order import in_order, order_of
-from raynas.data.files import hide_secrets
 from raynas.errors import RunDirError, UserError, reason
+from raynas.locations import hide_secrets
 from raynas.nets.weights import weights_fingerprint
 from raynas.networks import ARCH_FILE, arch_text, write_weights
 from raynas.preset import Preset, load_preset

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raynas.errors import UserError
+from raynas.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -50,6 +51,8 @@ def submit(
     """
     if importlib.util.find_spec("aiohttp") is None:  # what the extra brings and nothing else that we need does
         raise UserError("submitting jobs needs aiohttp: pip install 'raynas[jobs]'")
+    for argument in (*command, address or ""):  # Ray's dashboard and logs show them
+        refuse_credentials(argument)
     check_working_dir(working_dir)
     folder = str(Path(working_dir).resolve())
     client = _connect(address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS)

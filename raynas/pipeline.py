@@ -161,7 +161,7 @@ def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[
     from raynas.training.inputs import load_inputs
     from raynas.training.rehearsal import check_calibration, rehearse
 
-    if run.exists("space.yaml"):
+    if run.is_bound("train"):
         space = read_space(run)
     else:
         space, data = load_inputs(preset)

@@ -16,6 +16,7 @@ from scipy import stats
 
 from raynas.costs import sample_within, span
 from raynas.errors import InfeasibleError, UserError, reason
+from raynas.locations import hide_secrets, open_location
 from raynas.networks import read_space
 from raynas.phases import phase
 from raynas.results import RunDir
@@ -199,15 +200,17 @@ def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generato
 
 
 def read_truth(path: str | Path) -> pa.Table:
-    """A table of networks trained on their own: a Parquet file with columns `network`, `values` and `accuracy`.
+    """A table of networks trained on their own: Parquet, by path or URI, with columns `network`, `values`, `accuracy`.
 
     `values` is the architecture as JSON; rows of one network are several seeds.
 
     Raises:
         UserError: there is no such file, or it lacks a column, or accuracies are no numbers.
     """
+    filesystem, inside = open_location(str(path))
+    path = hide_secrets(str(path))
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(inside, filesystem=filesystem)
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file") from error
     except (OSError, pa.ArrowInvalid) as error:

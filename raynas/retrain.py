@@ -185,7 +185,7 @@ def _train_and_keep(
     for train_on in dict.fromkeys(job.train_on for job in todo):
         progress(_images_in_words(train_on))
     device = device_here(todo, parallel)
-    for job in todo:  # what can be refused is refused before the run directory remembers the settings
+    for job in todo:  # what can be refused is refused before anything is written
         check_recipe(job.arch.space.fix(job.arch), job.recipe)
         if device is not None:
             job.recipe.check_device(device)

@@ -7,7 +7,7 @@ and told again from the rows, it goes through the same archs, whether to go on w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from pydantic import Field
@@ -88,15 +88,25 @@ def search(
         UserError: every arch failed.
     """
     made = build(run, settings)
-    begun = run.begin(f"searches/{name}", settings, "give the same, or the search another name (--name)")
+    what, otherwise = f"searches/{name}", "give the same, or the search another name (--name)"
+    begun = run.check_settings(what, settings, otherwise)
     replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
-    attempt = phase(run, "search", name, cluster=replicas > 0, say=progress)
-    with nullcontext() if begun and has_ended(run, name) else attempt:
-        finished = run_search(made, scorer, settings.search.batch, progress, name)
-    if progress is not None and (tie := finished.tie()) is not None:
-        progress(f"{name}: {tie}")
-    if settings.search.latency is None:
-        _write_winners(run, settings, finished, name, {})
+
+    def begin() -> None:
+        if not (run.begin(what, settings, otherwise) and has_ended(run, name)):
+            attempt.enter_context(phase(run, "search", name, cluster=replicas > 0, say=progress))
+
+    try:
+        with ExitStack() as attempt:
+            finished = run_search(made, scorer, settings.search.batch, progress, name, begin)
+        if progress is not None and (tie := finished.tie()) is not None:
+            progress(f"{name}: {tie}")
+        if settings.search.latency is None:
+            _write_winners(run, settings, finished, name, {})
+    except Exception:  # a refused search, such as a user's own, leaves its name free; scores do not depend on it
+        if not begun:
+            run.delete(f"{what}.yaml")
+        raise
     return finished
 
 

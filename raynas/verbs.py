@@ -285,9 +285,10 @@ def cost(options: argparse.Namespace) -> None:
 
 def _run_to_make(given: str) -> str:
     """A run directory, or where to make one: not inside another one, whose files it would mix with."""
+    from raynas.locations import is_uri
     from raynas.results.run_dir import run_around
 
-    around = None if "://" in given else run_around(given)
+    around = None if is_uri(given) else run_around(given)
     if around not in (None, Path(given).resolve()):
         raise UserError(f"{given} lies in the run directory {around}: give a folder elsewhere")
     return given

@@ -15,6 +15,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+# Of the S3 server below; workers of Ray inherit them.
+os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "key", "secret"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,7 +59,7 @@ def s3_server() -> Iterator[Callable[[str], str]]:
     server.start()
     host, port = server.get_host_and_port()
     options = f"scheme=http&endpoint_override={host}:{port}&region=us-east-1"
-    filesystem, _ = fs.FileSystem.from_uri(f"s3://key:secret@raynas?{options}&allow_bucket_creation=true")
+    filesystem, _ = fs.FileSystem.from_uri(f"s3://raynas?{options}&allow_bucket_creation=true")
     filesystem.create_dir("raynas")
-    yield lambda path: f"s3://key:secret@raynas/{path}?{options}"
+    yield lambda path: f"s3://raynas/{path}?{options}"
     server.stop()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.evaluate import evaluate, networks_to_evaluate
 from raynas.networks import find_arch
 from raynas.reports import write_report
@@ -18,7 +19,7 @@ from raynas.results import RunDir
 from raynas.scoring import LocalScorer
 from raynas.search import SearchConfig
 from raynas.searches import BASELINE, Scoring, Settings, baseline, has_ended, make_scorer, read_back, search
-from raynas.space import load_arch
+from raynas.space import Arch, Space, load_arch
 from raynas.traces import traces
 
 SETTINGS = Settings(search=PRESET.search, scoring=Scoring(images=40))
@@ -167,3 +168,56 @@ def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
     rows = [row for row in run.store.read("scores").to_pylist() if row["arch"] == winner.id]
     assert {row["images"] for row in rows} == {15, 40}
     assert said["images"] == 40 and said["accuracy"] == rows[0]["accuracy"]
+
+
+class Own:
+    """A search of a user's own, with a mistake at the first `ask`, at the second or in `best`; or with none."""
+
+    def __init__(self, space: Space, mistake: str, evaluations: int, **options: Any):
+        self.space, self.mistake, self.asked, self.told = space, mistake, 0, 0
+        self.evaluations = evaluations
+
+    def ask(self, n: int) -> list[Arch]:
+        self.asked += 1
+        if self.mistake == f"ask {self.asked}":
+            raise UserError("this search is refused")
+        return [self.space.sample(np.random.default_rng(self.told))] if self.told < self.evaluations else []
+
+    def tell(self, archs: list[Arch], scores: list[Any]) -> None:
+        self.told += len(archs)
+
+    def best(self) -> Arch:
+        if self.mistake == "best":
+            raise UserError("this search is refused")
+        return self.space.smallest()
+
+
+@pytest.mark.parametrize("mistake", ["ask 1", "ask 2", "best"])
+def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path, mistake: str) -> None:
+    run = small_run(tmp_path / "run")
+    before = run.list()
+
+    def settings(mistake: str) -> Settings:
+        config = SearchConfig(name="test_searches:Own", evaluations=2, options={"mistake": mistake})
+        return Settings(search=config, scoring=Scoring(images=10))
+
+    with pytest.raises(UserError, match="refused"):
+        carry_out(run, settings(mistake), "u")
+    assert run.list("searches") == [] and not run.exists("searches/u.yaml")
+    if mistake == "ask 1":  # nothing was scored
+        assert run.list() == before
+    carry_out(run, settings("none"), "u")
+    assert has_ended(run, "u") and run.exists("searches/u/arch.yaml")
+    scored = run.store.read("scores").num_rows
+    assert scored == 2  # what the refused one scored counts
+    with pytest.raises(RunDirError, match="began with other settings"):
+        carry_out(run, settings("ask 1"), "u")
+
+
+def test_an_interrupted_search_keeps_its_name(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    with make_scorer(run, SETTINGS, replicas=0) as scorer, pytest.raises(KeyboardInterrupt):
+        search(run, SETTINGS, Failing(scorer, 3), progress=None)
+    changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
+    with pytest.raises(RunDirError, match="began with other settings"):
+        carry_out(run, changed)

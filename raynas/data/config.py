@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from raynas.config import Config, Seed
+from raynas.locations import is_uri, refuse_credentials
 
 EMBEDDED = ("digits", "mnist5k")
 PAPERS_CROP_FROM = 96  # pixels of the shorter side
@@ -79,7 +80,9 @@ class DataConfig(Config):
     def _absolute(cls, value: Any) -> Any:
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if isinstance(value, str) and value not in EMBEDDED and "://" not in value and os.path.exists(value):
+        if isinstance(value, str):
+            refuse_credentials(value)
+        if isinstance(value, str) and value not in EMBEDDED and not is_uri(value) and os.path.exists(value):
             return os.path.abspath(value)
         return value
 

@@ -15,6 +15,7 @@ from PIL import Image
 from pyarrow import fs
 
 from raynas.errors import UserError
+from raynas.locations import hide_secrets, open_location
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".tif", ".tiff")
 TRAIN = "train"
@@ -44,38 +45,15 @@ class Listing:
     folders: tuple[str, ...]
 
 
-def is_uri(location: str) -> bool:
-    """Whether it names a filesystem too, like `s3://bucket/folder`."""
-    return "://" in location
-
-
-def open_location(location: str) -> tuple[fs.FileSystem, str]:
-    """The filesystem of a path or URI, opened once per process, and the path in it.
-
-    Raises:
-        UserError: the URI is not one that pyarrow knows.
-    """
+def open_once(location: str) -> tuple[fs.FileSystem, str]:
+    """As `open_location`, once per process."""
     return _open_in_process(location, os.getpid())
 
 
 @functools.lru_cache(maxsize=8)
 def _open_in_process(location: str, process: int) -> tuple[fs.FileSystem, str]:
     # By process: a client of an object store that is carried over a fork hangs.
-    if not is_uri(location):
-        return fs.LocalFileSystem(), location
-    try:
-        filesystem, path = fs.FileSystem.from_uri(location)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{hide_secrets(location)}: cannot be opened: {first_line(error)}") from error
-    return filesystem, path
-
-
-def hide_secrets(location: str) -> str:
-    """A location as messages show it: without the query and credentials of a URI."""
-    if not is_uri(location):
-        return location
-    scheme, _, rest = location.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+    return open_location(location)
 
 
 def list_files(location: str) -> Listing:
@@ -84,7 +62,7 @@ def list_files(location: str) -> Listing:
     Raises:
         UserError: it does not exist or cannot be listed.
     """
-    filesystem, root = open_location(location)
+    filesystem, root = open_once(location)
     root = root.rstrip("/") or "/"
     try:
         info = filesystem.get_file_info(root)
@@ -176,7 +154,7 @@ def open_file(location: str, path: str) -> pa.NativeFile:
     Raises:
         UserError: it cannot be opened.
     """
-    filesystem, root = open_location(location)
+    filesystem, root = open_once(location)
     try:
         return filesystem.open_input_file(f"{root.rstrip('/')}/{path}" if path else root)
     except (pa.ArrowException, OSError) as error:

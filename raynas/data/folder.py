@@ -11,9 +11,10 @@ from PIL import Image
 
 from raynas.data.class_order import in_order
 from raynas.data.config import DataConfig
-from raynas.data.files import ENDINGS, TEST, TRAIN, Listing, hide_secrets, open_image, read_file, shown
+from raynas.data.files import ENDINGS, TEST, TRAIN, Listing, open_image, read_file, shown
 from raynas.data.pool import Pool
 from raynas.errors import UserError
+from raynas.locations import hide_secrets
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from raynas.config import nearest
 from raynas.data import embedded
 from raynas.data.config import EMBEDDED, PAPERS_CROP_FROM, DataConfig, crop_pct_for
-from raynas.data.files import hide_secrets, is_uri, list_files
+from raynas.data.files import list_files
 from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
 from raynas.data.look import Findings, look
@@ -32,6 +32,7 @@ from raynas.data.reading import AS_STORED, Reading, channels_of, size_of
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.data.torch_dataset import TorchSource, read_torch_dataset
 from raynas.errors import UserError
+from raynas.locations import hide_secrets, is_uri
 
 log = logging.getLogger(__name__)
 

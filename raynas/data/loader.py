@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raynas.data.augment import AugmentConfig
-from raynas.data.files import is_uri
 from raynas.data.images import ImageSet, decode, decoded_bytes
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
 from raynas.data.streams import generator, global_streams_kept, seed_global_streams
 from raynas.data.transforms import BatchAugmentation, image_transform
 from raynas.errors import UserError
+from raynas.locations import is_uri
 
 DECODED_UP_TO = 2**30  # bytes: larger sets are decoded image by image in every epoch
 

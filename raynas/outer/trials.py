@@ -137,7 +137,8 @@ def run_trials(
         # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
         common = preset.model_dump(mode="json", exclude={"space", "reference"})
         numbered = {str(number): definition for number, definition in enumerate(spaces)}
-        run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered})
+        if not run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
+            run.delete(EXPERIMENT)  # Tune would go on with an experiment of other settings, of which nothing came
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
     with RunDir(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from raynas.results import RunDir
-from raynas.results.filesystem import without_secrets
 from raynas.results.networks import network_rows
 from raynas.results.phases import read_phases
 from raynas.results.scores import comparable_scores
@@ -280,15 +279,6 @@ def _arch(run: RunDir, name: str) -> Arch | None:
     return Space.from_dict(content["space"]).arch(content["arch"])
 
 
-def _public(value: Any) -> Any:
-    """Settings without the credentials that a data URI may carry: reports are passed on."""
-    if isinstance(value, dict):
-        return {key: _public(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_public(inner) for inner in value]
-    return without_secrets(value) if isinstance(value, str) else value
-
-
 def _settings(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
     """Settings by piece of work, and every start with the work's name, as `RunDir.begin` recorded them."""
     settings: dict[str, Any] = {}
@@ -299,6 +289,6 @@ def _settings(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
         content = run.read_yaml(name)
         if {"settings", "starts"} <= content.keys():
             work = name.removesuffix(".yaml")
-            settings[work] = _public(content["settings"])
+            settings[work] = content["settings"]
             starts += [{"work": work, **start} for start in content["starts"]]
     return settings, sorted(starts, key=lambda start: start["time"])

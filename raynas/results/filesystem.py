@@ -3,50 +3,69 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
+from raynas.locations import open_location
 
 FAILURES = (OSError, pa.ArrowException)
-"""What a store raises that is out of reach: Azure's answers come as the latter."""
+"""What pyarrow's filesystems raise: `ArrowInvalid` of a path that cannot be, such as a bucket's impossible name."""
 
 
 def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
-    """The filesystem of a local path or URI, and the path inside it.
-
-    Args:
-        uri: a local path, or a URI that pyarrow knows (`file://`, `s3://`, `gs://`, `hdfs://`), with its options as
-            a query: `s3://bucket/run?region=eu-west-1`.
+    """The filesystem of a run directory's local path or URI, and the path inside it; see `open_location`.
 
     Raises:
-        RunDirError: the name is empty, or the URI's scheme or options are not understood.
+        RunDirError: the name is empty, holds credentials, or cannot be opened.
     """
     text = os.fspath(uri)
     if not text:  # a variable that is not set; as a path it would be the current directory
         raise RunDirError("the run directory's name is empty: give a path or a URI")
-    if "://" not in text:
-        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
     try:
-        filesystem, path = fs.FileSystem.from_uri(text)
-    except (*FAILURES, ValueError) as error:
-        raise RunDirError(f"{without_secrets(text)}: cannot be opened: {_first_line(error)}") from error
+        filesystem, path = open_location(text)
+    except UserError as error:
+        raise RunDirError(str(error)) from error.__cause__
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return filesystem, os.path.abspath(os.path.expanduser(path))
     return filesystem, path.rstrip("/")
 
 
-def without_secrets(uri: str) -> str:
-    """A URI for messages: without its user, password and query, where credentials may be."""
-    if "://" not in uri:
-        return uri
-    try:
-        parts = urlsplit(uri)
-    except ValueError:  # a bracket that is not closed: what is a secret in it cannot be told
-        return f"{uri.partition('://')[0]}://..."
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
+    """Refuse what is no ordinary file or folder below a local folder, or does not lie below it.
+
+    A run directory may be somebody else's: a link in it would lead to files of ours, and a pipe would wait for ever.
+    The folder itself may be a link, and so may what is around it.
+
+    Args:
+        filesystem: of the folder; an object store has nothing but files.
+        root: the folder.
+        name: a path in it, which need not exist.
+
+    Raises:
+        RunDirError: names the part of the path that is a link, pipe, socket or device.
+    """
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        return
+    here, parts = root, name.split("/")
+    if ".." in parts:
+        raise RunDirError(f"{root}/{name}: leads out of the run directory")
+    for part in parts:
+        here = os.path.join(here, part)
+        try:
+            mode = os.lstat(here).st_mode
+        except (OSError, ValueError):  # not there, or told by what comes next
+            return
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            what = "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
+            raise RunDirError(
+                f"{here} is {what}: in a run directory only ordinary files and folders are read and written (to keep "
+                "it on another disk, move all of it, and link or mount that)"
+            )
 
 
 def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:

@@ -12,13 +12,14 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pyarrow import fs
 
@@ -28,6 +29,7 @@ from raynas.results.filesystem import write_whole
 HEARTBEAT_S = 10.0
 EXPIRY_S = 40.0
 _READS, _REREAD_S = 5, 0.1
+_LONGEST = 10_000  # bytes that are read of what may be an owner's entry
 _SETTLE_S = 0.5  # after writing a lease, long enough that a rival's write would show
 
 _guard = threading.RLock()
@@ -48,24 +50,40 @@ class Lock:
 class _FileLock(Lock):
     def __init__(self, path: Path, name: str):
         super().__init__()
-        self._file: IO[str] = open(path, "a+")  # noqa: SIM115 (held open as long as the lock)
+        # Not through a link, and without waiting at a pipe: a run directory may be somebody else's.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = os.open(path, flags, 0o666)
         except OSError as error:
-            self._file.seek(0)
-            text = self._file.read()
-            self._file.close()
-            if not isinstance(error, BlockingIOError):
-                raise RunDirError(f"{name}: cannot be locked: {error.strerror}") from error
-            raise _busy(name, _parse(text)) from None
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(json.dumps(_owner()))
-        self._file.flush()
+            raise _cannot_lock(name, path, error) from error
+        try:
+            self._take(path, name)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _take(self, path: Path, name: str) -> None:
+        try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise _cannot_lock(name, path, None)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _busy(name, _parse(self._text())) from None
+            if (text := self._text()) and "pid" not in _parse(text) and not _is_torn(text):
+                raise RunDirError(f"{name}: {path} is not a lock of ours, its text is kept: move it away")
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, json.dumps(_owner()).encode(), 0)
+        except OSError as error:
+            raise _cannot_lock(name, path, error) from error
+
+    def _text(self) -> str:
+        return os.pread(self._file, _LONGEST, 0).decode(errors="replace")
 
     def release(self) -> None:
-        self._file.truncate(0)
-        self._file.close()
+        with contextlib.suppress(OSError):  # the owner's name may stay: nobody holds the lock
+            os.ftruncate(self._file, 0)
+        os.close(self._file)
 
 
 class _LeaseLock(Lock):
@@ -190,6 +208,26 @@ def _parse(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _is_torn(text: str) -> bool:
+    """Whether it is the start of an owner's entry, whose writing was cut short."""
+    return text.startswith('{"host"'[: len(text)])
+
+
+def _cannot_lock(name: str, path: Path, error: OSError | None) -> RunDirError:
+    """What a user is told of a lock that cannot be taken."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        mode = stat.S_IFREG
+    if not stat.S_ISREG(mode):
+        return RunDirError(f"{name}: cannot be locked: {path} is not an ordinary file: move it away")
+    why = "it changed meanwhile" if error is None else error.strerror or str(error)
+    return RunDirError(
+        f"{name}: cannot be locked: {path}: {why}. Mend that (free space, permissions, a mount that can be written), "
+        "or name another run directory"
+    )
 
 
 def _busy(name: str, owner: dict[str, Any]) -> RunDirError:

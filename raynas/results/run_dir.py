@@ -20,8 +20,9 @@ from pyarrow import fs
 
 from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
+from raynas.locations import hide_secrets, without_credentials
 from raynas.results import lock
-from raynas.results.filesystem import FAILURES, cannot_write, open_filesystem, without_secrets, write_whole
+from raynas.results.filesystem import FAILURES, cannot_write, check_plain, open_filesystem, write_whole
 from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
 from raynas.results.versions import versions
@@ -55,7 +56,7 @@ class RunDir:
         self.filesystem, self.root = open_filesystem(given)
         self.path = Path(self.root) if isinstance(self.filesystem, fs.LocalFileSystem) else None
         self.uri: str = given if self.path is None else str(self.path)
-        self.name = without_secrets(self.uri)
+        self.name = hide_secrets(self.uri)
         if self.path is not None and "working_dir_files" in self.path.parts:
             raise RunDirError(
                 f"{given} lies in the working directory of a Ray job, which is deleted with the job: give a path that "
@@ -103,13 +104,17 @@ class RunDir:
         Raises:
             RunDirError: the filesystem cannot be reached.
         """
+        return self._kind(name) != fs.FileType.NotFound
+
+    def _kind(self, name: str) -> fs.FileType:
         try:
-            return self.filesystem.get_file_info(self.at(name)).type != fs.FileType.NotFound
+            return self.filesystem.get_file_info(self.at(name)).type
         except FAILURES as error:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
     def list(self, name: str = "") -> list[str]:
         """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
+        self._check_plain(name)
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
         except FAILURES as error:
@@ -122,6 +127,7 @@ class RunDir:
         Raises:
             RunDirError: it is not there or cannot be read.
         """
+        self._check_plain(name)
         try:
             with self.filesystem.open_input_stream(self.at(name), compression=None) as stream:
                 return stream.read()
@@ -136,6 +142,7 @@ class RunDir:
         Raises:
             RunDirError: it cannot be written; what was there before stays.
         """
+        self._check_plain(name)
         write_whole(self.filesystem, self.at(name), data)
 
     def write_together(self, files: Mapping[str, bytes], last: str) -> None:
@@ -144,6 +151,8 @@ class RunDir:
         Raises:
             RunDirError: one cannot be written.
         """
+        for name in files:
+            self._check_plain(name)
         write_together(self.filesystem, self.root, files, last)
 
     @contextmanager
@@ -155,11 +164,32 @@ class RunDir:
         Raises:
             RunDirError: it cannot be written; what was there before stays.
         """
+        self._check_plain(name)
         try:
             with whole_folder(self.filesystem, self.at(name), last, keep) as folder:
                 yield folder
         except OSError as error:
             raise cannot_write(f"{self.name}/{name}", error) from error
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder with all that is in it; nothing where there is neither.
+
+        Raises:
+            RunDirError: it cannot be deleted.
+        """
+        self._check_plain(name)
+        kind = self._kind(name)
+        try:
+            if kind == fs.FileType.Directory:
+                self.filesystem.delete_dir(self.at(name))
+            elif kind != fs.FileType.NotFound:
+                self.filesystem.delete_file(self.at(name))
+        except FAILURES as error:
+            raise RunDirError(f"{self.name}/{name}: cannot be deleted: {error}") from error
+
+    def _check_plain(self, name: str) -> None:
+        if name:  # the run directory itself may be a link
+            check_plain(self.filesystem, self.root, name)
 
     def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
         """The plain values of a YAML file; for the rest see `read_document`."""
@@ -188,6 +218,7 @@ class RunDir:
         if missing or not isinstance(content, dict):
             what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
             raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
+        document.data = without_credentials(content)
         return document
 
     def write_yaml(self, name: str, value: Any) -> None:
@@ -200,8 +231,9 @@ class RunDir:
         Raises:
             RunDirError: it is not there, or not JSON.
         """
+        content = self.read_bytes(name)
         try:
-            return json.loads(self.read_bytes(name))
+            return json.loads(content)
         except ValueError as error:
             raise RunDirError(f"{self.name}/{name}: not valid JSON: {error}") from error
 
@@ -226,7 +258,7 @@ class RunDir:
             inside = self.local_or_uri(f"trials/{trials[0]}/iterations/0" if trials else "iterations/0")
             raise RunDirError(
                 f"{self.name} is an evolution of spaces, each of which has a run directory of its own, such as "
-                f"{without_secrets(inside)}: give one of them"
+                f"{hide_secrets(inside)}: give one of them"
             )
         raise RunDirError(f"{self.name} has no {name}: {otherwise}")
 
@@ -266,7 +298,8 @@ class RunDir:
     ) -> bool:
         """Record the resolved settings of a piece of work in `<what>.yaml`, or check them where it began before.
 
-        Software versions, host and time are added to the file's list of starts each time.
+        Software versions, host and time are added to the file's list of starts each time. Settings bind once something
+        depends on them, such as the first checkpoint: until then, others take their place.
 
         Args:
             what: the work: `train`, `search`, ...; a slash makes folders.
@@ -280,26 +313,93 @@ class RunDir:
             RunDirError: it began with other settings (the message names the first that differs), or the directory is
                 of another kind of work.
         """
-        if any(what in kind for kind in KINDS):
-            others = [work for kind in KINDS if what not in kind for work in kind]
-            if found := [work for work in others if self.exists(f"{work}.yaml")]:
-                raise RunDirError(f"{self.name} holds other work (its {found[0]}.yaml): give another run directory")
-        name, now = f"{what}.yaml", plain(settings)
+        begun = self.check_settings(what, settings, otherwise)
         start = {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "host": socket.gethostname(),
             "machine": platform.machine(),
             **versions(),
         }
+        for work in _others(what):  # nothing has come of them, and their presets are not this work's
+            if self.exists(f"{work}.yaml"):
+                for file in (f"{work}.yaml", "preset.yaml", "space.yaml"):
+                    self.delete(file)
+        name = f"{what}.yaml"
+        starts = self.read_yaml(name, "starts")["starts"] if begun else []
+        self.write_yaml(name, {"settings": plain(settings), "starts": [*starts, start]})
+        return begun
+
+    def check_settings(
+        self,
+        what: str,
+        settings: Mapping[str, Any] | pydantic.BaseModel,
+        otherwise: str = "give the same, or another run directory",
+    ) -> bool:
+        """Whether a piece of work began before with equal settings; nothing is written. See `begin`.
+
+        Raises:
+            RunDirError: as `begin`.
+        """
+        if found := [work for work in _others(what) if self.is_bound(work)]:
+            raise RunDirError(f"{self.name} holds other work (its {found[0]}.yaml): give another run directory")
+        name = f"{what}.yaml"
         if not self.exists(name):
-            self.write_yaml(name, {"settings": now, "starts": [start]})
             return False
         before = self.read_yaml(name, "settings", "starts")
-        difference = _first_difference(before["settings"], now, "")
-        if difference is not None:
+        difference = _first_difference(before["settings"], plain(settings), "")
+        if difference is not None and self.is_bound(what):
             raise RunDirError(f"{self.name}: {what} began with other settings: {difference}; {otherwise}")
-        self.write_yaml(name, {"settings": now, "starts": [*before["starts"], start]})
-        return True
+        return difference is None
+
+    def is_bound(self, what: str) -> bool:
+        """Whether a piece of work has begun and left something that depends on its settings."""
+        if not self.exists(f"{what}.yaml"):
+            return False
+        left = _left_by(what)
+        if what == "trials":
+            left = [
+                f"{folder}{name}"
+                for folder in ("", *(f"trials/{each}/" for each in self.list("trials")))
+                for name in left
+            ]
+        return not left or any(self._holds(name) for name in left)
+
+    def _holds(self, name: str) -> bool:
+        """Whether there is such a file, or such a folder with anything in it."""
+        kind = self._kind(name)
+        return bool(self.list(name)) if kind == fs.FileType.Directory else kind != fs.FileType.NotFound
+
+
+def _others(what: str) -> list[str]:
+    """The pieces of work that a run directory cannot hold beside one."""
+    if not any(what in kind for kind in KINDS):
+        return []
+    return [work for kind in KINDS if what not in kind for work in kind]
+
+
+def _left_by(what: str) -> list[str]:
+    """What depends on the settings of a piece of work: while none of it is there, others may take their place.
+
+    Of a work that has none here, the settings themselves are binding.
+    """
+    if what.startswith("networks/"):
+        path = what.rpartition("/")[0]
+        return [f"{path}/model.safetensors", f"checkpoints/{path.removeprefix('networks/')}/checkpoints"]
+    trained = [
+        "supernet.json",
+        "supernet.safetensors",
+        "tables/training",
+        "checkpoints/supernet",  # by Ray Train
+        "checkpoints/local",  # without Ray
+    ]
+    evolved = ["tables/space_scores", *(f"iterations/0/{name}" for name in trained)]
+    return {
+        "train": trained,
+        "import": ["supernet.json"],
+        "training": ["checkpoints"],
+        "space_evolution": evolved,
+        "trials": evolved,
+    }.get(what, [])
 
 
 def has_begun(uri: str | os.PathLike[str] | RunDir, what: str) -> bool:
@@ -323,10 +423,12 @@ def json_text(value: Any) -> str:
 def plain(value: Any) -> Any:
     """Values as JSON has them (tuples are lists, paths and models are written out), so that they compare and reload.
 
+    Credentials are left out of URIs.
+
     Raises:
         TypeError: a value has no plain form.
     """
-    return json.loads(json.dumps(value, default=_plain_object))
+    return without_credentials(json.loads(json.dumps(value, default=_plain_object)))
 
 
 def _plain_object(value: Any) -> Any:

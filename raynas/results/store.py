@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from raynas.config import nearest
-from raynas.errors import RunDirError, UserError
-from raynas.results.filesystem import write_whole
+from raynas.errors import RunDirError, UserError, reason
+from raynas.results.filesystem import check_plain, write_whole
 from raynas.results.schemas import SCHEMAS
 from raynas.results.versions import versions_text
 
@@ -116,10 +116,10 @@ class Store:
                     return self._load(table, live, schema, columns, filter)
             except FileNotFoundError:
                 pass  # compacted away between listing and reading
-            except OSError as error:
+            except (OSError, pa.ArrowException) as error:
                 where = self._unreadable(table, live or [])
                 raise RunDirError(
-                    f"{where}: cannot be read: {str(error).splitlines()[0]}. If the file is damaged, move it away: the "
+                    f"{where}: cannot be read: {reason(error)}. If the file is damaged, move it away: the "
                     "same command then measures again what it held"
                 ) from error
             time.sleep(0.05 * attempt)
@@ -174,12 +174,19 @@ class Store:
 
     def _list(self, table: str) -> list[tuple[str, int]]:
         """Names and sizes of the visible files of a table, sorted by name."""
+        self._check_plain(table)
         selector = fs.FileSelector(f"{self._root}/{table}", allow_not_found=True)
         try:
             files = self._fs.get_file_info(selector)
         except OSError as error:
             raise RunDirError(f"{self._root}/{table}: cannot be listed: {error}") from error
-        return sorted((f.base_name, f.size) for f in files if f.is_file and not f.base_name.startswith((".", "_")))
+        # What is neither a file nor a folder, such as a pipe, is told and ignored as other foreign things are.
+        found = (f for f in files if f.type != fs.FileType.Directory and not f.base_name.startswith((".", "_")))
+        return sorted((f.base_name, f.size or 0) for f in found)
+
+    def _check_plain(self, name: str) -> None:
+        run, _, tables = self._root.rpartition("/")
+        check_plain(self._fs, run, f"{tables}/{name}")
 
     def _live(self, table: str) -> list[_Fragment] | None:
         """The fragments that count, in order; None when one vanished while its footer was read."""
@@ -194,6 +201,8 @@ class Store:
         except FileNotFoundError:
             return None
         self._seen.update({(table, *item): footer for item, footer in zip(new, footers, strict=True)})
+        if new:
+            self._set_apart_misfits(table)
         present = {(table, *item) for item in listed}
         for key in [key for key in self._seen if key[0] == table and key not in present]:
             del self._seen[key]  # compacted away: names are never used again
@@ -207,25 +216,44 @@ class Store:
             log.warning("%s is not a fragment of ours and is ignored", path)
             return None
         try:
+            self._check_plain(f"{table}/{name}")
             schema = pq.read_schema(path, filesystem=self._fs)
         except FileNotFoundError:
             raise
-        except (OSError, pa.ArrowException) as error:
-            log.warning("%s is not a whole Parquet file and is ignored: %s", path, str(error).splitlines()[0])
+        except RunDirError as error:
+            log.warning("%s; it is ignored", error)
+            return None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            log.warning("%s is not a whole Parquet file and is ignored: %s", path, reason(error))
             return None
         metadata = schema.metadata or {}
-        if metadata.get(_TABLE, b"").decode() != table:
+        replaces = _names(metadata.get(_REPLACES, b"[]"))
+        if metadata.get(_TABLE) != table.encode() or replaces is None:
             log.warning("%s is not a fragment of table %s and is ignored", path, table)
             return None
-        return _Fragment(name, size, schema, frozenset(json.loads(metadata.get(_REPLACES, b"[]"))))
+        return _Fragment(name, size, schema, replaces)
+
+    def _set_apart_misfits(self, table: str) -> None:
+        """Ignore fragments whose columns are not those of the table, or not those of the fragments before them."""
+        known = _schema(table)
+        for key in sorted(key for key in self._seen if key[0] == table):
+            fragment = self._seen[key]
+            if fragment is None:
+                continue
+            try:
+                known = _joined(table, known, fragment.schema)
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                path = f"{self._root}/{table}/{fragment.name}"
+                log.warning("%s does not fit table %s and is ignored: %s", path, table, reason(error))
+                self._seen[key] = None
 
     def _unreadable(self, table: str, fragments: Sequence[_Fragment]) -> str:
         """The first of some fragments that cannot be read; the table's folder if each can be."""
         for fragment in fragments:
             path = f"{self._root}/{table}/{fragment.name}"
             try:
-                pq.read_table(path, filesystem=self._fs)
-            except OSError:
+                self._load(table, [fragment], _schema(table), None, None)
+            except (OSError, pa.ArrowException):
                 return path
         return f"{self._root}/{table}"
 
@@ -245,13 +273,45 @@ class Store:
         if dataset is None:
             empty = known.empty_table()
             return empty.select(list(columns)) if columns is not None else empty
-        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+        rows = dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+        rows.validate(full=True)  # texts that are not UTF-8 would be told by whoever looks at them
+        return rows
 
 
 def _schema(table: str) -> pa.Schema:
     if table not in SCHEMAS:
         raise UserError(f"unknown table {table!r}{nearest(table, sorted(SCHEMAS))}")
     return SCHEMAS[table]
+
+
+def _names(text: bytes) -> frozenset[str] | None:
+    """The names of fragments that metadata lists; None where it is not such a list."""
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        return None
+    return frozenset(listed)
+
+
+def _joined(table: str, known: pa.Schema, fragment: pa.Schema) -> pa.Schema:
+    """The columns known so far and those of a fragment.
+
+    Raises:
+        ValueError: a column of the table has another type in the fragment, or the fragment lacks what every version
+            wrote.
+        ArrowException: a column has another type than in an earlier fragment.
+    """
+    ours = _schema(table)
+    for name in (ours.names[0], "time"):
+        if name not in fragment.names:
+            raise ValueError(f"it has no column {name}")
+    joined = pa.unify_schemas([known, fragment], promote_options="permissive")
+    for name in ours.names:
+        if joined.field(name).type != ours.field(name).type:
+            raise ValueError(f"its column {name} is of type {fragment.field(name).type}")
+    return joined
 
 
 def _to_arrow(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -24,7 +24,12 @@ HEARTBEAT_S = 4.0
 
 
 def run_search(
-    search: SearchT, scorer: Any, batch: int = 50, progress: Callable[[str], None] | None = print, name: str = "search"
+    search: SearchT,
+    scorer: Any,
+    batch: int = 50,
+    progress: Callable[[str], None] | None = print,
+    name: str = "search",
+    begin: Callable[[], None] = lambda: None,
 ) -> SearchT:
     """Ask, score and tell until the search is over.
 
@@ -40,6 +45,7 @@ def run_search(
         progress: called with the search's notes, and with lines such as `search: 150/1050 scored, best accuracy
             0.87 (0f3a..), 0 % failed, 40 s left`, every 4 seconds from another thread, and at the end; None for none.
         name: prefix of the lines.
+        begin: called once, when there is something to score and before it is scored.
 
     Returns:
         The search.
@@ -53,9 +59,13 @@ def run_search(
     if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
         raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
     driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
+    begun = False
     with Progress(driven, progress, name) as shown:
         while archs := driven.ask(batch):
             shown.notes()
+            if not begun:
+                begin()
+                begun = True
             scores = _score(scorer, archs, shown)
             driven.tell(archs, scores)
             shown.refresh()

@@ -16,8 +16,10 @@ from typing import IO, Any, Literal
 
 import torch
 import torch.distributed as dist
+from pyarrow import fs
 
 from raynas.errors import UserError
+from raynas.results.filesystem import check_plain
 
 State = dict[str, Any]
 Event = dict[str, Any]
@@ -74,6 +76,8 @@ class LocalContext:
     def checkpoints(self) -> list[Path]:
         """Return the kept checkpoints in the order of their writing."""
         found = [] if self.folder is None else list(self.folder.glob("*.pt"))
+        for path in found:  # the folder may lie in somebody else's run directory
+            check_plain(fs.LocalFileSystem(), str(self.folder), path.name)
         return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
     def load(self) -> State | None:
@@ -106,6 +110,7 @@ class GroupContext(LocalContext):
 def write_state(state: State, path: Path) -> None:
     """Write a checkpoint atomically."""
     hidden = path.with_name(f".{path.name}.tmp")
+    hidden.unlink(missing_ok=True)  # not written through, should it be a link
     with hidden.open("wb") as stream:
         torch.save(state, stream)
         stream.flush()
@@ -114,7 +119,13 @@ def write_state(state: State, path: Path) -> None:
 
 
 def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
-    """Read a checkpoint; only tensors and plain values are unpickled."""
+    """Read a checkpoint; only tensors and plain values are unpickled.
+
+    Raises:
+        UserError: it is no file; a pipe would wait for ever.
+    """
+    if isinstance(path, str | os.PathLike) and not os.path.isfile(path):
+        raise UserError(f"{os.fspath(path)} is not an ordinary file: move it away, and training goes on without it")
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

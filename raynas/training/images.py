@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from raynas.data import Data, DataConfig, load_data
 from raynas.data.class_order import order_of
 from raynas.data.config import EMBEDDED
-from raynas.data.files import hide_secrets
 from raynas.data.load import count_splits, look_at, sample_shapes
 from raynas.data.look import Findings
 from raynas.errors import UserError
+from raynas.locations import hide_secrets
 from raynas.preset import Preset
 from raynas.space import load_space
 from raynas.training.inputs import are_files, named_data, resolve_data

@@ -178,3 +178,16 @@ def test_every_family_evolves_and_every_space_can_be_read_and_counted(name: str,
     for each in found:
         read = load_space(tmp_path / f"run/spaces/{each.index}.yaml")
         assert read == each.space and cost(read, [read.largest()])["macs"][0] > 0
+
+
+def test_settings_bind_with_the_first_scores(tmp_path: Path) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise UserError("the data cannot be read")
+
+    settings = config(archs=40, iterations=1)
+    with pytest.raises(UserError, match="cannot be read"):
+        evolve_space(RunDir(tmp_path, create=True), SPACE, settings, fails, say=lambda line: None)
+    more = settings.model_copy(update={"archs": 50})  # as a message may advise
+    evolve(tmp_path, more, Bowl(**BOWL))
+    with pytest.raises(RunDirError, match="archs was 50, is 40"):
+        evolve(tmp_path, settings, Bowl(**BOWL))

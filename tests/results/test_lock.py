@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -74,6 +75,87 @@ def test_a_process_may_enter_again_and_lets_go_at_the_last_exit(uri: str) -> Non
             subprocess.run([sys.executable, "-c", _HOLD, uri], check=True, capture_output=True)
     with _holder(uri):
         pass
+
+
+def _make(path: Path, kind: str, target: Path) -> None:
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a dangling link":
+        path.symlink_to(target)
+    elif kind == "a device":
+        path.symlink_to("/dev/null")
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path.relative_to(Path.cwd())))
+    else:
+        target.write_text("mine")
+        if kind == "a link":
+            path.symlink_to(target)
+        else:
+            path.hardlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "kind", ["a folder", "a pipe", "a dangling link", "a device", "a socket", "a link", "another name of a file"]
+)
+def test_a_lock_file_that_is_none_is_one_line_and_left_alone(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, target = RunDir(tmp_path / "run", create=True), tmp_path / "target"
+    _make(tmp_path / "run" / ".lock", kind, target)
+    with pytest.raises(RunDirError, match=r"run/\.lock.* move it away") as caught, run.lock():
+        pass
+    assert "\n" not in str(caught.value)
+    assert not target.exists() or target.read_text() == "mine"
+    assert lock.held(run.root) is None
+
+
+_FULL = """
+import resource, signal, sys
+from raynas.errors import RunDirError
+from raynas.results import RunDir
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+run = RunDir(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+for _ in range(2):
+    try:
+        with run.lock():
+            print("held")
+    except RunDirError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, create=True)  # a limit on files' size stands for the disk
+    out = subprocess.run([sys.executable, "-c", _FULL, run.uri], capture_output=True, text=True, check=True).stdout
+    assert len(out.splitlines()) == 2
+    assert out.count(f"{tmp_path}/.lock: {os.strerror(errno.EFBIG)}. Mend that (free space") == 2
+    with run.lock():
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+
+    def refused(*arguments: object) -> int:  # root may write anywhere: the kernel's answer for a read-only mount
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(lock.os, "open", refused)
+    with pytest.raises(RunDirError, match=r"cannot be locked: .*Read-only file system"), run.lock():
+        pass
+
+
+def test_an_entry_of_a_killed_owner_is_no_obstacle(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    for text in ('{"host": "a", "pid": 1, "since": "x"}', '{"host": "a", "pi', "{"):
+        (tmp_path / "run" / ".lock").write_text(text)
+        with run.lock():
+            pass
+        assert (tmp_path / "run" / ".lock").read_text() == ""
 
 
 def test_a_dead_host_s_lease_expires(s3_server: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,23 +59,58 @@ def test_files_round_trip_on_every_filesystem(uri: str) -> None:
     assert again.read_bytes("networks/x/y") == b"1"
 
 
-def test_credentials_are_not_in_messages(s3_server: Callable[[str], str]) -> None:
-    with pytest.raises(RunDirError) as caught:
+def test_credentials_come_from_the_environment_and_not_from_the_uri(s3_server: Callable[[str], str]) -> None:
+    with pytest.raises(RunDirError, match=r"^s3://raynas/nothing is not a run directory"):
         RunDir(s3_server("nothing"))
-    assert "s3://raynas/nothing" in str(caught.value) and "secret" not in str(caught.value)
-    assert "secret" not in str(RunDir(s3_server("some"), create=True))
+    with pytest.raises(RunDirError, match="must hold no credentials") as caught:
+        RunDir(s3_server("nothing").replace("s3://", "s3://key:secret@"), create=True)
+    assert "secret" not in str(caught.value)
+    run = RunDir(s3_server("some"), create=True)
+    assert str(run) == "s3://raynas/some"
 
 
-@pytest.mark.parametrize("uri", ["s4://bucket/x", "s3://bucket/x?nonsense=1"])
-def test_a_wrong_uri_is_one_clear_line(uri: str) -> None:
-    with pytest.raises(RunDirError, match=r"s\d://bucket/x: cannot be opened") as caught:
-        RunDir(uri)
+def test_a_run_that_holds_credentials_of_an_older_version_goes_on_without_them(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    clean = {"data": {"name": "s3://bucket/images?region=x"}, "seed": 0}
+    (tmp_path / "run" / "train.yaml").write_text(
+        "settings:\n  data: {name: 's3://KEY:SECRET@bucket/images?region=x'}\n  seed: 0\nstarts: []\n"
+    )
+    assert run.read_yaml("train.yaml")["settings"] == clean
+    assert run.begin("train", clean) is True
+    assert "SECRET" not in (tmp_path / "run" / "train.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s4://bucket/x", r"^s4://\.\.\. cannot be opened: a URI begins with one of file://, s3://"),
+        ("s3:/bucket/x", r"^s3://\.\.\. cannot be opened: a URI begins with"),
+        ("s3:bucket/x", r"^s3://\.\.\. cannot be opened: a URI begins with"),
+        ("s3://bucket/a b", r"^s3://\.\.\. cannot be opened: it is not a URI that pyarrow reads"),
+        ("s3://bucket/x%zz", r"^s3://\.\.\. cannot be opened: it is not a URI that pyarrow reads"),
+        ("s3://[bad/x", r"^s3://\.\.\. cannot be opened"),
+        ("s3://bucket/a#b", "write # as %23"),
+        ("s3://bucket/x?nonsense=1", "nor options that raynas does not know"),
+        ("s3://bucket//x?region=eu-west-1", "cannot be reached"),
+        ("s3://", "^s3://"),
+        ("gs:///x", "^gs://"),
+        ("://bucket/x", "a URI begins with"),
+        ("a\0b", "NUL"),
+        ("\udcff", "not UTF-8"),
+    ],
+)
+def test_a_wrong_uri_is_one_clear_line(uri: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunDirError, match=said) as caught:
+        RunDir(uri, create=True)
     assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())  # no folder of that name
 
 
 def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
     run = RunDir(tmp_path, create=True)
     assert run.begin("train", _Settings()) is False
+    run.write_json("supernet.json", {})
     assert run.begin("train", {"epochs": 3, "sizes": (8, 8), "nested": {"rate": 0.1}}) is True
     with pytest.raises(
         RunDirError, match=r"train began with other settings: nested\.rate was 0\.1, is 0\.2; give the same"
@@ -90,6 +126,60 @@ def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
     assert len(recorded["starts"]) == 2 and {"time", "host", "torch", "ray", "python"} <= set(recorded["starts"][0])
 
 
+LEFT = {
+    "train": [
+        "supernet.json",
+        "supernet.safetensors",
+        "tables/training/x.parquet",
+        "checkpoints/supernet/checkpoint_1/state.pt",
+        "checkpoints/local/1.pt",
+    ],
+    "import": ["supernet.json"],
+    "space_evolution": ["tables/space_scores/x.parquet", "iterations/0/checkpoints/supernet/checkpoint_1/state.pt"],
+    "trials": ["iterations/0/supernet.json", "trials/tau=0.2/tables/space_scores/x.parquet"],
+    "networks/a-scratch-0/training": [
+        "networks/a-scratch-0/model.safetensors",
+        "checkpoints/a-scratch-0/checkpoints/1.pt",
+    ],
+    "training": ["checkpoints/1.pt"],
+}
+
+
+@pytest.mark.parametrize(("what", "left"), [(what, name) for what, names in LEFT.items() for name in names])
+@pytest.mark.parametrize("where", ["local", "s3"])
+def test_settings_bind_with_the_first_thing_that_depends_on_them(
+    tmp_path: Path, what: str, left: str, where: str, request: pytest.FixtureRequest
+) -> None:
+    uri = tmp_path / "run"
+    if where == "s3":
+        uri = request.getfixturevalue("s3_server")(f"bind/{tmp_path.name}")
+    run = RunDir(uri, create=True)
+    assert run.begin(what, {"lr": 1}) is False
+    if what == "train":
+        run.write_bytes("checkpoints/supernet/.validate_storage_marker", b"")  # of Ray Train, before any checkpoint
+    assert run.begin(what, {"lr": 2}) is False  # the first attempt did nothing: the directory is free
+    assert run.read_yaml(f"{what}.yaml")["settings"] == {"lr": 2} and not run.is_bound(what)
+    assert run.begin(what, {"lr": 2}) is True
+    run.write_bytes(left, b"x")
+    assert run.is_bound(what)
+    for attempt in (run.begin, run.check_settings):
+        with pytest.raises(RunDirError, match="began with other settings: lr was 2, is 3"):
+            attempt(what, {"lr": 3})
+    assert run.begin(what, {"lr": 2}) is True
+    assert len(run.read_yaml(f"{what}.yaml")["starts"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("train", "trials"), ("trials", "train"), ("import", "train"), ("train", "import")]
+)
+def test_work_that_did_nothing_makes_room_for_another_kind(tmp_path: Path, first: str, second: str) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    run.begin(first, {})
+    run.write_yaml("preset.yaml", {"of": first})
+    assert run.begin(second, {}) is False
+    assert run.list() == sorted(["raynas.yaml", f"{second}.yaml"])
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [("train", "trials"), ("trials", "train"), ("space_evolution", "import"), ("import", "train")],
@@ -97,6 +187,7 @@ def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
 def test_a_run_is_of_one_kind(tmp_path: Path, first: str, second: str) -> None:
     run = RunDir(tmp_path / "run", create=True)
     run.begin(first, {})
+    run.write_bytes(LEFT[first][0], b"")
     with pytest.raises(RunDirError, match=rf"holds other work \(its {first}\.yaml\)"):
         run.begin(second, {})
     assert not run.exists(f"{second}.yaml")
@@ -139,10 +230,76 @@ def test_a_disk_that_takes_no_more_is_one_clear_error_and_nothing_torn(tmp_path:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2000
 
 
+def _trap(path: Path, kind: str, target: Path) -> None:
+    """Something at `path` that is no ordinary file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "link":
+        target.write_text("mine")
+        path.symlink_to(target)
+    elif kind == "dangling link":
+        path.symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        here = os.open(path.parent, os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as bound:  # by a short name
+            bound.bind(f"/proc/self/fd/{here}/{path.name}")
+        os.close(here)
+    else:
+        path.symlink_to("/dev/zero")
+
+
+KINDS = ["link", "dangling link", "pipe", "socket", "device"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["preset.yaml", "best/arch.yaml"])
+def test_only_ordinary_files_are_read_and_written(tmp_path: Path, kind: str, name: str) -> None:
+    run, target = RunDir(tmp_path / "run", create=True), tmp_path / "target"
+    trap = tmp_path / "run" / name
+    _trap(trap, kind, target)
+    for work in (run.read_bytes, run.read_yaml, run.read_json, lambda n: run.write_bytes(n, b"x"), run.delete):
+        with pytest.raises(RunDirError, match=f"^{trap} is (a link|a pipe, a socket or a device): in a run directory"):
+            work(name)
+    assert target.exists() == (kind == "link") and (kind != "link" or target.read_text() == "mine")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_marker_that_is_no_ordinary_file_is_one_line(tmp_path: Path, kind: str) -> None:
+    _trap(tmp_path / "run" / "raynas.yaml", kind, tmp_path / "target")
+    for create in (False, True):
+        with pytest.raises(RunDirError) as caught:
+            RunDir(tmp_path / "run", create=create)
+        assert "raynas.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_linked_folder_inside_is_refused_and_a_linked_run_directory_is_not(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    run.write_bytes("best/arch.yaml", b"x")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "arch.yaml").write_text("mine")
+    (tmp_path / "run" / "export").symlink_to(tmp_path / "home")
+    for work in (run.read_bytes, lambda name: run.write_bytes(name, b"x")):
+        with pytest.raises(RunDirError, match="run/export is a link"):
+            work("export/arch.yaml")
+    with pytest.raises(RunDirError, match="run/export is a link"):
+        run.list("export")
+    with pytest.raises(RunDirError, match="leads out of the run directory"):
+        run.read_bytes("networks/../../home/arch.yaml")
+    (tmp_path / "linked").symlink_to(tmp_path / "run")
+    linked = RunDir(tmp_path / "linked")
+    with linked.lock():
+        linked.write_bytes("best/arch.yaml", b"y")
+    assert run.read_bytes("best/arch.yaml") == b"y"
+    assert (tmp_path / "home" / "arch.yaml").read_text() == "mine"
+
+
 @pytest.mark.parametrize("content", [b"", b"- 1\n", b"text", b"other: 1\n", b"\xff\xfe\x00"])
 def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
     run = RunDir(tmp_path, create=True)
     run.begin("train", {"seed": 0})
+    run.write_json("supernet.json", {})
     (tmp_path / "train.yaml").write_bytes(content)
     with pytest.raises(RunDirError, match=r"train\.yaml is damaged"):
         run.begin("train", {"seed": 0})

@@ -186,6 +186,77 @@ def test_torn_foreign_and_empty_files_are_named_and_ignored(local: RunDir, caplo
     assert _archs(local) == ["a", "b"] and (_folder(local) / "notes.txt").exists()
 
 
+def _changed(whole: pa.Table, **columns: pa.Array) -> pa.Table:
+    for name, column in columns.items():
+        whole = whole.set_column(whole.schema.get_field_index(name), name, column)
+    return whole
+
+
+FOREIGN: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "replaces is no JSON": lambda t: t.replace_schema_metadata({**t.schema.metadata, b"raynas.replaces": b"{["}),
+    "replaces is a mapping": lambda t: t.replace_schema_metadata({**t.schema.metadata, b"raynas.replaces": b"{}"}),
+    "replaces numbers": lambda t: t.replace_schema_metadata({**t.schema.metadata, b"raynas.replaces": b"[1, [2]]"}),
+    "replaces is nested": lambda t: t.replace_schema_metadata(
+        {**t.schema.metadata, b"raynas.replaces": b"[" * 100_000 + b"]" * 100_000}
+    ),
+    "replaces is not UTF-8": lambda t: t.replace_schema_metadata({**t.schema.metadata, b"raynas.replaces": b"\xff"}),
+    "table is not UTF-8": lambda t: t.replace_schema_metadata({**t.schema.metadata, b"raynas.table": b"\xff\xfe"}),
+    "another table": lambda t: t.replace_schema_metadata({**t.schema.metadata, b"raynas.table": b"probes"}),
+    "text for a number": lambda t: _changed(t, images=pa.array(["many"])),
+    "fractions for integers": lambda t: _changed(t, images=pa.array([1.5])),
+    "a list for a text": lambda t: _changed(t, arch=pa.array([["a"]])),
+    "a mapping for a number": lambda t: _changed(t, accuracy=pa.array([{"x": 1}])),
+    "other units of time": lambda t: _changed(t, time=pa.array([0], pa.timestamp("s"))),
+    "no arch": lambda t: t.drop_columns(["arch"]),
+    "a column twice": lambda t: t.append_column("macs", pa.array([1])),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_readable_but_foreign_fragments_are_named_and_the_rest_is_read(
+    local: RunDir, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    local.store.append("scores", _rows("before"))
+    (good,) = _folder(local).iterdir()
+    foreign = _folder(local) / "00000000000000000001-00000000.parquet"
+    pq.write_table(FOREIGN[kind](pq.read_table(good)), foreign)
+    local.store.append("scores", _rows("after"))
+    fresh = RunDir(local)
+    with caplog.at_level(logging.WARNING):
+        assert _archs(fresh) == ["before", "after"]
+        assert caplog.text.count(f"{foreign} ") == 1 and "ignored" in caplog.text
+        assert fresh.store.read("scores").schema.equals(SCHEMAS["scores"])
+    fresh.store.compact("scores")
+    assert _archs(RunDir(local)) == ["before", "after"] and foreign.exists()  # it is somebody's
+
+
+def test_texts_that_are_not_utf8_are_one_line_that_names_the_fragment(local: RunDir) -> None:
+    local.store.append("scores", _rows("good"))
+    (good,) = _folder(local).iterdir()
+    table = pq.read_table(good)
+    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"], pa.binary()).buffers())
+    pq.write_table(_changed(table, arch=bad), _folder(local) / "00000000000000000001-00000000.parquet")
+    with pytest.raises(RunDirError, match=r"00000000000000000001-00000000\.parquet: cannot be read: .*UTF-?8"):
+        RunDir(local).store.read("scores")
+
+
+def test_fragments_that_are_links_or_pipes_are_named_and_ignored(
+    local: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    local.store.append("scores", _rows("a"))
+    (good,) = _folder(local).iterdir()
+    shutil.copy(good, tmp_path / "elsewhere")
+    (_folder(local) / "00000000000000000001-00000000.parquet").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(_folder(local) / "00000000000000000002-00000000.parquet")
+    with caplog.at_level(logging.WARNING):
+        assert _archs(RunDir(local)) == ["a"]
+    assert "01-00000000.parquet is a link" in caplog.text and "02-00000000.parquet is a pipe" in caplog.text
+    shutil.move(_folder(local), tmp_path / "scores")
+    _folder(local).symlink_to(tmp_path / "scores")
+    with pytest.raises(RunDirError, match="tables/scores is a link"):
+        RunDir(local).store.read("scores")
+
+
 def test_older_and_newer_schemas_read_together(local: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SCHEMAS["scores"]
     monkeypatch.setitem(SCHEMAS, "scores", now.remove(now.get_field_index("top5")))

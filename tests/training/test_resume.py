@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.errors import RunDirError, UserError
-from raynas.training.context import LocalContext, State
+from raynas.training.context import LocalContext, State, read_state
 from raynas.training.local import train_network
 from raynas.training.loop import train_loop
 
@@ -101,3 +102,17 @@ def test_best_and_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert kept == [1, 3, 4]
     newest = context.load()
     assert newest is not None and newest["step"] == 4
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_checkpoint_that_is_no_ordinary_file_is_one_line(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    if kind == "pipe":
+        os.mkfifo(folder / "000000001-0-0.500000.pt")
+    else:
+        (folder / "000000001-0-0.500000.pt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunDirError, match=rf"000000001-0-0\.500000\.pt is a {kind}"):
+        LocalContext(folder).load()
+    with pytest.raises(UserError, match="not an ordinary file"):
+        read_state(folder / "000000001-0-0.500000.pt")
