@@ -55,7 +55,7 @@ LONGEST_MESSAGE = 2000  # characters
 _EPILOG = """\
 the usual way:
   raynas demo                                   see all of it on a small dataset, in a few minutes
-  raynas check autoformer --data /data/imagenet look at the images first
+  raynas check --data /data/imagenet            look at the images first
   raynas train autoformer/preset --run runs/a --data /data/imagenet
   raynas search runs/a                          score subnets, find the best under the preset's budget
   raynas retrain runs/a                         train the winner on its own

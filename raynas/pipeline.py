@@ -89,7 +89,7 @@ def pipeline(
             raise UserError(f"{name} must be at least 0, not {value}")
     parallel = None if workers else 1
     run = RunDir(run_dir, create=True)
-    if not run.exists("train.yaml"):  # before Ray starts
+    if not run.is_bound("train"):  # before Ray starts
         from raynas.training.images import check_images
 
         check_images(preset, say)

@@ -107,7 +107,7 @@ MISTAKES = {
     "a number of too many digits": (["search", "{run}", "--images", "9" * 5000], ["--images", "at most 1,000,000"]),
     "a NUL in a name": (["report", "{run}\0"], ["no text", "NUL"]),
     "a name that is no UTF-8": (["report", "{run}\udcff"], ["no text", "UTF-8"]),
-    "a URI with an open bracket": (["report", "s3://KEY:SECRET@[bad/x"], ["s3://", "cannot be opened"]),
+    "a URI with an open bracket": (["report", "s3://KEY:SECRET@[bad/x"], ["must hold no credentials"]),
     "a key of thousands of parts": (
         ["train", "{preset}", "--run", "{files}/new", "--set", ".".join("a" * 3000) + "=1"],
         ["no preset has a key"],

@@ -110,7 +110,7 @@ def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: py
     monkeypatch.setattr(training_jobs, "PROGRESS_S", 0.0)
 
     def stop(line: str) -> None:
-        if "epoch 2 done" in line:
+        if "epoch 2/3" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -181,7 +181,7 @@ def test_a_rollback_is_told_and_kept(run: RunDir, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Supernet, "forward", break_once)
     lines: list[str] = []
     retrain(run, [ARCH], RECIPE.model_copy(update={"epochs": 3}), parallel=1, progress=lines.append)
-    assert any("epoch 1 done, rollback" in line for line in lines)
+    assert any("epoch 1/3, rollback" in line for line in lines)
     rows = run.store.read("training").to_pylist()
     assert [row["epoch"] for row in rows if row["loss"] is not None] == [1, 2, 3]
     assert ["the loss is nan" in (row["event"] or "") for row in rows].count(True) == 1

@@ -403,10 +403,14 @@ def _left_by(what: str) -> list[str]:
 
 
 def has_begun(uri: str | os.PathLike[str] | RunDir, what: str) -> bool:
-    """Whether a piece of work has begun in a run directory, which need not exist."""
+    """Return True if something depends on a piece of work in a run directory, which need not exist."""
     given = uri.uri if isinstance(uri, RunDir) else os.fspath(uri)
     filesystem, root = open_filesystem(given)
-    return filesystem.get_file_info(f"{root}/{what}.yaml").type == fs.FileType.File
+    try:
+        there = filesystem.get_file_info(f"{root}/{MARKER}").type == fs.FileType.File
+    except FAILURES as error:
+        raise RunDirError(f"{hide_secrets(given)}: cannot be reached: {error}") from error
+    return there and RunDir(given).is_bound(what)
 
 
 def run_around(path: str | os.PathLike[str]) -> Path | None:

@@ -163,7 +163,7 @@ class Space:
         return self._index[name]
 
     def __contains__(self, arch: object) -> bool:
-        """Return True if an arch's values are all choices of this space, and its constants this space's; see `arch`."""
+        """Return True if an arch's values are all choices of this space."""
         try:
             return isinstance(arch, Mapping) and dict(self.arch(arch)) == flatten(arch)
         except UserError:
@@ -191,30 +191,26 @@ class Space:
                     found[name] = f"{name} {shown(theirs)}, not {shown(ours)}"
         return found
 
-    def check_own(self, arch: Arch, resized: bool = False) -> None:
+    def check_own(self, arch: Arch) -> None:
         """Refuse an arch whose space fixes something otherwise: the same choices are another network there.
-
-        Args:
-            resized: whether it may be for images of another size, as the archs of a network that was resized are.
 
         Raises:
             ConfigError: names what differs.
         """
         if arch.space is self or arch.space.fingerprint == self.fingerprint:
             return
-        differences = self.differences(arch.space)
-        if told := [words for name, words in differences.items() if not (resized and name in RESIZED)]:
-            raise ConfigError(f"arch {arch.id} has other constants than space {self.name}: {'; '.join(told)}")
+        if differences := self.differences(arch.space):
+            told = "; ".join(differences.values())
+            raise ConfigError(f"arch {arch.id} has other constants than space {self.name}: {told}")
 
     def arch(self, values: Mapping[str, Any]) -> Arch:
         """Build the canonical arch from values given by dotted names or nested as `Arch.to_dict` writes them.
 
-        Inactive genes (of blocks beyond the depth) are dropped. An arch may be for images of another size; its values
-        alone, whatever it was made for, are `dict(arch)`.
+        Inactive genes (of blocks beyond the depth) are dropped. Of an `Arch` of another space only the values count;
+        `check_own` tells whether that space has the same constants.
 
         Raises:
-            ConfigError: a name is unknown, a value is missing or not among the choices; or an arch has other constants
-                than this space (see `check_own`).
+            ConfigError: a name is unknown, or a value is missing or not among the choices.
         """
         flat = flatten(values)
         for name in flat:
@@ -227,8 +223,6 @@ class Space:
             if dimension.name not in flat:
                 raise ConfigError(f"space {self.name}: the arch says nothing of {dimension.name!r}")
             chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
-        if isinstance(values, Arch):
-            self.check_own(values, resized=True)
         return Arch(self, chosen)
 
     def _choice(self, dimension: Dimension, value: Any) -> Choice:
@@ -273,10 +267,8 @@ class Space:
         """Build an arch from values outside this space's choices, in a one-point space with this space's constants.
 
         Raises:
-            ConfigError: the family cannot build it, or it has other constants than this space (see `check_own`).
+            ConfigError: the family cannot build it.
         """
-        if isinstance(values, Arch):
-            self.check_own(values, resized=True)
         flat = flatten(values)
         for name in flat:
             if rule_of(self.family, name) is None:
@@ -293,8 +285,7 @@ class Space:
         """
         from raynas.costs import scale_to_macs  # local: costs import spaces
 
-        shape = dict(arch)  # the values alone: it may have been designed for other images and classes
-        return scale_to_macs(self.arch(shape) if shape in self else self.off_grid(shape), macs)
+        return scale_to_macs(self.arch(arch) if arch in self else self.off_grid(arch), macs)
 
     def cardinality(self) -> int:
         """Return the exact number of archs."""

@@ -35,8 +35,8 @@ def test_regret_is_what_is_left_to_the_best_under_the_budget() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--macs", "inf"], "macs must be a finite number"),
-        (["--macs", "nan"], "macs must be a finite number"),
+        (["--macs", "inf"], "--macs: must be a number above 0"),
+        (["--macs", "nan"], "--macs: must be a number above 0"),
         (["--macs", "10"], "no arch of digits/vitas_block has at most 10 MACs"),
         (["--figure", "no/folder.png"], "no/folder.png: there is no such folder"),
         (["--figure", "docs"], "docs: give a file that ends in .png"),

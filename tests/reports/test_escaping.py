@@ -102,7 +102,8 @@ def evolved(folder: Path, text: str) -> str:
     run.begin("trials", {"values": {text: [text]}})
     space = {
         "iteration": 0, "name": text, "cardinality": "12", "archs": 3, "error": 0.2, "standard_error": 0.1, "mean": 0.3,
-        "top": 0.1, "seconds": 3.0, "best": text, "best_error": 0.1, "best_macs": 5, "best_params": 6, "ended": text,
+        "top": 0.1, "seconds": 3.0, "best": text, "best_error": 0.1, "best_macs": 5, "best_params": 6,
+        "mean_macs": 7.0, "ended": text,
     }  # fmt: skip
     scores = [{"iteration": 0, "accuracy": 0.5}, {"iteration": 0, "accuracy": 0.6}]
     found = {"name": text, "search": text, "evaluations": 5, "arch": text, "error": 0.3, "macs": 5, "params": 6}
