@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test test-slow lint format clean
 
 help:
 	@echo "make demo    train, search and retrain a tiny vision transformer on the digits, and write a report"
-	@echo "make test    lint, check types and run every test"
+	@echo "make test    lint, check types and run the tests"
+	@echo "make test-slow  the tests that start clusters, kill processes and train for minutes"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make clean   remove the virtual environment and caches"
@@ -17,6 +18,9 @@ demo: $(VENV)/installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=10
+
+test-slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations=10
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

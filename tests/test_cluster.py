@@ -117,6 +117,7 @@ def test_what_is_mounted_is_small_and_is_the_whole_project(tmp_path: Path) -> No
     assert built.returncode == 0, built.stdout + built.stderr
 
 
+@pytest.mark.slow
 def test_a_local_ray_leaves_no_token_and_the_mode_as_it_was(tmp_path: Path) -> None:
     script = """
 import os, ray

@@ -91,6 +91,7 @@ def submitted(head: Head, *arguments: str | Path, **env: str) -> subprocess.Comp
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_an_evolution_of_spaces_runs_as_a_job(head: Head, tmp_path: Path) -> None:
     """All of Ray at once: a job, in it a trial of Ray Tune, and in that Ray Train and scoring actors.
 
@@ -116,6 +117,7 @@ def test_an_evolution_of_spaces_runs_as_a_job(head: Head, tmp_path: Path) -> Non
     assert [path.name for path in head.home.iterdir()] == ["token"]  # no token file of Ray's beside it
 
 
+@pytest.mark.slow
 def test_a_failed_job_is_an_error_with_its_own_message(head: Head) -> None:
     done = submitted(head, "train.py", "digitz", "--run", "runs/lost")
     assert done.returncode == 2
@@ -123,6 +125,7 @@ def test_a_failed_job_is_an_error_with_its_own_message(head: Head) -> None:
     assert "failed" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_would_be_deleted_with_its_job_is_refused(head: Head) -> None:
     """Below where Ray has unpacked the jobs before this one."""
     unpacked = next(head.temp.rglob("working_dir_files"))
@@ -130,6 +133,7 @@ def test_a_run_that_would_be_deleted_with_its_job_is_refused(head: Head) -> None
         RunDir(unpacked / "_ray_pkg_0/runs/lost", create=True)
 
 
+@pytest.mark.slow
 def test_a_cluster_with_a_token_refuses_who_has_none(head: Head) -> None:
     done = submitted(head, "train.py", "--help", RAY_AUTH_MODE="disabled")
     assert done.returncode == 2

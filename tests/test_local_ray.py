@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 from small_run import PRESET, small_run
 
 from raynas.config import write_yaml
@@ -68,6 +69,7 @@ def test_what_is_seen_of_open_ports() -> None:
         assert {"0.0.0.0", "127.0.0.1"} <= listening(psutil.Process())
 
 
+@pytest.mark.slow
 def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_lost(tmp_path: Path) -> None:
     long = override(PRESET, {"recipe.epochs": 100_000, "recipe.checkpoints.every_epochs": 100_000})
     write_yaml(tmp_path / "preset.yaml", long.model_dump(mode="json", exclude_unset=True))
@@ -105,6 +107,7 @@ def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_l
             psutil.wait_procs(left, timeout=10)
 
 
+@pytest.mark.slow
 def test_whatever_waits_is_interrupted_when_the_head_is_lost() -> None:
     script = """
 import os, signal, time
@@ -132,6 +135,7 @@ os._exit(0)
     ], done.stderr
 
 
+@pytest.mark.slow
 def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     done = subprocess.run(
@@ -147,6 +151,7 @@ def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     assert last.startswith("raynas: Ray did not start on this machine (") and "raynas search" in last
 
 
+@pytest.mark.slow
 def test_a_start_that_failed_is_tried_again_and_the_environment_is_as_it_was(tmp_path: Path) -> None:
     script = """
 import logging, os
@@ -172,6 +177,7 @@ print(ray.is_initialized(), changed, "RAY_AUTH_MODE" in os.environ)
     assert done.stdout.splitlines() == ["True True True", "False {'RAY_TMPDIR'} False"], done.stderr
 
 
+@pytest.mark.slow
 def test_no_cluster_where_the_address_points_is_the_users_to_mend(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     began = time.monotonic()

@@ -190,6 +190,7 @@ assert "ray" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_without_workers_and_replicas_ray_is_not_even_imported(tmp_path: Path) -> None:
     path = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", WITHOUT_RAY, str(tmp_path / "run")]

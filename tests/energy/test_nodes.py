@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 # In a process of its own: a process has one Ray, and the other tests' is another one.
@@ -55,6 +57,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_every_other_node_is_read(tmp_path: Path) -> None:
     zone = tmp_path / "powercap" / "intel-rapl:0"
     zone.mkdir(parents=True)

@@ -41,6 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(trained_run(tmp_path_factory.mktemp("trained") / "run").uri)
 
 
+@pytest.mark.slow
 def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trained: Path, tmp_path: Path) -> None:
     values = {"space_evolution.tau": [0.2, 50.0]}
     for tau in values["space_evolution.tau"]:

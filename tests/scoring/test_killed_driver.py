@@ -39,6 +39,7 @@ def _kill_after(process: subprocess.Popen[str], rounds: int) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_a_hand_written_search_killed_and_run_again_scores_nothing_twice(tmp_path: Path, space: Space) -> None:
     undisturbed, run = make_run(tmp_path / "undisturbed", space), make_run(tmp_path / "run", space)
     with LocalScorer(undisturbed) as scorer:

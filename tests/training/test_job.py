@@ -49,6 +49,7 @@ class Killer(threading.Thread):
                 return
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp_path: Path) -> None:
     lines: list[str] = []
     taught = {"teachers": {"models": [teacher_file(tmp_path / "teacher.safetensors")]}}

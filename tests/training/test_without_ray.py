@@ -58,6 +58,7 @@ def learnt(run: RunDir) -> dict[str, torch.Tensor]:
     return load(run.read_bytes("supernet.safetensors"))
 
 
+@pytest.mark.slow
 def test_one_ray_train_worker_and_a_killed_process_without_ray_learn_the_same(
     ray_session: None, tmp_path: Path
 ) -> None:
