@@ -97,7 +97,7 @@ def evaluate(
             key = (network.arch.network_id, network.how, weights, data.fingerprint)
             keys.append(key)
             if key not in known or again:
-                progress(f"evaluating {network.name} on the test split")
+                progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
                 pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
                 model = model.to(device).eval()
                 statistics = Statistics(data.mean, data.std)

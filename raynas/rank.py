@@ -21,6 +21,7 @@ from raynas.networks import read_space
 from raynas.phases import phase
 from raynas.results import RunDir
 from raynas.retrain import retrain
+from raynas.scoring.progress import score_with_progress
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
@@ -107,8 +108,10 @@ def rank(
     """
     replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
     with phase(run, "ranking", "inherited", cluster=replicas > 0, say=progress):
-        scores = [scorer.score(bucket) for bucket in sample.buckets]
-        other_scores = scorer.score(others)
+        sampled = [arch for bucket in sample.buckets for arch in bucket]
+        scored = iter(score_with_progress(scorer, [*sampled, *others], "ranking", progress))
+        scores = [[next(scored) for _ in bucket] for bucket in sample.buckets]
+        other_scores = list(scored)
     everything = [row for each in scores for row in each]
     if failed := [row for row in everything if row["accuracy"] is None]:
         told = f"{len(failed):,} of {len(everything):,} subnets could not be scored: {failed[0]['reason']}"
@@ -122,8 +125,8 @@ def rank(
     ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
     places = [{"bucket": i, "low": low, "high": high} for i, (low, high) in enumerate(ranges)]
     grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # one bucket is all of them
-    for place, scored in [*grouped, (overall, everything)]:
-        good = [row for row in scored if row["accuracy"] is not None]
+    for place, measured in [*grouped, (overall, everything)]:
+        good = [row for row in measured if row["accuracy"] is not None]
         found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
         rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
     truth = truth or {}

@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "phases": {"cluster", "energy", "results"},
     "reports": {"results", "space", "statistics"},
     "search": {"costs", "duration", "space"},
-    "scoring": {"cluster", "costs", "data", "nets", "results", "space"},
+    "scoring": {"duration", "cluster", "costs", "data", "nets", "results", "space"},
     # A preset holds the configurations of all parts; the training job, which reads one, stands above the loop.
     "preset": {"data", "outer", "search", "space", "training"},
     "training": {

@@ -99,6 +99,7 @@ def by_supernet(
     What of it was done before is answered from the iteration's run directory.
     """
     from raynas.scoring import LocalScorer, ScorePool
+    from raynas.scoring.progress import score_with_progress
     from raynas.training import train
 
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # the dashboard then lists the trainings
@@ -112,7 +113,7 @@ def by_supernet(
             train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say, init=init, look=False)
         scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
         with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, say=say):
-            rows = scorer.score(archs)
+            rows = score_with_progress(scorer, archs, f"iteration {index}", say)
         failed = [row for row in rows if row["accuracy"] is None]
         if failed:
             say(f"{len(failed):,} of {len(rows):,} subnets could not be scored: {failed[0]['reason']}")
