@@ -41,5 +41,8 @@ class ClusterError(RuntimeError):
 
 def reason(error: BaseException) -> str:
     """An exception as one line for a row."""
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # an exception of somebody's own, whose text is broken
+        text = ""
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -23,7 +23,8 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
 
     Args:
         space: the archs' space.
-        archs: archs, or their codes [n, dimensions].
+        archs: archs, or their codes [n, dimensions]. Of an arch of another space the values count, at this space's
+            images, classes and constants.
 
     Returns:
         int64 [n] each: `macs` (multiply-accumulates executed), `params`, and `paper_macs` (multiply-accumulates as the

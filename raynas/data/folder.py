@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,9 @@ from raynas.data.files import ENDINGS, TEST, TRAIN, Listing, open_image, read_fi
 from raynas.data.pool import Pool
 from raynas.errors import UserError
 from raynas.locations import hide_secrets
+
+OTHER_SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval")
+"""Names that folders of splits have elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ def read_folder(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | None
             raise UserError(
                 f"{hide_secrets(listing.location)}: train/ holds images directly; put them in class folders"
             )
+        _refuse_splits(listing, class_names)
         return _pool(listing, whole, class_names), None, class_names
     class_names = _class_names(listing, parts[TRAIN], "train/", config)
     train = _pool(listing, parts[TRAIN], class_names)
@@ -95,6 +101,21 @@ def _below(listing: Listing, prefix: str) -> _Part:
                 part.sizes.append(size)
                 part.classes.append(folder)
     return part
+
+
+def _refuse_splits(listing: Listing, names: Sequence[str]) -> None:
+    """Refuse folders that are no classes: splits by names of their own, or `key=value` as partitioned tables have.
+
+    Raises:
+        UserError: as classes they would teach a network to tell the splits apart.
+    """
+    splits = sorted(name for name in names if name.lower() in OTHER_SPLITS)
+    keys = sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*=.+", name))
+    if len(splits) > 1 or keys:
+        raise UserError(
+            f"{hide_secrets(listing.location)}: {', '.join((keys or splits)[:3])} are no classes: name the folders of "
+            "splits train and val (or test), with class folders in them (key=value folders are read of Parquet files)"
+        )
 
 
 def _class_names(listing: Listing, part: _Part, prefix: str, config: DataConfig) -> tuple[str, ...]:

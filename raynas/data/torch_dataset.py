@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from raynas.config import load_object
-from raynas.data.files import first_line
 from raynas.data.pool import Pool, spread
 from raynas.data.reading import spread_values
 from raynas.errors import UserError
+from raynas.own import running
+
+MOST_CLASSES = 2**24
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class TorchSource:
     part: str = ""
 
     def image(self, index: int) -> Image.Image | Tensor:
-        return _pixels(_item(self, index)[0], self.where(index), self.pixel_range)
+        image = _item(self, index)[0]
+        with running(f"{self.where(index)}: reading its pixels"):  # tensors come in kinds that few functions take
+            return _pixels(image, self.where(index), self.pixel_range)
 
     def where(self, index: int) -> str:
         return f"{self.function} {self.name(index)}"
@@ -77,10 +81,16 @@ def read_torch_dataset(
         UserError: it cannot be imported or called, or returns something else.
     """
     function = load_object(name, {}, "data")
-    try:
+    with running(f"data {name!r}: the function"):
         returned = function()
-    except (Exception, SystemExit) as error:  # whatever somebody's own code raises
-        raise UserError(f"data {name!r}: the function failed: {type(error).__name__}: {first_line(error)}") from error
+    with running(f"data {name!r}: reading its labels and classes"):
+        return _pools(returned, name, pixel_range)
+
+
+def _pools(
+    returned: Any, name: str, pixel_range: tuple[float, float] | None
+) -> tuple[Pool, Pool | None, tuple[str, ...]]:
+    """The images, labels and class names of what a user's function returned."""
     datasets = returned if isinstance(returned, tuple) else (returned,)
     if len(datasets) not in (1, 2) or not all(_map_style(dataset) for dataset in datasets):
         raise UserError(
@@ -94,6 +104,8 @@ def read_torch_dataset(
     labels = [_labels(source) for source in sources]
     names = getattr(datasets[0], "classes", None)
     count = len(names) if isinstance(names, (list, tuple)) else int(labels[0].max()) + 1
+    if count > MOST_CLASSES:
+        raise UserError(f"data {name!r}: {count:,} classes by its largest label; labels count from 0 without gaps")
     class_names = tuple(map(str, names)) if isinstance(names, (list, tuple)) else tuple(map(str, range(count)))
     for source, values in zip(sources, labels, strict=True):
         wrong = np.flatnonzero((values < 0) | (values >= count))
@@ -111,11 +123,8 @@ def _map_style(dataset: Any) -> bool:
 
 
 def _item(source: TorchSource, index: int) -> tuple[Any, Any]:
-    try:
+    with running(f"{source.where(index)}: reading (image, label)"):
         image, label = source.dataset[source.item(index)]
-    except Exception as error:  # whatever somebody's own code raises
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{source.where(index)}: no (image, label) could be read: {reason}") from error
     return image, label
 
 
@@ -142,9 +151,14 @@ def _label(source: TorchSource, index: int) -> int:
 
 def _pixels(image: Any, where: str, pixel_range: tuple[float, float] | None) -> Image.Image | Tensor:
     if isinstance(image, Image.Image):
+        if not all(image.size):
+            raise UserError(f"{where}: the image has no pixels ({image.width} x {image.height})")
         return image
     if not isinstance(image, Tensor):
         raise UserError(f"{where}: the image is a {type(image).__name__}; return a PIL image or a tensor")
+    if image.is_meta or image.is_quantized or image.layout != torch.strided:
+        raise UserError(f"{where}: the image is a tensor of an unusual kind; return an ordinary one")
+    image = image.detach().cpu()
     if image.ndim == 2:
         image = image[None]
     if image.ndim != 3 or image.numel() == 0:

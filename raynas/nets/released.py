@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,8 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
     if not isinstance(checkpoint, Mapping):
         check_file(checkpoint)
         try:
-            with torch.serialization.safe_globals(_PLAIN):
+            with torch.serialization.safe_globals(_PLAIN), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch about tensors that are refused below
                 content = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except Exception as error:  # torch's unpickler may raise anything for a foreign file
             raise UserError(f"{checkpoint}: not a checkpoint of tensors alone, as torch.save writes it") from error

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, TypeVar
 
+from raynas.config import shown
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
 from raynas.scoring.ledger import Ledger, Outcome, Row
@@ -151,6 +152,8 @@ class Scorer:
 
     def _arch(self, arch: Arch | Mapping[str, Any]) -> Arch:
         space = self.space
+        if not isinstance(arch, Mapping):
+            raise UserError(f"expected an arch, or a mapping of its values, found {shown(arch)}; score takes a list")
         if not isinstance(arch, Arch):
             return space.arch(arch)
         if arch.space.fingerprint == space.fingerprint:

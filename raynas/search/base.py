@@ -110,8 +110,8 @@ class Search(History, ABC):
         Raises:
             UserError: n is not positive, or the generation is used up and some of its scores have not been told.
         """
-        if n < 1:
-            raise UserError(f"ask for at least 1 arch, not {n}")
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise UserError(f"ask for at least 1 arch, not {shown(n)}")
         if not self._queue:
             self._refill()
         asked = [self._queue.popleft() for _ in range(min(n, len(self._queue)))]

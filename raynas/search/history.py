@@ -103,7 +103,7 @@ class History:
         """
         found = self.ranking(1)
         if not found:
-            raise UserError(f"no arch has a score: {self.evaluations} were told, and all of them failed")
+            raise UserError(f"nothing to choose: of {self.evaluations} archs told, each failed or breaks the limits")
         return found[0].arch if len(self.objectives.names) == 1 else [row.arch for row in found]
 
     def finalists(self, n: int) -> list[Arch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raynas.config import shown
+from raynas.config import one_line, shown
 from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost
 from raynas.errors import ConfigError, UserError
 from raynas.own import kind, running, takes
@@ -33,12 +33,15 @@ class OwnSearch:
         self.search, self.space = search, space
         self.name = f"search {type(search).__module__}:{type(search).__qualname__}"
         for method, arguments, form in (("ask", 1, "ask(n)"), ("tell", 2, "tell(archs, scores)")):
-            function = getattr(search, method, None)
+            with running(f"{self.name}: {method}"):
+                function = getattr(search, method, None)
             if not callable(function) or not takes(function, arguments):
                 raise ConfigError(
                     f"{self.name} must be an object with ask(n) and tell(archs, scores): it has no {form}"
                 )
-        if hasattr(search, "best") and not (callable(search.best) and takes(search.best, 0)):
+        with running(f"{self.name}: best"):
+            best = getattr(search, "best", None)
+        if best is not None and not (callable(best) and takes(best, 0)):
             raise ConfigError(f"{self.name}: best must be a method without arguments, or not be there")
         self._seen: set[Arch] = set()
         self._stalled = 0
@@ -88,8 +91,10 @@ class OwnSearch:
         must = f"{self.name}: best() must return one of the archs that it was told, or a list of them (a front)"
         if isinstance(answer, Arch):
             return self._archs([answer], must)[0]
-        if not isinstance(answer, list | tuple) or not answer:
-            raise ConfigError(f"{must}; it returned {kind(answer) if answer is None or answer else 'an empty one'}")
+        if not isinstance(answer, list | tuple):
+            raise ConfigError(f"{must}; it returned {kind(answer)}")
+        if not answer:
+            raise ConfigError(f"{must}; it returned an empty one")
         return self._archs(answer, must)
 
     @property
@@ -97,8 +102,8 @@ class OwnSearch:
         """The number of archs that it will ask for, if it says so."""
         with running(f"{self.name}: budget"):
             budget = getattr(self.search, "budget", None)
-        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
-            raise ConfigError(f"{self.name}: budget must be a whole number, or None; it is {kind(budget)}")
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget <= 10**9):
+            raise ConfigError(f"{self.name}: budget must be a whole number from 0, or None; it is {kind(budget)}")
         return budget
 
     @property
@@ -108,17 +113,15 @@ class OwnSearch:
             notes = getattr(self.search, "notes", [])
         if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
             raise ConfigError(f"{self.name}: notes must be a list of lines; it is {kind(notes)}")
-        return notes
+        return [one_line(note) for note in notes]
 
     def summary(self) -> str:
         """The best so far in a few words; empty where it does not say."""
-        if not hasattr(self.search, "summary"):
-            return ""
         with running(f"{self.name}: summary()"):
-            text = self.search.summary()
+            text = self.search.summary() if hasattr(self.search, "summary") else ""
         if not isinstance(text, str):
             raise ConfigError(f"{self.name}: summary() must return a few words; it returned {kind(text)}")
-        return text
+        return one_line(text)
 
     def _archs(self, answer: Sequence[Any], must: str) -> list[Arch]:
         for index, arch in enumerate(answer):

@@ -93,6 +93,8 @@ def _refuse_unreadable(config: DataConfig, found: Findings, say: Callable[[str],
         say(f"{'skipped' if config.skip == 'unreadable' else 'unreadable'}: {line}")
     if found.unranged is not None:
         raise UserError(found.unranged)
+    if len(found.unreadable) == found.count:
+        raise UserError("none of the images can be read (all are listed above): give images that Pillow reads")
     if found.unreadable and config.skip != "unreadable":
         raise UserError(
             f"{len(found.unreadable):,} of {found.count:,} images cannot be read (all are listed above): mend or "

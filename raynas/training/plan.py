@@ -107,7 +107,8 @@ class Plan(Config):
 
     def build_objective(self) -> Callable[..., Any]:
         """Return the objective with its options: `(this, logits, targets, outputs) -> loss`."""
-        return _with_options(self.objective, OBJECTIVES, "objective", given=4)
+        objective = _with_options(self.objective, OBJECTIVES, "objective", given=4)
+        return objective if self.objective.name in OBJECTIVES else _checked_objective(objective, self.objective.name)
 
     def build_gradients(self) -> GradientPolicy:
         """Build the gradient policy with its options.
@@ -126,6 +127,21 @@ class Plan(Config):
                     f"{kind(policy)} has no such {method}"
                 )
         return policy
+
+
+def _checked_objective(objective: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a user's own objective whose faults are told in one line."""
+
+    def checked(*arguments: Any) -> Any:
+        with running(f"plan.objective: {name!r}"):
+            loss = objective(*arguments)
+        if getattr(loss, "ndim", None) != 0 or not getattr(loss, "requires_grad", False):
+            raise ConfigError(
+                f"plan.objective: {name!r} must return a loss, a scalar tensor with a gradient: {kind(loss)}"
+            )
+        return loss
+
+    return checked
 
 
 def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> Callable[..., Any]:

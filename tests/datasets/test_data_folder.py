@@ -187,3 +187,16 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:60])
     assert message("bad").startswith(str(tmp_path / "bad" / "a"))
     assert "cannot be read as an image" in message("bad")
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        {"training/ant": 4, "training/bee": 4, "validation/ant": 4, "validation/bee": 4},
+        {"split=a/ant": 4, "split=b/ant": 4},
+    ],
+)
+def test_folders_of_splits_are_no_classes(tmp_path: Path, folders: dict[str, int]) -> None:
+    write_classes(tmp_path / "pets", folders)
+    with pytest.raises(UserError, match="are no classes: name the folders of splits train and val"):
+        load_data(str(tmp_path / "pets"))

@@ -59,6 +59,11 @@ def test_labels_are_those_of_the_items() -> None:
         ("streaming", r"expected a map-style torch dataset .* found Stream"),
         ("raising", r"the function failed: RuntimeError: no disk"),
         ("missing", r"cannot be imported"),
+        ("targets_without_length", r"reading its labels and classes failed: TypeError"),
+        ("huge_label", r"classes by its largest label"),
+        ("leaving", r"item \d+: reading \(image, label\) ended the program \(sys.exit\(2\)\)"),
+        ("meta_tensors", r"item \d+: the image is a tensor of an unusual kind"),
+        ("pictures_without_pixels", r"item \d+: the image has no pixels"),
     ],
 )
 def test_mistakes(name: str, message: str) -> None:

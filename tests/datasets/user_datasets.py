@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,3 +100,32 @@ def streaming() -> Dataset:
 
 def raising() -> Dataset:
     raise RuntimeError("no disk\nat all")
+
+
+class WithTargets(TensorDataset):
+    targets = 5
+
+
+def targets_without_length() -> Dataset:
+    return WithTargets(FLOATS, LABELS)
+
+
+def huge_label() -> Dataset:
+    return TensorDataset(FLOATS, LABELS * 2**40)
+
+
+class Leaving(TensorDataset):
+    def __getitem__(self, index: int) -> Any:
+        sys.exit(2)
+
+
+def leaving() -> Dataset:
+    return Leaving(FLOATS, LABELS)
+
+
+def meta_tensors() -> Dataset:
+    return [(torch.zeros(1, 6, 5, device="meta"), k % 3) for k in range(30)]  # type: ignore[return-value]
+
+
+def pictures_without_pixels() -> Dataset:
+    return [(Image.new("L", (0, 0)), k % 3) for k in range(30)]  # type: ignore[return-value]

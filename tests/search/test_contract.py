@@ -196,7 +196,7 @@ def test_goes_on_where_everything_fails(make: Make, medium: Space) -> None:
     search = make(medium)
     assert len(set(drive(search, lambda arch: None))) == 60
     assert search.front() == []
-    with pytest.raises(UserError, match="60 were told, and all of them failed"):
+    with pytest.raises(UserError, match="of 60 archs told, each failed or breaks the limits"):
         search.best()
 
 

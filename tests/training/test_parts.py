@@ -115,6 +115,7 @@ def test_own_part_needs_its_required_option() -> None:
         (f"sampler: {__name__}:sampler_of_text", "must return a list of Pass; it returned text 'abc'"),
         (f"sampler: {__name__}:sampler_of_archs", "must return a list of Pass, each with archs; in it is an Arch"),
         (f"objective: {__name__}:objective_of_text", "must return a loss, a scalar tensor"),
+        (f"objective: {__name__}:objective_without_gradient", "must return a loss, a scalar tensor with a gradient"),
     ],
 )
 def test_parts_that_break_their_contract_are_named_before_any_work(text: str, message: str) -> None:
@@ -129,6 +130,10 @@ def sampler_of_text(space: object, rng: object, losses: object) -> str:
 
 def sampler_of_archs(space: Space, rng: object, losses: object) -> list[Arch]:
     return [space.smallest()]
+
+
+def objective_without_gradient(this: object, logits: object, targets: object, outputs: object) -> torch.Tensor:
+    return torch.tensor(1)
 
 
 def objective_of_text(this: object, logits: object, targets: object, outputs: object) -> str:
