@@ -121,6 +121,7 @@ def test_training_on_the_search_split_leaves_it_unmeasured(run: RunDir, trained:
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_one_after_the_other(run: RunDir, trained: tuple[RunDir, Row]) -> None:
     alone, _ = trained
     one = retrain(alone, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
@@ -132,6 +133,7 @@ def test_seeds_side_by_side_are_those_one_after_the_other(run: RunDir, trained: 
         assert first["accuracy"] == second["accuracy"]
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_ends_the_same(run: RunDir, tmp_path: Path) -> None:
     recipe = RECIPE.model_copy(update={"epochs": 12})
     code = f"""

@@ -49,6 +49,7 @@ def test_replicas_give_the_rows_of_the_local_scorer(tmp_path: Path, space: Space
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
         train(preset(tmp_path, **taught), run_dir=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_mistake_found_by_a_worker_is_told_in_one_line(
     ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
