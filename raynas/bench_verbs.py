@@ -147,7 +147,7 @@ def bench_latency(options: argparse.Namespace) -> None:
 
 
 def _archs_to_time(run: RunDir | None, name: str) -> dict[str, Arch]:
-    """What a name means, by what its line is called: an arch, or the smallest and the largest of a space."""
+    """Return the archs of a name by their labels: one arch, or the smallest and the largest of a space."""
     from raynas.networks import find_arch, read_space
     from raynas.space import load_arch, load_space
     from raynas.space.load import describes_arch

@@ -92,12 +92,12 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
 
 
 def was_lost() -> bool:
-    """Whether this process still hangs on a Ray that was lost: Ray's threads may crash it at its end, or hold it up."""
+    """Return True while a lost Ray is being left: its threads may crash this process at its end, or hold it up."""
     return _leaving is not None and _leaving.is_alive()
 
 
 def on_loopback() -> bool:
-    """Whether the connected Ray is one that only this machine can reach."""
+    """Return True if only this machine can reach the connected Ray."""
     import ray
 
     try:

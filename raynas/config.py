@@ -264,7 +264,7 @@ class _Lines:
 
 
 def is_text(value: str) -> bool:
-    """Whether text can be written to a file and name one: no NUL, and nothing that was no UTF-8."""
+    """Return True if text can be written to a file and name one: no NUL, and all of it UTF-8."""
     return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
 
 

@@ -196,7 +196,7 @@ def open_image(encoded: bytes, where: str) -> Image.Image:
 
 
 def _loses_bits(image: Image.Image) -> bool:
-    """Whether Pillow reads the high bytes alone of values of more than 8 bits, as it does with colours."""
+    """Return True if Pillow keeps only the high bytes of values of more than 8 bits, as it does with colours."""
     if image.mode.startswith(("I", "F")):
         return False
     bits = getattr(image, "tag_v2", {}).get(258, ())  # TIFF's BitsPerSample

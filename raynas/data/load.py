@@ -180,12 +180,12 @@ def without_unreadable(config: DataConfig) -> DataConfig:
 
 
 def reading_of(config: DataConfig) -> Reading:
-    """What is done with every image of a dataset before it is resized; nothing with those that are pixels already."""
+    """Conversion of every image of a dataset before it is resized; images that are pixels already stay as they are."""
     return AS_STORED if config.name in EMBEDDED else Reading(config.exif != "ignored", config.pixel_range)
 
 
 def count_splits(config: DataConfig) -> tuple[dict[str, int], dict[str, int]]:
-    """How many images are in the splits `train`, `search` and `test`, and in each class in its order, over all splits.
+    """Count the images of the splits `train`, `search` and `test`, and of each class in its order over all splits.
 
     Raises:
         UserError: as `load_data`.

@@ -23,7 +23,7 @@ SAID_EVERY_S = 10.0
 
 @dataclass
 class Findings:
-    """What the images of a dataset are.
+    """Sizes, modes and faults of the images of a dataset.
 
     Attributes:
         count: of all images.
