@@ -14,7 +14,7 @@ import annotated_types as bounds
 import pydantic
 import yaml
 
-from raynas.preset import Preset
+from raynas.presets.preset import Preset
 from raynas.search.build import SEARCHES
 from raynas.search.config import OPTIONS
 from raynas.training.attentive import Attentive

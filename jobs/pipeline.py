@@ -2,7 +2,7 @@
 
 import sys
 
-from raynas.cli import main
+from raynas.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["pipeline", *sys.argv[1:]]))

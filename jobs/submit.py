@@ -7,8 +7,8 @@ import logging
 import sys
 from pathlib import Path
 
+from raynas.cluster.submission import ADDRESS, submit
 from raynas.errors import UserError
-from raynas.jobs import ADDRESS, submit
 from raynas.locations import refuse_credentials
 
 

@@ -6,9 +6,8 @@ The names below are the public interface; each is imported when it is first used
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
-
-from raynas import timm_models as _timm_models
 
 _PUBLIC = {
     "load_space": "raynas.space",
@@ -17,10 +16,10 @@ _PUBLIC = {
     "Arch": "raynas.space",
     "cost": "raynas.costs",
     "build_supernet": "raynas.nets",
-    "load_preset": "raynas.preset",
-    "train": "raynas.training",
-    "ScorePool": "raynas.scoring",
-    "LocalScorer": "raynas.scoring",
+    "load_preset": "raynas.presets.preset",
+    "train": "raynas.phases.train",
+    "ScorePool": "raynas.scoring.pool",
+    "LocalScorer": "raynas.scoring.local",
     "RandomSearch": "raynas.search",
     "Evolution": "raynas.search",
     "NSGA2": "raynas.search",
@@ -35,14 +34,11 @@ __all__ = sorted(_PUBLIC)
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
-    try:
+    # An import that fails inside a module is shown as what it is.
+    if not name.startswith("__") and importlib.util.find_spec(f"raynas.{name}") is not None:
         return importlib.import_module(f"raynas.{name}")
-    except ModuleNotFoundError:
-        raise AttributeError(f"module 'raynas' has no attribute {name!r}") from None
+    raise AttributeError(f"module 'raynas' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-_timm_models.register_when_imported()  # `timm.create_model("raynas_vit", ...)` works after `import raynas`

@@ -9,7 +9,7 @@ from safetensors.torch import save
 
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.preset import Preset
+from raynas.presets.preset import Preset
 from raynas.results import RunDir
 from raynas.space import Space, load_space
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.costs import cost
-from raynas.networks import write_arch
 from raynas.results import RunDir
+from raynas.runs.networks import write_arch
 from raynas.space import load_space
 
 VERBS = [
@@ -166,7 +166,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
     def broken(name: str) -> str:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("raynas.console.cost_table", broken)
+    monkeypatch.setattr("raynas.commands.console.cost_table", broken)
     with pytest.raises(AssertionError):
         main(["cost", "digits/vit"])
 
@@ -177,7 +177,7 @@ def test_a_training_that_is_told_to_end_says_how_to_go_on(monkeypatch: pytest.Mo
     monkeypatch.delenv("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", raising=False)  # of a command that this process ran
     arguments = ["train", "digits", "--run", f"{tmp_path}/run"]
     command = subprocess.Popen(
-        [sys.executable, "-u", "-m", "raynas.cli", *arguments],
+        [sys.executable, "-u", "-m", "raynas.commands.main", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -195,7 +195,7 @@ def test_interrupt_says_how_to_go_on(
     number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(number)
-    monkeypatch.setattr("raynas.console.cost_table", lambda name: signal.raise_signal(number))
+    monkeypatch.setattr("raynas.commands.console.cost_table", lambda name: signal.raise_signal(number))
     assert main(["cost", "my space"]) == code
     assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas cost 'my space'"
     assert signal.getsignal(number) == before
@@ -267,7 +267,7 @@ def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.Capt
 
 
 def test_the_command_starts_without_heavy_imports() -> None:
-    code = "import sys, raynas.cli as cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    code = "import sys, raynas.commands.main as cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
     code += "print([m for m in ('torch', 'ray', 'pandas', 'matplotlib', 'timm') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip().endswith("[]")

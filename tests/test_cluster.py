@@ -97,7 +97,7 @@ def test_commands_are_shell(command: str) -> None:
 
 
 def test_what_is_mounted_is_small_and_is_the_whole_project(tmp_path: Path) -> None:
-    from raynas.jobs import check_working_dir
+    from raynas.cluster.submission import check_working_dir
 
     for remote, local in CONFIG["file_mounts"].items():
         if local.startswith("~"):
@@ -121,7 +121,7 @@ def test_what_is_mounted_is_small_and_is_the_whole_project(tmp_path: Path) -> No
 def test_a_local_ray_leaves_no_token_and_the_mode_as_it_was(tmp_path: Path) -> None:
     script = """
 import os, ray
-from raynas.cluster import ray_cluster
+from raynas.cluster.connection import ray_cluster
 with ray_cluster(cpus=3):
     print(os.environ["RAY_AUTH_MODE"], ray.cluster_resources()["CPU"] >= 3)
 print(os.environ.get("RAY_AUTH_MODE"))

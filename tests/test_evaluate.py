@@ -14,17 +14,17 @@ from safetensors.torch import load, save
 from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
-from raynas.costs.latency import Conditions
-from raynas.data import load_data, load_test
+from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
-from raynas.evaluate import evaluate, networks_to_evaluate
+from raynas.latency.timing import Conditions
 from raynas.nets.weights import load_supernet
-from raynas.networks import Network, find_arch, write_arch
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
+from raynas.phases.retrain import retrain
+from raynas.phases.timing import time_archs
 from raynas.results import RunDir
-from raynas.retrain import retrain
+from raynas.runs.networks import Network, find_arch, write_arch
 from raynas.search import RandomSearch
 from raynas.space import save_arch
-from raynas.timing.measure import time_archs
 
 ARCH = SPACE.smallest()
 
@@ -129,7 +129,7 @@ def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
     code = f"""
 import sys
 from raynas.results import RunDir
-from raynas.retrain import retrain
+from raynas.phases.retrain import retrain
 from raynas.search import RandomSearch
 with RunDir({run.uri!r}).lock():
     print("held", flush=True)

@@ -13,12 +13,13 @@ import pytest
 from small_run import PRESET, SPACE, small_run
 
 import raynas
-from raynas.cli import _parser, main
+from raynas.commands.main import _parser, main
 from raynas.config import parse_yaml
-from raynas.networks import find_arch
-from raynas.pipeline import make_reference
-from raynas.preset import Preset, check_later, load_preset, override, parse_overrides
+from raynas.phases.pipeline import make_reference
+from raynas.phases.preflight import check_later
+from raynas.presets.preset import Preset, load_preset, override, parse_overrides
 from raynas.results import RunDir
+from raynas.runs.networks import find_arch
 from raynas.space import Space, load_space
 
 ROOT = Path(__file__).parents[1]

@@ -18,12 +18,14 @@ import pytest
 import torch
 from PIL import Image
 
-from raynas.data import DataConfig
+from raynas.data.config import DataConfig
 from raynas.errors import UserError
-from raynas.export import choose, export, export_into_run
 from raynas.nets import build_supernet
-from raynas.networks import Network, load_network, load_weights
+from raynas.phases.export import choose_network, export, export_into_run
 from raynas.results import RunDir
+from raynas.runs.network_folder import load_network_folder
+from raynas.runs.networks import Network
+from raynas.runs.trained_supernet import load_weights
 from raynas.space import Arch, load_space
 from tests.datasets.pictures import write_classes
 from tests.killing import killed_at
@@ -114,7 +116,7 @@ def test_onnx_computes_the_same(folder: Path, expected: np.ndarray) -> None:
 
 
 def test_preprocessing_is_that_of_the_data(folder: Path) -> None:
-    from raynas.data import load_data
+    from raynas.data.load import load_data
 
     data = load_data("digits")
     found = json.loads((folder / "preprocessing.json").read_text())
@@ -152,7 +154,7 @@ logits = x
 def test_the_same_grey_in_three_channels_gives_the_same(folder: Path, expected: np.ndarray) -> None:
     images = torch.from_numpy(np.load(folder / "images.npy"))
     with torch.no_grad():
-        found = load_network(folder, channels=3)(images.expand(-1, 3, -1, -1))
+        found = load_network_folder(folder, channels=3)(images.expand(-1, 3, -1, -1))
     assert np.abs(found.numpy() - expected).max() < 1e-5
 
 
@@ -170,7 +172,9 @@ def test_archive_and_onnx_carry_the_preprocessing(folder: Path) -> None:
 def test_timms_transform_gives_the_pixels_that_raynas_gives(mode: str, size: Any, tmp_path: Path) -> None:
     from timm.data import create_transform, resolve_data_config
 
-    from raynas.data import decode, load_data, normalise
+    from raynas.data.images import decode
+    from raynas.data.load import load_data
+    from raynas.data.pixels import normalise
     from raynas.data.preprocessing import preprocessing_of
 
     write_classes(tmp_path, {"a": 10, "b": 10}, size=(150, 110), mode="RGB")
@@ -200,14 +204,14 @@ def test_a_damaged_description_is_told(content: Any, words: str, folder: Path, t
     text = content if isinstance(content, str) else json.dumps({**said, **content})
     (tmp_path / "damaged" / "preprocessing.json").write_text(text)
     with pytest.raises(UserError, match=words) as raised:
-        load_network(tmp_path / "damaged")
+        load_network_folder(tmp_path / "damaged")
     assert "preprocessing.json" in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_weights_without_a_description_say_so(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("arch.yaml", "model.safetensors"):
         shutil.copy(folder / name, tmp_path)
-    model = load_network(tmp_path)
+    model = load_network_folder(tmp_path)
     assert "may not be those that it was trained with" in capsys.readouterr().out
     assert model.pretrained_cfg["input_size"] == (1, 8, 8) and len(model.pretrained_cfg["mean"]) == 1
 
@@ -215,7 +219,7 @@ def test_weights_without_a_description_say_so(folder: Path, tmp_path: Path, caps
 def test_other_classes_make_a_new_head_and_say_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import timm
 
-    ten = load_network(folder)
+    ten = load_network_folder(folder)
     model = timm.create_model("raynas_vit", pretrained=True, arch=folder, num_classes=37)
     said = capsys.readouterr().out
     assert "10 classes" in said and "37 classes" in said
@@ -248,25 +252,25 @@ def test_weights_of_another_arch_are_refused(folder: Path, arch: Arch, tmp_path:
     save_arch(other, tmp_path / "arch.yaml")
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     with pytest.raises(UserError, match="does not fit"):
-        load_network(tmp_path)
+        load_network_folder(tmp_path)
 
 
 def test_the_retrained_winner_is_chosen(arch: Arch) -> None:
     ways = [("finetuned", 0), ("scratch", 0), ("scratch", 1)]
     tuned, first, second = (Network(arch, how, seed, f"networks/{how}-{seed}") for how, seed in ways)
     other = Network(SPACE.smallest(), "scratch", 0, "networks/x")
-    assert choose([other], arch) == Network(arch, "inherited")
-    assert choose([other, tuned], arch) is tuned
-    assert choose([second, tuned, first], arch) is first
+    assert choose_network([other], arch) == Network(arch, "inherited")
+    assert choose_network([other, tuned], arch) is tuned
+    assert choose_network([second, tuned, first], arch) is first
 
 
 def test_a_seed_can_be_chosen(arch: Arch) -> None:
     networks = [Network(arch, "scratch", seed, f"networks/{seed}") for seed in (2, 0, 5)]
-    assert choose(networks, arch).seed == 0 and choose(networks, arch, seed=5).seed == 5
+    assert choose_network(networks, arch).seed == 0 and choose_network(networks, arch, seed=5).seed == 5
     with pytest.raises(UserError, match=r"with seed 1 .*seed 0, 2, 5"):
-        choose(networks, arch, seed=1)
+        choose_network(networks, arch, seed=1)
     with pytest.raises(UserError, match="no seed at all"):
-        choose([], arch, seed=0)
+        choose_network([], arch, seed=0)
 
 
 def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
@@ -287,7 +291,7 @@ def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     lines: list[str] = []
     export_into_run(run, second, onnx=False, progress=lines.append)
     assert "is exported already" in lines[0]
-    torch.testing.assert_close(load_network(at)(torch.ones(1, 1, 8, 8)), second_logits(run, second))
+    torch.testing.assert_close(load_network_folder(at)(torch.ones(1, 1, 8, 8)), second_logits(run, second))
     (at / "model.pt2").write_bytes(before["model.pt2"])  # mixed, as an earlier version may have left it
     export_into_run(run, second, onnx=False, progress=lines.append)
     assert "is exported already" not in lines[1]

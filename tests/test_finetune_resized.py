@@ -12,24 +12,28 @@ import torch
 from safetensors.torch import load
 from small_run import PRESET, SPACE, small_run
 
-from raynas import training_jobs
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.config import parse_yaml
-from raynas.console import finished_lines
 from raynas.costs import cost
-from raynas.data import DataConfig, decode, load_data, load_test, normalise
+from raynas.data.config import DataConfig
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test
+from raynas.data.pixels import normalise
 from raynas.errors import ConfigError, UserError
-from raynas.evaluate import evaluate, networks_to_evaluate
-from raynas.export import choose
-from raynas.networks import Network, find_trained, load_network, trained_networks, write_arch
-from raynas.parent import Parent
-from raynas.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
-from raynas.preset import load_preset, override
+from raynas.families.vit_res.space import grids
+from raynas.phases import network_training
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
+from raynas.phases.export import choose_network
+from raynas.phases.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
+from raynas.phases.retrain import finetune_resized, retrain
+from raynas.presets.preset import load_preset, override
 from raynas.reports import write_report
+from raynas.reports.lines import finished_lines
 from raynas.results import RunDir
-from raynas.retrain import finetune_resized, retrain
+from raynas.runs.network_folder import load_network_folder
+from raynas.runs.networks import Network, find_trained, trained_networks, write_arch
+from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.space import load_arch
-from raynas.space.families.vit_res import grids
 from raynas.training.recipe import Recipe
 
 ARCH = SPACE.smallest()
@@ -75,7 +79,7 @@ def test_it_starts_from_the_trained_network_resized(run: RunDir) -> None:
     (row,) = finetune_resized(run, [start], STILL, 12, parallel=1, progress=quiet)
     assert row["path"] == f"networks/{ARCH.id}-scratch-0-resized-12"
     assert (row["how"], row["start"], row["height"], row["width"]) == ("resized", start.path, 12, 12)
-    expected = load_network(run.local_or_uri(start.path or "")).resized(12)
+    expected = load_network_folder(run.local_or_uri(start.path or "")).resized(12)
     assert equal(weights(run, row), expected.state_dict())
     assert row["macs"] == cost(LARGE, [ARCH])["macs"][0] > cost(SPACE, [ARCH])["macs"][0]
     assert row["params"] == sum(tensor.numel() for tensor in weights(run, row).values())
@@ -100,14 +104,14 @@ def test_inherited_weights_at_another_size(run: RunDir) -> None:
     (row,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=(12, 16))
     assert row["path"] == f"networks/{ARCH.id}-finetuned-0-12x16"
     assert (row["how"], row["start"], row["height"], row["width"]) == ("finetuned", "supernet", 12, 16)
-    assert equal(weights(run, row), Parent(run).subnet(ARCH).resized((12, 16)).state_dict())
+    assert equal(weights(run, row), TrainedSupernet(run).subnet(ARCH).resized((12, 16)).state_dict())
     (own,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=8)
     assert own["path"] == f"networks/{ARCH.id}-finetuned-0" and own["height"] == 8
 
 
 def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, start = RECIPE.model_copy(update={"epochs": 3}), trained(run)
-    monkeypatch.setattr(training_jobs, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
 
     def stop(line: str) -> None:
         if "epoch 2/3" in line:
@@ -121,8 +125,8 @@ def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: py
     (resumed,) = finetune_resized(run, [start], recipe, 12, parallel=1, progress=lines.append)
     assert not any("epoch 1 done" in line for line in lines)
     data = load_data("digits").resized((12, 12))
-    init = load_network(run.local_or_uri(start.path or "")).resized(12).state_dict()
-    whole = training_jobs.train_network(LARGE.fix(ARCH), data, recipe, init=init)
+    init = load_network_folder(run.local_or_uri(start.path or "")).resized(12).state_dict()
+    whole = network_training.train_network(LARGE.fix(ARCH), data, recipe, init=init)
     assert equal(weights(run, resumed), whole.weights)
 
 
@@ -134,7 +138,7 @@ def test_what_cannot_be_resized(run: RunDir) -> None:
     with pytest.raises(UserError, match="no network that was trained"):
         finetune_resized(run, [Network(ARCH, "inherited")], RECIPE, 12, parallel=1, progress=quiet)
     with pytest.raises(UserError, match="at 16 x 16 pixels: raynas retrain --from trained --size 16"):
-        choose(trained_networks(run), ARCH, (16, 16))
+        choose_network(trained_networks(run), ARCH, (16, 16))
 
 
 def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> 
     rows = {(row["how"], row["height"]): row for row in run.store.read("evaluations").to_pylist()}
     assert rows.keys() == {("inherited", 8), ("scratch", 8), ("resized", 12)}
     larger = rows["resized", 12]
-    network = load_network(run.local_or_uri(larger["path"]))
+    network = load_network_folder(run.local_or_uri(larger["path"]))
     data = load_data("digits")
     pixels, labels = decode(load_test(DataConfig(name="digits", size=12)))
     with torch.inference_mode():
@@ -163,7 +167,7 @@ def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> 
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), network(images))
         torch.testing.assert_close(program(images), network(images), rtol=1e-4, atol=1e-5)
-    assert choose(trained_networks(run), ARCH).how == "scratch"
+    assert choose_network(trained_networks(run), ARCH).how == "scratch"
 
     assert any("then fine-tuned, 12 x 12 pixels" in line for line in finished_lines(run))
     page = Path(write_report(run)).read_text()
@@ -197,7 +201,7 @@ def test_a_preset_says_how(run: RunDir) -> None:
     retrained = retrain_with_reference(run, PRESET, ARCH, None, quiet)
     assert [network.how for network in retrained] == ["scratch"]
     finetune_winner(run, preset, retrained, quiet)
-    assert choose(trained_networks(run), ARCH, (12, 12)).how == "resized"
+    assert choose_network(trained_networks(run), ARCH, (12, 12)).how == "resized"
 
 
 def test_the_manuals_preset_is_vit_resnas_procedure() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from raynas.heartbeat import heartbeat
+from raynas.progress.heartbeat import heartbeat
 
 
 def test_silence_is_filled(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def test_what_search_needs_is_light() -> None:
         "import sys, raynas, raynas.space, raynas.search, raynas.costs\n"
         "space = raynas.load_space('digits/vit')\n"
         "raynas.cost(space, [space.largest()])\n"
-        "space.scaled(space.largest(), macs=1e6)\n"
+        "raynas.costs.scale_to_macs(space, space.largest(), macs=1e6)\n"
         "raynas.RandomSearch(space, constraints={'macs': (None, 2e6)}, seed=0).ask(2)\n"
         "print(*{'torch', 'ray', 'pandas', 'matplotlib'} & set(sys.modules))"
     )

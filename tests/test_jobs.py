@@ -18,13 +18,13 @@ import pytest
 from small_run import PRESET
 from training_of_small_run import trained_run
 
+from raynas.cluster.submission import check_working_dir, packed_files, submit
 from raynas.config import write_yaml
 from raynas.errors import UserError
-from raynas.jobs import check_working_dir, packed_files, submit
-from raynas.networks import read_space
-from raynas.outer.record import read_iterations
-from raynas.preset import override
+from raynas.outer.evolution.record import read_iterations
+from raynas.presets.preset import override
 from raynas.results import RunDir
+from raynas.runs.networks import read_space
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in (ROOT / "jobs").glob("*.py"))

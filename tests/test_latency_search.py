@@ -10,22 +10,22 @@ import pytest
 from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
-from raynas.costs.latency import TimedOn, Timing, timed_on
 from raynas.errors import RunDirError, UserError
-from raynas.networks import find_arch
+from raynas.latency.rows import TimedArch
+from raynas.latency.stopwatch import Stopwatch
+from raynas.latency.stored import archs_to_time
+from raynas.latency.timing import TimedOn, Timing, timed_on
+from raynas.phases.latency_winners import Candidate, choose_within_limits
+from raynas.phases.report_data import traces
+from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, read_back, search, time_space
 from raynas.reports import write_report
 from raynas.results import RunDir
+from raynas.runs.networks import find_arch
 from raynas.search import SearchConfig
-from raynas.searches import Scoring, Settings, choose_winner, make_scorer, read_back, search, time_space
 from raynas.space import Arch
-from raynas.timing.measure import archs_to_time
-from raynas.timing.rows import Outcome
-from raynas.timing.stopwatch import Stopwatch
-from raynas.timing.winners import Candidate, choose
-from raynas.traces import traces
 from tests.reports.test_report import Page
 
-SETTINGS = Settings(
+SETTINGS = SearchSettings(
     search=SearchConfig.model_validate(
         {
             **PRESET.search.model_dump(),
@@ -52,17 +52,17 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Arch]:
     """A device on which archs take what `takes` says; the archs that were timed on it."""
     timed: list[Arch] = []
 
-    def time(self: Stopwatch, arch: Arch) -> Outcome:
+    def time(self: Stopwatch, arch: Arch) -> TimedArch:
         timed.append(arch)
         ms = takes(arch)
         slow = 1.0 if len(timed) % 2 else 1.7  # another program, now and then
-        return Outcome(arch, Timing(self.on, slow * ms, (slow * ms, slow * ms), 5, ms / 2.0), None, "here")
+        return TimedArch(arch, Timing(self.on, slow * ms, (slow * ms, slow * ms), 5, ms / 2.0), None, "here")
 
     monkeypatch.setattr(Stopwatch, "time", time)
     return timed
 
 
-def carry_out(run: RunDir, settings: Settings, lines: list[str], name: str = "search") -> Any:
+def carry_out(run: RunDir, settings: SearchSettings, lines: list[str], name: str = "search") -> Any:
     settings = time_space(run, settings, name, progress=lines.append)
     with make_scorer(run, settings, replicas=0) as scorer:
         made = search(run, settings, scorer, name, progress=lines.append)
@@ -93,7 +93,7 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     before = list(device)
     again = carry_out(run, SETTINGS, [])
     assert device == before and again.history == made.history and find_arch(run, "best") == best
-    other = Settings(search=SETTINGS.search.model_copy(update={"seed": 3}), scoring=SETTINGS.scoring)
+    other = SearchSettings(search=SETTINGS.search.model_copy(update={"seed": 3}), scoring=SETTINGS.scoring)
     carry_out(run, other, [], "other")
     assert len(device) <= len(before) + 10  # its own winners alone
 
@@ -120,7 +120,7 @@ def test_a_search_goes_on_only_where_it_was_timed(
     def elsewhere(conditions: Any) -> TimedOn:
         return timed_on(conditions).model_copy(update={"device": "a phone"})
 
-    monkeypatch.setattr("raynas.timing.stopwatch.timed_on", elsewhere)
+    monkeypatch.setattr("raynas.latency.stopwatch.timed_on", elsewhere)
     carry_out(run, SETTINGS, [])  # all is answered from rows: no device is needed
     with pytest.raises(RunDirError, match=r"seed was 0, is 9.*--name"):
         carry_out(run, SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 9})}), [])
@@ -144,7 +144,7 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
         }
     )
     lines: list[str] = []
-    made = carry_out(run, Settings(search=config, scoring=SETTINGS.scoring), lines)
+    made = carry_out(run, SearchSettings(search=config, scoring=SETTINGS.scoring), lines)
     for row in made.history:
         assert row.objectives["latency"] == pytest.approx(truth(row.arch), rel=1e-3)
         assert truth(row.arch) <= 10.0 * 1.001 and cost(SPACE, [row.arch])["macs"][0] <= 1.45e6
@@ -182,7 +182,7 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
 def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:
     run = small_run(tmp_path / "run")
     config = SETTINGS.search.model_copy(update={"constraints": {"latency": (None, 0.5)}})
-    settings = time_space(run, Settings(search=config), progress=None)
+    settings = time_space(run, SearchSettings(search=config), progress=None)
     with pytest.raises(UserError, match=r"had latency in \[.., 0.5\]; this space spans about \[2.*, 2"):
         make_scorer(run, settings, replicas=0)
     with pytest.raises(UserError, match="time its space first"):
@@ -198,10 +198,10 @@ def candidate(arch: Arch, ms: float | None, excess: float) -> Candidate:
 def test_what_is_chosen() -> None:
     archs = archs_to_time(SPACE, 3)
     fits, over, failed = candidate(archs[0], 4.1, 0), candidate(archs[1], 5.5, 0.1), candidate(archs[2], None, np.inf)
-    assert choose([fits, over], False)[0] == [fits]
-    kept, line = choose([failed, over, fits], False)
+    assert choose_within_limits([fits, over], False)[0] == [fits]
+    kept, line = choose_within_limits([failed, over, fits], False)
     assert kept == [fits] and line.index(failed.arch.id) < line.index(fits.arch.id) and "no memory" in line
-    kept, line = choose([failed, over], False)
+    kept, line = choose_within_limits([failed, over], False)
     assert kept == [over] and line.startswith("none of the best 2 keeps the limits when timed; the nearest is")
-    kept, line = choose([over, fits], True)
+    kept, line = choose_within_limits([over, fits], True)
     assert kept == [fits] and line.startswith("1 of 2 on the front break")

@@ -17,7 +17,7 @@ import pytest
 from small_run import PRESET, small_run
 
 from raynas.config import write_yaml
-from raynas.preset import override
+from raynas.presets.preset import override
 
 ROOT = Path(__file__).parents[1]
 LISTEN = "0A"
@@ -74,7 +74,7 @@ def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_l
     long = override(PRESET, {"recipe.epochs": 100_000, "recipe.checkpoints.every_epochs": 100_000})
     write_yaml(tmp_path / "preset.yaml", long.model_dump(mode="json", exclude_unset=True))
     run, mark = tmp_path / "run", f"RAYNAS_TEST_{os.getpid()}"
-    command = [sys.executable, "-m", "raynas.cli", "train", str(tmp_path / "preset.yaml"), "--run", str(run)]
+    command = [sys.executable, "-m", "raynas.commands.main", "train", str(tmp_path / "preset.yaml"), "--run", str(run)]
     command += ["--workers", "2"]
     with subprocess.Popen(
         command, env=environment(**{mark: "1"}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -113,7 +113,7 @@ def test_whatever_waits_is_interrupted_when_the_head_is_lost() -> None:
 import os, signal, time
 import ray
 from ray._private import worker
-from raynas.cluster import ray_cluster
+from raynas.cluster.connection import ray_cluster
 from raynas.errors import ClusterError
 try:
     with ray_cluster():
@@ -139,7 +139,7 @@ os._exit(0)
 def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     done = subprocess.run(
-        [sys.executable, "-m", "raynas.cli", "search", run.root, "--replicas", "1"],
+        [sys.executable, "-m", "raynas.commands.main", "search", run.root, "--replicas", "1"],
         env=environment(RAY_TMPDIR=str(tmp_path / ("x" * 120))),  # the paths of its sockets become too long
         capture_output=True,
         text=True,
@@ -158,10 +158,10 @@ import logging, os
 class Mend(logging.Handler):
     def emit(self, record):
         del os.environ["RAY_TMPDIR"]
-logging.getLogger("raynas.cluster").addHandler(Mend())
+logging.getLogger("raynas.cluster.connection").addHandler(Mend())
 import ray
 before = dict(os.environ)
-from raynas.cluster import on_loopback, ray_cluster
+from raynas.cluster.connection import on_loopback, ray_cluster
 with ray_cluster(cpus=3):
     print(ray.is_initialized(), on_loopback(), ray.cluster_resources()["CPU"] >= 3)
 changed = {name for name in before if os.environ.get(name) != before[name]}
@@ -182,7 +182,7 @@ def test_no_cluster_where_the_address_points_is_the_users_to_mend(tmp_path: Path
     run = small_run(tmp_path / "run")
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "raynas.cli", "search", run.root, "--replicas", "1"],
+        [sys.executable, "-m", "raynas.commands.main", "search", run.root, "--replicas", "1"],
         env=environment(RAY_ADDRESS="127.0.0.1:1"),
         capture_output=True,
         text=True,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from package_counter import package_counter
 
-from raynas import phases
 from raynas.energy import counters
 from raynas.errors import RunDirError
-from raynas.phases import phase, phase_line
+from raynas.phases import phase as phase_module
+from raynas.phases.phase import phase, phase_line
 from raynas.results import RunDir
 from raynas.results.phases import FILE, energy_text, read_phases
 
@@ -49,7 +49,7 @@ def test_a_phase_is_a_row_and_a_line(run: RunDir, package: Path) -> None:
 
 
 def test_a_fast_counter_is_read_in_between(run: RunDir, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases, "BEAT_S", 0.05)
+    monkeypatch.setattr(phase_module, "BEAT_S", 0.05)
     with phase(run, "supernet", say=None):
         for joules in (40, 90, 40):  # 50 J a turn: the ends alone would tell of 50 J
             time.sleep(0.5)
@@ -91,7 +91,7 @@ def test_a_killed_attempt_leaves_what_was_known(run: RunDir) -> None:
     code = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from raynas import phases
+from raynas.phases import phase as phase_module
 from raynas.results import RunDir
 phases.BEAT_S = 0.1
 with phases.phase(RunDir({run.uri!r}), "search", "search"):

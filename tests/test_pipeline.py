@@ -18,12 +18,13 @@ from training_of_small_run import trained_run
 
 from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.networks import find_arch, load_network
-from raynas.phases import phase_line
-from raynas.pipeline import Outcome, make_reference, pipeline
-from raynas.preset import override
+from raynas.phases.phase import phase_line
+from raynas.phases.pipeline import PipelineResult, make_reference, pipeline
+from raynas.phases.report_data import traces
+from raynas.presets.preset import override
 from raynas.results import RunDir
-from raynas.traces import traces
+from raynas.runs.network_folder import load_network_folder
+from raynas.runs.networks import find_arch
 
 TABLES = ["scores", "correct", "networks", "evaluations"]
 TUNED = override(PRESET, {"retrain.start": "inherited", "retrain.recipe": {"epochs": 2}})
@@ -37,7 +38,7 @@ class Stopped(Exception):
 class Story:
     """A pipeline with its interruptions: how it ended, all that it said, and how long it took."""
 
-    outcome: Outcome
+    outcome: PipelineResult
     lines: list[str]
     seconds: float
 
@@ -68,7 +69,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
 
 
 @pytest.fixture(scope="module")
-def outcome(story: Story) -> Outcome:
+def outcome(story: Story) -> PipelineResult:
     return story.outcome
 
 
@@ -88,7 +89,7 @@ def test_its_phases_add_up_to_its_time(story: Story) -> None:
     assert said == [phase_line(row) for row in rows if row["status"] == "finished"]
 
 
-def test_every_kind_of_network_is_evaluated(outcome: Outcome) -> None:
+def test_every_kind_of_network_is_evaluated(outcome: PipelineResult) -> None:
     reference = find_arch(outcome.run, "reference")
     kinds = [(row["arch"], row["how"]) for row in outcome.evaluations]
     assert sorted(kinds) == sorted(
@@ -97,7 +98,7 @@ def test_every_kind_of_network_is_evaluated(outcome: Outcome) -> None:
     assert sorted(row["reading"] for row in outcome.evaluations) == [1, 2, 3]
 
 
-def test_random_search_spends_what_the_search_spent(outcome: Outcome) -> None:
+def test_random_search_spends_what_the_search_spent(outcome: PipelineResult) -> None:
     main, random = traces(outcome.run)
     assert len(main.archs) == len(random.archs) == 14 and main.finished and random.finished
     scored = outcome.run.store.read("scores")
@@ -105,17 +106,17 @@ def test_random_search_spends_what_the_search_spent(outcome: Outcome) -> None:
     assert max(scored["macs"].to_pylist()) <= 900_000
 
 
-def test_reference_has_the_winners_macs_and_its_own_shape(outcome: Outcome) -> None:
+def test_reference_has_the_winners_macs_and_its_own_shape(outcome: PipelineResult) -> None:
     reference = find_arch(outcome.run, "reference")
     macs = [int(cost(arch.space, [arch])["macs"][0]) for arch in (outcome.winner, reference)]
     assert abs(macs[1] / macs[0] - 1) < 0.05
     assert {reference[f"blocks.{i}.mlp_ratio"] for i in range(4)} == {4.0}
 
 
-def test_export_and_report_are_there(outcome: Outcome) -> None:
-    model = load_network(outcome.exported)
+def test_export_and_report_are_there(outcome: PipelineResult) -> None:
+    model = load_network_folder(outcome.exported)
     retrained = f"networks/{outcome.winner.id}-finetuned-0"
-    again = load_network(outcome.run.local_or_uri(retrained))
+    again = load_network_folder(outcome.run.local_or_uri(retrained))
     for name, value in model.state_dict().items():
         assert np.array_equal(value, again.state_dict()[name])
     page = Path(outcome.report).read_text()
@@ -123,7 +124,7 @@ def test_export_and_report_are_there(outcome: Outcome) -> None:
         assert f"{row['accuracy']:.2%}" in page and row["arch"] in page
 
 
-def test_done_it_does_nothing_again(outcome: Outcome) -> None:
+def test_done_it_does_nothing_again(outcome: PipelineResult) -> None:
     before = {table: outcome.run.store.read(table).num_rows for table in TABLES}
     again = pipeline(TUNED, outcome.run.uri, say=lambda line: None)
     assert again.winner == outcome.winner
@@ -131,7 +132,7 @@ def test_done_it_does_nothing_again(outcome: Outcome) -> None:
     assert {table: outcome.run.store.read(table).num_rows for table in TABLES} == before
 
 
-def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: Outcome) -> None:
+def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: PipelineResult) -> None:
     reference = find_arch(outcome.run, "reference")
     rows = {row["arch"]: (row["how"], row["epochs"]) for row in outcome.run.store.read("networks").to_pylist()}
     assert rows == {outcome.winner.id: ("finetuned", 2), reference.id: ("scratch", 1)}
@@ -182,7 +183,7 @@ import sys
 from pathlib import Path
 from small_run import PRESET
 from training_of_small_run import trained_run
-from raynas.pipeline import pipeline
+from raynas.phases.pipeline import pipeline
 run = trained_run(Path(sys.argv[1]))
 outcome = pipeline(PRESET, run.path, workers=0, replicas=0)
 assert len(outcome.evaluations) == 3

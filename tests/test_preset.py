@@ -10,10 +10,11 @@ import pytest
 from raynas.config import parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
-from raynas.outer.axes import axes_of, step_of
-from raynas.preset import check_later, load_preset, override, parse_overrides
+from raynas.outer.evolution.axes import axes_of, step_of
+from raynas.phases.preflight import check_later
+from raynas.presets.preset import load_preset, override, parse_overrides
 from raynas.space import load_arch, load_space
-from raynas.training.rehearsal import check_recipe
+from raynas.training.preflight import check_recipe
 
 WRONG = """\
 space: digits/vit

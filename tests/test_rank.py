@@ -15,14 +15,14 @@ from safetensors.torch import load, save
 from scipy import stats
 from small_run import PRESET, SPACE, small_run
 
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.costs import cost, span
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.preset import override
-from raynas.rank import correlations, rank_lines, rank_run, sample_by_budget
+from raynas.phases.rank import correlations, rank_lines, rank_run, sample_by_budget
+from raynas.presets.preset import override
 from raynas.results import RunDir
-from raynas.scoring import LocalScorer
+from raynas.scoring.local import LocalScorer
 from raynas.space import Space
 
 

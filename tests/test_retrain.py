@@ -16,15 +16,16 @@ import torch
 from safetensors.torch import load
 from small_run import PRESET, SPACE, small_run
 
-from raynas import training_jobs
 from raynas.costs import cost
 from raynas.errors import ConfigError, RunDirError
 from raynas.nets.supernet import Supernet
-from raynas.networks import Network, load_network, trained_networks
-from raynas.parent import Parent
+from raynas.phases import network_training
+from raynas.phases.retrain import retrain
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
-from raynas.retrain import retrain
+from raynas.runs.network_folder import load_network_folder
+from raynas.runs.networks import Network, trained_networks
+from raynas.runs.trained_supernet import TrainedSupernet
 
 ARCH = SPACE.smallest()
 RECIPE = PRESET.recipe
@@ -62,7 +63,7 @@ def test_files_and_rows(trained: tuple[RunDir, Row]) -> None:
     assert row["params"] == sum(tensor.numel() for tensor in weights(run, row).values())
     assert row["macs"] == int(cost(SPACE, [ARCH])["macs"][0])
     assert trained_networks(run) == [Network(ARCH, "scratch", 0, row["path"])]
-    assert equal(load_network(run.local_or_uri(row["path"])).state_dict(), weights(run, row))
+    assert equal(load_network_folder(run.local_or_uri(row["path"])).state_dict(), weights(run, row))
     (history,) = run.store.read("training").to_pylist()
     assert history["what"] == f"{ARCH.id}-scratch-0" and history["epoch"] == 1
 
@@ -108,7 +109,7 @@ def test_fine_tuning_starts_from_the_inherited_weights(run: RunDir) -> None:
     )  # a rate of 0 keeps what it began with
     (row,) = retrain(run, [ARCH], still, how="finetuned", parallel=1, progress=LINES.append)
     assert row["how"] == "finetuned" and row["path"].endswith("-finetuned-0")
-    assert equal(weights(run, row), Parent(run).subnet(ARCH).state_dict())
+    assert equal(weights(run, row), TrainedSupernet(run).subnet(ARCH).state_dict())
 
 
 def test_training_on_the_search_split_leaves_it_unmeasured(run: RunDir, trained: tuple[RunDir, Row]) -> None:
@@ -140,7 +141,7 @@ def test_killed_in_the_middle_it_ends_the_same(run: RunDir, tmp_path: Path) -> N
 import torch
 torch.set_num_threads(1)
 from raynas.results import RunDir
-from raynas.retrain import retrain
+from raynas.phases.retrain import retrain
 from raynas.space import load_space
 from raynas.training.recipe import Recipe
 recipe = Recipe.model_validate_json({recipe.model_dump_json()!r})
@@ -170,7 +171,7 @@ retrain(RunDir({run.uri!r}), [load_space("digits/vit").smallest()], recipe, para
 
 def test_a_rollback_is_told_and_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """The health check goes back once, and training goes on: here after a loss that was NaN in the second epoch."""
-    monkeypatch.setattr(training_jobs, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
     steps = 0
 
     def break_once(self: Any, images: Any, arch: Any = None, **options: Any) -> Any:

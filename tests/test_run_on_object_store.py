@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from small_run import PRESET, SPACE, small_run
 
-from raynas.evaluate import evaluate, networks_to_evaluate
-from raynas.export import choose, export_into_run
-from raynas.networks import trained_networks, write_arch
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
+from raynas.phases.export import choose_network, export_into_run
+from raynas.phases.retrain import retrain
 from raynas.reports import write_report
-from raynas.retrain import retrain
+from raynas.runs.networks import trained_networks, write_arch
 
 ARCH = SPACE.smallest()
 
@@ -22,7 +22,7 @@ def test_retrain_evaluate_export_report(s3_server: Callable[[str], str]) -> None
     (row,) = retrain(run, [ARCH], PRESET.recipe, parallel=1, progress=lines.append)
     rows = evaluate(run, networks_to_evaluate(run), progress=lines.append)
     assert [(found["how"], found["reading"]) for found in rows] == [("inherited", 1), ("scratch", 2)]
-    exported = export_into_run(run, choose(trained_networks(run), ARCH), onnx=False, progress=lines.append)
+    exported = export_into_run(run, choose_network(trained_networks(run), ARCH), onnx=False, progress=lines.append)
     assert exported == "s3://raynas/after/run/export"
     assert run.list("export") == [
         "README.md",

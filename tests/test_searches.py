@@ -11,18 +11,18 @@ from small_run import PRESET, SPACE, small_run
 
 from raynas.costs import cost
 from raynas.errors import RunDirError, UserError
-from raynas.evaluate import evaluate, networks_to_evaluate
-from raynas.networks import find_arch
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
+from raynas.phases.report_data import traces
+from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, has_ended, make_scorer, read_back, search
 from raynas.reports import write_report
 from raynas.reports.collect import collect
 from raynas.results import RunDir
-from raynas.scoring import LocalScorer
+from raynas.runs.networks import find_arch
+from raynas.scoring.local import LocalScorer
 from raynas.search import SearchConfig
-from raynas.searches import BASELINE, Scoring, Settings, baseline, has_ended, make_scorer, read_back, search
 from raynas.space import Arch, Space, load_arch
-from raynas.traces import traces
 
-SETTINGS = Settings(search=PRESET.search, scoring=Scoring(images=40))
+SETTINGS = SearchSettings(search=PRESET.search, scoring=Scoring(images=40))
 
 
 class Failing:
@@ -41,7 +41,7 @@ class Failing:
         return rows
 
 
-def carry_out(run: RunDir, settings: Settings, name: str = "search") -> None:
+def carry_out(run: RunDir, settings: SearchSettings, name: str = "search") -> None:
     with make_scorer(run, settings, replicas=0) as scorer:
         search(run, settings, scorer, name, progress=None)
 
@@ -50,7 +50,7 @@ def carry_out(run: RunDir, settings: Settings, name: str = "search") -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = small_run(tmp_path_factory.mktemp("searches") / "run")
     carry_out(run, SETTINGS)
-    carry_out(run, Settings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE)
+    carry_out(run, SearchSettings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE)
     return run
 
 
@@ -107,7 +107,7 @@ def test_several_objectives_leave_a_front(run: RunDir) -> None:
     evolution = {"initial": 20, "mutations": 5, "crossovers": 5, "generations": 2}
     options = {"samples": 12, "held_out": 6, "verify": 8, "least_tau": -1, "evolution": evolution}
     both: dict[str, Any] = {"accuracy": "max", "macs": "min"}
-    settings = Settings(
+    settings = SearchSettings(
         search=SearchConfig(name="predictor", objectives=both, options=options), scoring=Scoring(images=40)
     )
     lines: list[str] = []
@@ -199,9 +199,9 @@ def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path
     run = small_run(tmp_path / "run")
     before = run.list()
 
-    def settings(mistake: str) -> Settings:
+    def settings(mistake: str) -> SearchSettings:
         config = SearchConfig(name="test_searches:Own", evaluations=2, options={"mistake": mistake})
-        return Settings(search=config, scoring=Scoring(images=10))
+        return SearchSettings(search=config, scoring=Scoring(images=10))
 
     with pytest.raises(UserError, match="refused"):
         carry_out(run, settings(mistake), "u")

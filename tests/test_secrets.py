@@ -16,13 +16,14 @@ import pytest
 import yaml
 from small_run import PRESET, small_run
 
-from raynas.cli import _parser, main
-from raynas.data import DataConfig, load_data
+from raynas.cluster.submission import submit
+from raynas.commands.main import _parser, main
+from raynas.data.config import DataConfig
+from raynas.data.load import load_data
 from raynas.errors import UserError
-from raynas.jobs import submit
 from raynas.locations import hide_secrets, refuse_credentials, without_credentials
-from raynas.preset import load_preset, override
-from raynas.rank import read_truth
+from raynas.phases.rank import read_truth
+from raynas.presets.preset import load_preset, override
 from raynas.results import RunDir
 
 SECRETS = ("SECRET", "HID", "KEY")
@@ -182,7 +183,7 @@ def test_what_an_older_version_stored_is_in_no_output(tmp_path: Path) -> None:
     )
     (tmp_path / "run/traced.yaml").write_text(yaml.safe_dump({"settings": {"note": f"from {secret}"}, "starts": []}))
     done = subprocess.run(
-        [sys.executable, "-m", "raynas.cli", "report", run.uri], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "raynas.commands.main", "report", run.uri], capture_output=True, text=True, check=True
     )
     assert "SECRET" not in done.stdout + done.stderr + (tmp_path / "run/report.html").read_text()
 

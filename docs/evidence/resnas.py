@@ -133,7 +133,8 @@ def unaware_norm(x: Tensor, width: Any, eps: float, weight: Tensor, bias: Tensor
 @torch.inference_mode()
 def accuracy_within(supernet: Any, arch: Any) -> float:
     """The accuracy on the search split of a subnet that shares its batches with the largest, by masks."""
-    from raynas.data import decode, normalise
+    from raynas.data.images import decode
+    from raynas.data.pixels import normalise
 
     loaded = load("digits")
     images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)

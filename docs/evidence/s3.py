@@ -88,22 +88,23 @@ def accuracies(supernet: Any, archs: Sequence[Any]) -> list[float | None]:
 
 def e_t_error(found: Sequence[float | None]) -> Row:
     """The E-T error of what has these accuracies, and the two errors that it is the mean of."""
-    from raynas.outer.quality import quality, resamples
+    from raynas.outer.evolution.quality import resamples, space_quality
 
     errors = 1 - np.array(found, dtype=float)
-    whole, _ = quality(errors, resamples(np.random.default_rng(0), len(errors)), TOP)
+    whole, _ = space_quality(errors, resamples(np.random.default_rng(0), len(errors)), TOP)
     return {"error": whole.error, "mean": whole.mean, "top": whole.top}
 
 
 def on_test(network: Any) -> float:
     """The error of a network of one arch on the test split."""
-    from raynas.data import DataConfig, decode
+    from raynas.data.config import DataConfig
+    from raynas.data.images import decode
     from raynas.data.load import load_test
-    from raynas.scoring.core import Statistics, score_arch
+    from raynas.scoring.score_arch import PixelStatistics, score_arch
 
     space, data = network.space, load("digits")
     images, labels = decode(load_test(DataConfig(name="digits")), space.input_size, space.channels)
-    result = score_arch(network, space.smallest(), images, labels, Statistics(data.mean, data.std))
+    result = score_arch(network, space.smallest(), images, labels, PixelStatistics(data.mean, data.std))
     return 1 - float(result.top1.mean())
 
 
@@ -116,8 +117,8 @@ def evolved(family: str, seed: int, supernet: dict[str, Any] = SUPERNET) -> list
     That A's supernet is trained by as many multiply-accumulates as the three together, and its search scores as many
     subnets as were scored of them, C's search included. The best subnet of each is also trained alone, and tested.
     """
-    from raynas.outer.config import SpaceEvolutionConfig
-    from raynas.outer.space_evolution import evolve_space
+    from raynas.outer.evolution.loop import evolve_space
+    from raynas.presets.space_evolution import SpaceEvolutionConfig
     from raynas.results import RunDir
     from raynas.space import load_space
 
@@ -190,7 +191,7 @@ def networks_of(space: Any) -> list[Any]:
     return list(dict.fromkeys(sampled(space, ARCHS)))
 
 
-def quality(space: str, seed: int, supernet: dict[str, Any] = SHORT) -> list[Row]:
+def space_quality(space: str, seed: int, supernet: dict[str, Any] = SHORT) -> list[Row]:
     """A space's E-T error by a supernet of a few epochs."""
     made = hand_made(space)
     trained, _ = train(made, "digits", supernet, seed, SANDWICH)
@@ -236,7 +237,8 @@ def distances(supernet: Any, even: bool = False) -> list[float]:
     """
     from torch.nn import functional
 
-    from raynas.data import decode, normalise
+    from raynas.data.images import decode
+    from raynas.data.pixels import normalise
 
     space, data, seen = supernet.space, load("digits"), []
     images, _ = decode(data.search, space.input_size, space.channels)

@@ -76,7 +76,8 @@ class Task:
 @lru_cache
 def load(name: str) -> Any:
     """A dataset by name; `mnist5k@32` is decoded at 32 pixels."""
-    from raynas.data import DataConfig, load_data
+    from raynas.data.config import DataConfig
+    from raynas.data.load import load_data
 
     dataset, _, size = name.partition("@")
     return load_data(DataConfig(name=dataset, size=int(size) if size else None))
@@ -87,7 +88,9 @@ def train(
 ) -> Any:
     """A supernet, or the one network of a one-point space; with its history."""
     from raynas.nets.weights import load_supernet
-    from raynas.training import Plan, Recipe, train_network
+    from raynas.phases.local_training import train_network
+    from raynas.training.plan import Plan
+    from raynas.training.recipe import Recipe
 
     recipe = Recipe.model_validate(settings)
     trained = train_network(
@@ -106,15 +109,18 @@ def score(supernet: Any, archs: Sequence[Any], data: str, calibration: int | Non
         calibration: so many training images, in one batch, are what each arch's batch norms are calibrated on first.
     """
     from raynas.costs import cost
-    from raynas.data import AugmentConfig, CalibrationConfig, calibration_batches, decode
-    from raynas.scoring.core import Statistics, score_arch
+    from raynas.data.augment import AugmentConfig
+    from raynas.data.calibration import calibration_batches
+    from raynas.data.config import CalibrationConfig
+    from raynas.data.images import decode
+    from raynas.scoring.score_arch import PixelStatistics, score_arch
 
     loaded, batches = load(data), None
     if calibration is not None:
         config = CalibrationConfig(images=calibration, batch_size=calibration)
         batches = calibration_batches(loaded, AugmentConfig(), config)
     images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
-    statistics = Statistics(loaded.mean, loaded.std)
+    statistics = PixelStatistics(loaded.mean, loaded.std)
     macs = cost(supernet.space, archs)["macs"]
     rows = []
     for arch, count in zip(archs, macs, strict=True):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from raynas.costs import cost
-from raynas.networks import load_network
 from raynas.results import RunDir
+from raynas.runs.network_folder import load_network_folder
 from raynas.scoring.replica import device_name
 
 WARM_UP = 3
@@ -72,7 +72,7 @@ def bench_forward(
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
-        models = [load_network(name, weights=False).to(device) for name in names]
+        models = [load_network_folder(name, weights=False).to(device) for name in names]
         inputs = [torch.randn(batch_size, m.space.channels, *m.space.input_size, device=device) for m in models]
         seconds: list[list[float]] = [[] for _ in models]
         told = time.monotonic()

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import ray
 
-from raynas.data import decode, load_data
+from raynas.data.images import decode
+from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.results import RunDir
-from raynas.scoring.core import Statistics
 from raynas.scoring.pool import ScorePool
-from raynas.scoring.subject import Subject, load_subject, subject_of_parts
+from raynas.scoring.score_arch import PixelStatistics
+from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet, make_scored_supernet
 from raynas.space import Space, load_space
 
 
@@ -55,7 +56,7 @@ def bench_score(
     """
     say = progress or (lambda line: None)
     say("loading supernet and images")
-    subject = _fresh(space, data, images) if run is None else load_subject(RunDir(run), images)
+    subject = _fresh(space, data, images) if run is None else load_scored_supernet(RunDir(run), images)
     drawn = subject.space.decode(subject.space.sample_codes(np.random.default_rng(0), archs * 4))
     chosen = list(dict.fromkeys(drawn))[:archs]
     if len(chosen) <= replicas:  # each replica warms up with one
@@ -75,7 +76,7 @@ def bench_score(
         )
         say(f"starting {replicas} replicas")
         with pool:
-            crew = pool.crew
+            crew = pool.supervisor
             crew.wait_for_all()
             values = ray.put([dict(arch) for arch in chosen])
 
@@ -107,10 +108,10 @@ def bench_score(
     }
 
 
-def _fresh(space: Space | str, data: str, images: int | None) -> Subject:
+def _fresh(space: Space | str, data: str, images: int | None) -> ScoredSupernet:
     loaded = load_data(data)
     chosen = load_space(space) if isinstance(space, str) else space
     chosen = chosen.with_input(loaded.size, loaded.channels, loaded.classes)
     pixels, labels = decode(loaded.search, size=chosen.input_size, channels=chosen.channels)
-    statistics = Statistics(loaded.mean, loaded.std)
-    return subject_of_parts(chosen, build_supernet(chosen), pixels, labels, statistics, images, loaded.fingerprint)
+    statistics = PixelStatistics(loaded.mean, loaded.std)
+    return make_scored_supernet(chosen, build_supernet(chosen), pixels, labels, statistics, images, loaded.fingerprint)

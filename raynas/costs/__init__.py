@@ -2,9 +2,9 @@
 
 from raynas.costs.chain_builder import span
 from raynas.costs.constraints import Bounds, Constraints, CostFunction
+from raynas.costs.cost import COSTS, breakdown, cost
 from raynas.costs.sampling import sample_within
 from raynas.costs.scaling import scale_to_macs
-from raynas.costs.total import COSTS, breakdown, cost
 
 __all__ = [
     "COSTS",

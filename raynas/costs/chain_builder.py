@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from raynas.costs.chain import Chain, Step
-from raynas.costs.total import COSTS, terms_of
+from raynas.costs.cost import COSTS, terms_of
 from raynas.nets.terms import Term
 from raynas.space import Distribution, Space
 

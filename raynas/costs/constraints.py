@@ -9,7 +9,7 @@ import numpy as np
 
 from raynas.config import nearest, shown
 from raynas.costs.chain_builder import span
-from raynas.costs.total import COSTS, cost
+from raynas.costs.cost import COSTS, cost
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.space import Codes, Space
 

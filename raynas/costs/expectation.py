@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raynas.costs.total import COSTS, sum_of_terms, terms_of
+from raynas.costs.cost import COSTS, sum_of_terms, terms_of
 from raynas.nets.terms import Term
 from raynas.space import Distribution, Space
 

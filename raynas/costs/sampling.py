@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from raynas.costs.constraints import Bounds, Constraints, interval
-from raynas.costs.total import COSTS, cost
+from raynas.costs.cost import COSTS, cost
 from raynas.costs.window import window_of
 from raynas.space import Codes, Distribution, Space
 from raynas.space.space import Uniform

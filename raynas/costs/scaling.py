@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from raynas.costs.total import cost
+from raynas.costs.cost import cost
 from raynas.errors import InfeasibleError, UserError
-from raynas.space import Arch
-from raynas.space.families import FAMILIES
+from raynas.space import Arch, Space
+from raynas.space.families import family_of
 
 
-def scale_to_macs(arch: Arch, macs: float) -> Arch:
+def scale_to_macs(space: Space, arch: Mapping[str, Any], macs: float) -> Arch:
     """Multiply an arch's widths by the factor that brings its MACs nearest to `macs`.
 
     Depth, heads and ratios stay, so a hand-designed network keeps its shape. The result has a one-point space of its
-    own.
+    own, with the images and classes of `space`; `arch` need not be among the choices of `space`.
 
     Raises:
         UserError: `macs` is not a positive number.
@@ -22,16 +24,17 @@ def scale_to_macs(arch: Arch, macs: float) -> Arch:
     """
     if not (isinstance(macs, int | float) and math.isfinite(macs) and macs > 0):
         raise UserError(f"MACs to scale to must be a positive number, found {macs!r}")
-    scale = FAMILIES[arch.space.family].scale
+    shape = space.arch(arch) if arch in space else space.off_grid(arch)
+    scale = family_of(space.family).scale
 
     def count(scaled: Arch) -> int:
         return int(cost(scaled.space, [scaled])["macs"][0])
 
     def at(factor: float) -> Arch:
         try:
-            return scale(arch, factor)
+            return scale(shape, factor)
         except UserError as error:
-            raise InfeasibleError(f"cannot scale arch {arch.id} to {macs:.0f} MACs: {error}") from error
+            raise InfeasibleError(f"cannot scale arch {shape.id} to {macs:.0f} MACs: {error}") from error
 
     low, high = 0.0, 1.0
     while count(at(high)) < macs:

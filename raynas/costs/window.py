@@ -21,7 +21,7 @@ import numpy as np
 from raynas.costs.bins import CELLS, fill, make_bins, numbers
 from raynas.costs.chain_builder import chain_of
 from raynas.costs.constraints import interval
-from raynas.costs.total import cost
+from raynas.costs.cost import cost
 from raynas.errors import InfeasibleError
 from raynas.space import Codes, Distribution
 

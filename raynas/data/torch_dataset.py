@@ -16,7 +16,7 @@ from raynas.config import load_object
 from raynas.data.pool import Pool, spread
 from raynas.data.reading import spread_values
 from raynas.errors import UserError
-from raynas.own import running
+from raynas.user_code import running
 
 MOST_CLASSES = 2**24
 

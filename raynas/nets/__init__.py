@@ -1,14 +1,14 @@
-"""Supernets: one folder per family, built on common elastic layers.
+"""Supernets: what the families share, elastic layers and weight sharing.
 
-Importing this package does not import torch, because the families' cost modules are used without networks.
+Importing this package does not import torch, because costs use its `terms` without networks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raynas.errors import UserError
 from raynas.space import Space
+from raynas.space.families import family_module
 
 if TYPE_CHECKING:
     from raynas.nets.supernet import Supernet
@@ -17,29 +17,6 @@ __all__ = ["build_supernet"]
 
 
 def build_supernet(space: Space) -> Supernet:
-    """Build the supernet of a space, initialised from torch's random stream.
-
-    Raises:
-        UserError: the space's family has no supernet.
-    """
-    if space.family == "vit":
-        from raynas.nets.vit.model import VitSupernet
-
-        return VitSupernet(space)
-    if space.family == "twins":
-        from raynas.nets.twins.model import TwinsSupernet
-
-        return TwinsSupernet(space)
-    if space.family == "vit_res":
-        from raynas.nets.vit_res.model import VitResSupernet
-
-        return VitResSupernet(space)
-    if space.family == "hybrid":
-        from raynas.nets.hybrid.model import HybridSupernet
-
-        return HybridSupernet(space)
-    if space.family == "s3":
-        from raynas.nets.s3.model import S3Supernet
-
-        return S3Supernet(space)
-    raise UserError(f"space {space.name}: no supernet for family {space.family!r}")
+    """Build the supernet of a space, initialised from torch's random stream."""
+    supernet: Supernet = family_module(space.family, "model").SUPERNET(space)
+    return supernet

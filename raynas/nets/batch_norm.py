@@ -18,7 +18,7 @@ from raynas.space import Arch
 
 
 @dataclass(frozen=True)
-class Statistics:
+class NormStatistics:
     """Batch-norm statistics of one subnet, computed by `raynas.nets.calibration`.
 
     Attributes:
@@ -35,7 +35,7 @@ class ElasticBatchNorm(nn.Module):
     """Batch normalisation over the active channels.
 
     A training pass is normalised by its own batch and updates the running averages of its channels. These mix the archs
-    that ran recently: fine for a network of one arch, but the subnets of a supernet need their own `Statistics`.
+    that ran recently: fine for a network of one arch, but the subnets of a supernet need their own `NormStatistics`.
 
     Attributes:
         momentum: the weight of a batch in the running averages.

@@ -14,7 +14,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, select_layers
 
 if TYPE_CHECKING:
-    from raynas.nets.vit.attention import RelativeIndex, RelativePosition
+    from raynas.families.vit.attention import RelativeIndex, RelativePosition
 
 
 @dataclass(frozen=True, eq=False)

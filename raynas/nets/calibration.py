@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raynas.config import shown
 from raynas.errors import UserError
-from raynas.nets.batch_norm import ElasticBatchNorm, Statistics, using
+from raynas.nets.batch_norm import ElasticBatchNorm, NormStatistics, using
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch
 
@@ -28,7 +28,7 @@ def wants_calibration(network: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tensor]) -> Statistics:
+def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tensor]) -> NormStatistics:
     """Compute the batch-norm statistics of one subnet, averaged over batches.
 
     Batches have equal weight; variances are unbiased. The rest of the network runs as in evaluation. Pass the result to
@@ -65,7 +65,7 @@ def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tens
                     network(images, arch, side=side)
     if not seen:
         raise UserError("calibration needs at least one batch of images")
-    return Statistics(arch, averages)
+    return NormStatistics(arch, averages)
 
 
 @contextmanager

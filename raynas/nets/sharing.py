@@ -13,7 +13,7 @@ from typing import Literal
 from raynas.nets.channels import Channels
 from raynas.nets.cyclic import cyclic_starts
 from raynas.space import Space
-from raynas.space.families.rules import CommonConstants
+from raynas.space.rules import CommonConstants
 
 Side = Literal["left", "right"]
 Sharing = Callable[[int, int], Channels]

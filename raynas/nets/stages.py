@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
-from raynas.nets.heads import classify, select_heads
+from raynas.nets.classifier import classify, select_heads
 from raynas.nets.layers import ElasticLinear, ElasticNorm
 from raynas.nets.sharing import Sharing, Side, pattern
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
-from raynas.space.families.stages import running
+from raynas.space.stages import running
 
 BlockT = TypeVar("BlockT", bound=nn.Module)
 StageT = TypeVar("StageT", bound="ElasticStage[Any]")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raynas.config import shown
 from raynas.errors import UserError
-from raynas.nets.batch_norm import Statistics, using
+from raynas.nets.batch_norm import NormStatistics, using
 from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
 
@@ -116,7 +116,7 @@ class Supernet(nn.Module):
         dropout: dropout rate of the classifier's input; used in training mode only.
         branches: number of branches of each block that stochastic depth may drop.
         pretrained_cfg, default_cfg: preprocessing of images in timm's format; only of networks from
-            `raynas.networks.load_network`.
+            `raynas.runs.networks.load_network`.
     """
 
     branches: ClassVar[int] = 2
@@ -145,7 +145,7 @@ class Supernet(nn.Module):
         execution: Execution = "auto",
         side: Side | None = None,
         patches: bool = False,
-        statistics: Statistics | None = None,
+        statistics: NormStatistics | None = None,
     ) -> Tensor:
         """Map images to logits.
 
@@ -225,10 +225,10 @@ class Supernet(nn.Module):
             why = "give left or right" if len(SIDES[sharing]) > 1 else f"sharing: {sharing} has one path, leave it out"
             raise UserError(f"no side {side!r} in space {self.space.name}: {why}")
 
-    def _averages(self, statistics: Statistics, archs: Any, side: Side | None) -> Mapping[str, Tensor]:
+    def _averages(self, statistics: NormStatistics, archs: Any, side: Side | None) -> Mapping[str, Tensor]:
         """Return one path's statistics, after checking that they are of this arch."""
         archs = self._only if archs is None else archs
-        if not isinstance(statistics, Statistics):
+        if not isinstance(statistics, NormStatistics):
             raise UserError("statistics are those of one arch, as raynas.nets.calibration.calibrate makes them")
         if not isinstance(archs, Mapping) or self._arch(archs) != statistics.arch:
             raise UserError(f"the statistics are of arch {statistics.arch.id}: run that arch alone, or calibrate again")
@@ -283,7 +283,7 @@ class Supernet(nn.Module):
         return len(x) / len(archs) * self.tokens(archs) < MASKS_BELOW
 
     def extract(
-        self: SupernetT, arch: Mapping[str, Any], side: Side | None = None, statistics: Statistics | None = None
+        self: SupernetT, arch: Mapping[str, Any], side: Side | None = None, statistics: NormStatistics | None = None
     ) -> SupernetT:
         """Extract an arch's subnet: the same family over a one-point space, with its own memory, run by `subnet(x)`.
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from raynas.intervals import mean_interval
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
 from raynas.results.phases import read_phases
 from raynas.results.scores import comparable_scores
 from raynas.space import Arch, Space
-from raynas.statistics import mean_interval
 
 HOW = {
     "inherited": "inherited weights",
@@ -147,7 +147,7 @@ class Tried:
 class Content:
     """Everything that the page shows.
 
-    Of an evolution's spaces `searched` are the best subnets; see `raynas.findings.searched_spaces`.
+    Of an evolution's spaces `searched` are the best subnets; see `raynas.outer.report_data.searched_spaces`.
     """
 
     run: str

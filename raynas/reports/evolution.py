@@ -31,7 +31,7 @@ def evolution_section(
         spaces: the rows of table `spaces`, in order.
         moves: of `space_moves`.
         scores: of `space_scores`.
-        searched: the best subnet of each space that was searched; see `raynas.findings.searched_spaces`.
+        searched: the best subnet of each space that was searched; see `raynas.outer.report_data.searched_spaces`.
     """
     if not spaces:
         return None

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from raynas.intervals import FEW
 from raynas.reports import figures
 from raynas.reports.collect import HOW, Content, Finished
 from raynas.reports.html import Note, Percent, Picture, Section, Table
 from raynas.reports.quantities import QUANTITIES, amount, bounds_text
 from raynas.reports.scores import TWO_PATHS, Cost, costs_of, has_two_paths
-from raynas.statistics import FEW
 
 _FEW = "An interval over two seeds says little"
 _WHY_FEW = (

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from raynas.intervals import mean_interval
 from raynas.reports import figures
 from raynas.reports.collect import HOW, Content, Finished, Trace, pareto
 from raynas.reports.html import Percent, Picture, Section, Table
 from raynas.reports.quantities import QUANTITIES, number
-from raynas.statistics import mean_interval
 
 TWO_PATHS = (
     "This space shares weights bilaterally: a score is that of the mean of a left and a right path's logits. A network "

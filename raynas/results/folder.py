@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from raynas.results.filesystem import write_whole
+from raynas.filesystem import write_whole
 
 _AT_CWD, _EXCHANGE = -100, 2  # of Linux's renameat2
 _Keep = Callable[[str], bool]

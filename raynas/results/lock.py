@@ -24,7 +24,7 @@ from typing import Any
 from pyarrow import fs
 
 from raynas.errors import RunDirError
-from raynas.results.filesystem import write_whole
+from raynas.filesystem import write_whole
 
 HEARTBEAT_S = 10.0
 EXPIRY_S = 40.0

@@ -20,9 +20,9 @@ from pyarrow import fs
 
 from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
+from raynas.filesystem import FAILURES, cannot_write, check_plain, open_filesystem, write_whole
 from raynas.locations import hide_secrets, without_credentials
 from raynas.results import lock
-from raynas.results.filesystem import FAILURES, cannot_write, check_plain, open_filesystem, write_whole
 from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
 from raynas.results.versions import versions

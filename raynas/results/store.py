@@ -30,7 +30,7 @@ from pyarrow import fs
 
 from raynas.config import nearest
 from raynas.errors import RunDirError, UserError, reason
-from raynas.results.filesystem import check_plain, write_whole
+from raynas.filesystem import check_plain, write_whole
 from raynas.results.schemas import SCHEMAS
 from raynas.results.versions import versions_text
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from raynas.errors import reason
 from raynas.results import RunDir, Store
-from raynas.scoring.core import Statistics, score_arch
-from raynas.scoring.frozen import changed, checksums, take_apart
-from raynas.scoring.ledger import Outcome
 from raynas.scoring.replica import WeightsChanged, device_name
+from raynas.scoring.score_arch import PixelStatistics, score_arch
+from raynas.scoring.score_table import ScoredArch
+from raynas.scoring.scored_supernet import Calibration, ScoredSupernet, make_scored_supernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
-from raynas.scoring.subject import Calibration, Subject, subject_of_parts
+from raynas.scoring.shared_weights import changed, checksums, take_apart
 from raynas.space import Arch, Space
 
 
@@ -45,7 +45,7 @@ class LocalScorer(Scorer):
         precision: str = "fp32",
         device: str = "cpu",
         *,
-        subject: Subject | None = None,
+        subject: ScoredSupernet | None = None,
         store: Store | None = None,
     ):
         super().__init__(run, subject, store, batch_size, images, precision)
@@ -59,7 +59,7 @@ class LocalScorer(Scorer):
         supernet: nn.Module,
         images: Tensor,
         labels: Tensor,
-        statistics: Statistics | None = None,
+        statistics: PixelStatistics | None = None,
         store: Store | None = None,
         batch_size: int = 256,
         threads: int = 1,
@@ -68,10 +68,10 @@ class LocalScorer(Scorer):
         calibration: Calibration | None = None,
     ) -> LocalScorer:
         """A scorer of a supernet and images at hand (see `subject_of_parts`); rows stay in memory without a store."""
-        subject = subject_of_parts(space, supernet, images, labels, statistics, calibration=calibration)
+        subject = make_scored_supernet(space, supernet, images, labels, statistics, calibration=calibration)
         return cls(None, batch_size, threads, None, precision, device, subject=subject, store=store)
 
-    def _start(self, subject: Subject) -> None:
+    def _start(self, subject: ScoredSupernet) -> None:
         self._supernet = subject.supernet.to(self.device)
         self._pixels = subject.images.to(self.device)
         self._labels = subject.labels.to(self.device)
@@ -84,8 +84,8 @@ class LocalScorer(Scorer):
         if names:
             raise WeightsChanged(names)
 
-    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[Outcome]]:
-        finished: list[Outcome] = []
+    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
+        finished: list[ScoredArch] = []
         began = time.monotonic()
         for arch in archs:
             finished.append(self._outcome(arch))
@@ -94,7 +94,7 @@ class LocalScorer(Scorer):
                 finished, began = [], time.monotonic()
         yield finished
 
-    def _outcome(self, arch: Arch) -> Outcome:
+    def _outcome(self, arch: Arch) -> ScoredArch:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         score, why = None, None
@@ -113,4 +113,4 @@ class LocalScorer(Scorer):
             why = reason(error)
         finally:
             torch.set_num_threads(threads)
-        return Outcome(arch, score, why, device_name(self.device), "local")
+        return ScoredArch(arch, score, why, device_name(self.device), "local")

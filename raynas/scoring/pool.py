@@ -10,16 +10,16 @@ from typing import Any
 import ray
 from torch import Tensor, nn
 
-from raynas.cluster import ray_cluster
+from raynas.cluster.connection import ray_cluster
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
-from raynas.scoring.core import Statistics
-from raynas.scoring.crew import Crew
-from raynas.scoring.frozen import changed, checksums, take_apart
-from raynas.scoring.ledger import Outcome
 from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
+from raynas.scoring.score_arch import PixelStatistics
+from raynas.scoring.score_table import ScoredArch
+from raynas.scoring.scored_supernet import Calibration, ScoredSupernet, make_scored_supernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
-from raynas.scoring.subject import Calibration, Subject, subject_of_parts
+from raynas.scoring.shared_weights import changed, checksums, take_apart
+from raynas.scoring.supervisor import Supervisor
 from raynas.space import Arch, Space
 
 VERIFY_S = 300.0  # for checksums of everything at the end
@@ -45,14 +45,14 @@ class ScorePool(Scorer):
         start_limit_s: how long to wait while no replica at all can be started.
 
     Attributes:
-        crew: the replicas, while the pool is entered.
+        supervisor: of the replicas, while the pool is entered.
 
     Raises:
         UserError: an argument makes no sense.
         RunDirError: `run` is not a run directory.
     """
 
-    crew: Crew
+    supervisor: Supervisor
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ScorePool(Scorer):
         time_limit_s: float | None = None,
         start_limit_s: float = 300.0,
         *,
-        subject: Subject | None = None,
+        subject: ScoredSupernet | None = None,
         store: Store | None = None,
     ):
         super().__init__(run, subject, store, batch_size, images, precision)
@@ -88,7 +88,7 @@ class ScorePool(Scorer):
         supernet: nn.Module,
         images: Tensor,
         labels: Tensor,
-        statistics: Statistics | None = None,
+        statistics: PixelStatistics | None = None,
         store: Store | None = None,
         calibration: Calibration | None = None,
         **options: Any,
@@ -97,10 +97,10 @@ class ScorePool(Scorer):
 
         The supernet's class must be importable on the workers. `options` are those of the constructor.
         """
-        subject = subject_of_parts(space, supernet, images, labels, statistics, calibration=calibration)
+        subject = make_scored_supernet(space, supernet, images, labels, statistics, calibration=calibration)
         return cls(None, subject=subject, store=store, **options)
 
-    def _start(self, subject: Subject) -> None:
+    def _start(self, subject: ScoredSupernet) -> None:
         self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))
         skeleton, weights = take_apart(subject.supernet)
         images = as_arrays(subject)
@@ -117,41 +117,41 @@ class ScorePool(Scorer):
         needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 
         def start(name: str) -> Any:
-            # A lost replica is replaced by the crew, which knows what it was at, and not by Ray.
+            # A lost replica is replaced by the supervisor, which knows what it was at, and not by Ray.
             options = {"num_cpus": self.threads, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
             # Anywhere in the cluster, even where this process has a placement group, as a trial of Ray Tune has.
             anywhere = {"name": name, "scheduling_strategy": "DEFAULT"}
             return ray.remote(Replica).options(**anywhere, **options).remote(name, *shared)
 
-        self.crew = Crew(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
-        self._finished: list[Outcome] = []
-        self._stack.callback(self.crew.end)
+        self.supervisor = Supervisor(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
+        self._finished: list[ScoredArch] = []
+        self._stack.callback(self.supervisor.end)
 
     def _finish(self) -> None:
-        names = self.crew.verify(VERIFY_S)
+        names = self.supervisor.verify(VERIFY_S)
         for arrays, sums in zip(ray.get(self._refs, timeout=VERIFY_S), self._sums, strict=True):
             names += changed(arrays, sums)  # the driver maps its node's copy, too
         if names:
             raise WeightsChanged(sorted(set(names)))
 
-    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[Outcome]]:
+    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
         # What a call that was given up left in flight: its outcomes are written now and answered to nobody.
-        stray = self.crew.in_flight() | {outcome.arch.id for outcome in self._finished}
+        stray = self.supervisor.in_flight() | {outcome.arch.id for outcome in self._finished}
         wanted = (arch for arch in archs if arch.id not in stray)
         written = time.monotonic()
         try:
             while True:
-                self.crew.feed(wanted)
-                if self.crew.idle:
+                self.supervisor.feed(wanted)
+                if self.supervisor.idle:
                     break
-                self._finished += self.crew.poll(COMMIT_S)
+                self._finished += self.supervisor.poll(COMMIT_S)
                 if len(self._finished) >= COMMIT_ROWS or time.monotonic() - written > COMMIT_S:
                     yield self._taken()
                     written = time.monotonic()
             yield self._taken()
         finally:
-            self.crew.forget_queue()
+            self.supervisor.forget_queue()
 
-    def _taken(self) -> list[Outcome]:
+    def _taken(self) -> list[ScoredArch]:
         taken, self._finished = self._finished, []
         return taken

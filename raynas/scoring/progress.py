@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raynas.duration import duration
 from raynas.space import Arch
+from raynas.text import duration
 
 EVERY_S = 4.0  # between two lines
 

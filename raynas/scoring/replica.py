@@ -14,12 +14,12 @@ import torch
 
 from raynas.data.pixels import normalise
 from raynas.errors import reason
-from raynas.scoring.core import PRECISIONS, Score, Statistics, score_arch
-from raynas.scoring.frozen import Arrays, Skeleton, changed, over, put_together
+from raynas.scoring.score_arch import PRECISIONS, PixelStatistics, Score, score_arch
+from raynas.scoring.shared_weights import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
 
 if TYPE_CHECKING:
-    from raynas.scoring.subject import Subject
+    from raynas.scoring.scored_supernet import ScoredSupernet
 
 
 class WeightsChanged(RuntimeError):
@@ -78,7 +78,7 @@ class Replica:
         skeleton: Skeleton,
         weights: Arrays,
         images: Arrays,
-        statistics: Statistics,
+        statistics: PixelStatistics,
         sums: Mapping[str, int],
         image_sums: Mapping[str, int],
         options: Options,
@@ -164,7 +164,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
 
 
-def as_arrays(subject: Subject) -> Arrays:
+def as_arrays(subject: ScoredSupernet) -> Arrays:
     """All images of a subject, and their labels, as they travel to replicas."""
     tensors = {"images": subject.images, "labels": subject.labels}
     if subject.calibration is not None:

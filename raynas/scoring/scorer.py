@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from raynas.config import shown
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
-from raynas.scoring.ledger import Ledger, Outcome, Row
-from raynas.scoring.subject import Subject, load_subject
+from raynas.scoring.score_table import Row, ScoredArch, ScoreTable
+from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet
 from raynas.space import Arch, Space
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,13 @@ class Scorer:
     def __init__(
         self,
         run: RunDir | str | os.PathLike[str] | None,
-        subject: Subject | None,
+        subject: ScoredSupernet | None,
         store: Store | None,
         batch_size: int,
         images: int | None,
         precision: str,
     ):
-        from raynas.scoring.core import check_precision
+        from raynas.scoring.score_arch import check_precision
 
         check_precision(precision)
         if batch_size < 1:
@@ -51,12 +51,12 @@ class Scorer:
         self._images = images
         self._subject = subject
         self._store = store
-        self._ledger: Ledger | None = None
+        self._ledger: ScoreTable | None = None
         self._stack = ExitStack()
 
     # -- what a scorer implements ------------------------------------------------------------------------------------
 
-    def _start(self, subject: Subject) -> None:
+    def _start(self, subject: ScoredSupernet) -> None:
         """Get ready; what is to be undone goes on `self._stack`."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class Scorer:
         """After work that went well: prove that nothing was written to."""
         raise NotImplementedError
 
-    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[Outcome]]:
+    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
         """Score archs, pulled as there is room for them; groups of outcomes as they finish."""
         raise NotImplementedError
 
@@ -78,11 +78,11 @@ class Scorer:
             subject = self._subject
             if subject is None:
                 assert self.run is not None
-                subject = load_subject(self.run, self._images)
+                subject = load_scored_supernet(self.run, self._images)
             self._stack = stack
             self._start(subject)
             self._space = subject.space
-            self._ledger = Ledger(self._store, subject, self.precision, self.batch_size)
+            self._ledger = ScoreTable(self._store, subject, self.precision, self.batch_size)
             self._stack = stack.pop_all()
         return self
 
@@ -143,7 +143,7 @@ class Scorer:
                 yield ready.popleft()
         yield from ready
 
-    def _entered(self) -> Ledger:
+    def _entered(self) -> ScoreTable:
         if self._ledger is None:
             raise UserError(
                 f"a {type(self).__name__} is used in a with block: with {type(self).__name__}(run) as pool:"

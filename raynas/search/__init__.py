@@ -8,8 +8,8 @@ from raynas.search.history import Evaluated
 from raynas.search.loop import run_search
 from raynas.search.nsga2 import NSGA2
 from raynas.search.pareto import ParetoEvolution
-from raynas.search.predicted import PredictorEvolution
-from raynas.search.uniform import RandomSearch
+from raynas.search.predictor_evolution import PredictorEvolution
+from raynas.search.random_search import RandomSearch
 
 __all__ = [
     "NSGA2",

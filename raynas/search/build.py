@@ -8,16 +8,16 @@ from typing import Any
 from raynas.config import load_object, nearest
 from raynas.costs import CostFunction
 from raynas.errors import ConfigError, UserError
-from raynas.own import kind, parameters_of, running
 from raynas.search.base import AskTell
 from raynas.search.config import TIMED, SearchConfig
 from raynas.search.evolution import Evolution
 from raynas.search.nsga2 import NSGA2
 from raynas.search.own import OwnSearch
 from raynas.search.pareto import ParetoEvolution
-from raynas.search.predicted import PredictorEvolution
-from raynas.search.uniform import RandomSearch
+from raynas.search.predictor_evolution import PredictorEvolution
+from raynas.search.random_search import RandomSearch
 from raynas.space import Space
+from raynas.user_code import kind, parameters_of, running
 
 SEARCHES: dict[str, type] = {
     "random": RandomSearch,

@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat, PositiveFloat, field_validator, model_v
 
 from raynas.config import Config, Seed, nearest, shown
 from raynas.costs import COSTS
-from raynas.costs.latency import Conditions
+from raynas.latency.timing import Conditions
 
 Direction = Literal["max", "min"]
 _Bounds = tuple[FiniteFloat | None, FiniteFloat | None]

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from raynas.duration import duration
 from raynas.errors import UserError
-from raynas.own import kind
 from raynas.search.base import AskTell
 from raynas.search.history import History
 from raynas.search.own import OwnSearch
 from raynas.space import Arch
+from raynas.text import duration
+from raynas.user_code import kind
 
 SearchT = TypeVar("SearchT", bound=AskTell)
 

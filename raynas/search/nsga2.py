@@ -10,8 +10,8 @@ import numpy as np
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
-from raynas.search.breeding import Mutation, budget_of, check_crossover, check_mutation, check_probability
 from raynas.search.config import Direction
+from raynas.search.genetic import Mutation, budget_of, check_crossover, check_mutation, check_probability
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
 

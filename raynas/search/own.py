@@ -8,11 +8,11 @@ from typing import Any
 from raynas.config import one_line, shown
 from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost
 from raynas.errors import ConfigError, UserError
-from raynas.own import kind, running, takes
 from raynas.search.config import Direction
 from raynas.search.history import Evaluated, History
 from raynas.search.objectives import Objectives, Score
 from raynas.space import Arch, Space
+from raynas.user_code import kind, running, takes
 
 STALLED = 100
 """So many calls of `ask` in a row without an arch that is new: such a search would never end."""

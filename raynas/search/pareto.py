@@ -11,8 +11,8 @@ from raynas.config import shown
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import at_least
-from raynas.search.breeding import Breeding, Mutation
 from raynas.search.config import Direction
+from raynas.search.genetic import Breeding, Mutation
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
 

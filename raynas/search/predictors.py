@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from raynas.errors import UserError
-from raynas.own import running
 from raynas.space import Codes, Space
+from raynas.user_code import running
 
 Predict = Callable[[Codes], np.ndarray]
 """A predictor from codes [n, dimensions] to values [n]."""
@@ -21,7 +21,7 @@ Fit = Callable[[Space, Codes, np.ndarray, int], Predict]
 
 TREES = 100
 TOP = 0.1
-"""The share of archs that a search would pick; see `Quality.regret`."""
+"""The share of archs that a search would pick; see `PredictorQuality.regret`."""
 
 
 def fit_forest(space: Space, codes: Codes, values: np.ndarray, seed: int) -> Predict:
@@ -40,7 +40,7 @@ PREDICTORS: dict[str, Fit] = {"forest": fit_forest}
 
 
 @dataclass(frozen=True)
-class Quality:
+class PredictorQuality:
     """Quality of a predictor of one objective on held-out archs.
 
     Attributes:
@@ -83,7 +83,7 @@ def assess(
     measured: np.ndarray,
     predicted: np.ndarray,
     macs: np.ndarray,
-) -> Quality:
+) -> PredictorQuality:
     """Compare predictions with measurements.
 
     Args:
@@ -97,7 +97,7 @@ def assess(
 
     sign = 1 if largest else -1
     top = np.argsort(-sign * predicted, kind="stable")[: max(1, round(TOP * len(predicted)))]
-    return Quality(
+    return PredictorQuality(
         objective,
         fitted,
         codes,

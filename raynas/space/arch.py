@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raynas.space.dimension import Choice
-from raynas.space.families import FAMILIES
+from raynas.space.families import family_of
 
 if TYPE_CHECKING:
     from raynas.space.space import Space
@@ -72,7 +72,7 @@ class Arch(Mapping[str, Choice]):
         If any block can be dropped, archs that keep equal blocks in the same order are the same network: they share
         this id, but not `id`. So do archs that differ only in windows larger than their grid.
         """
-        acting = FAMILIES[self.space.family].acting
+        acting = family_of(self.space.family).acting
         kept: dict[str, int] = {}
         values: dict[str, Choice] = {}
         for name, value in (self if acting is None else acting(self)).items():

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 
 from raynas.config import Config, Document, Location, named, nearest, shown
 from raynas.space.dimension import Choice, Dimension, template_of
-from raynas.space.families import FAMILIES
-from raynas.space.families.rules import Rule
+from raynas.space.families import family_of
+from raynas.space.rules import Rule
 
 _TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 MAX_BLOCKS = 256
@@ -65,7 +65,7 @@ def read_dimensions(document: Document, location: Location, family: str, constan
             of the wrong type, duplicated, or not in ascending cost.
     """
     tree = document.part(location).data
-    rules = FAMILIES[family].dimensions
+    rules = family_of(family).dimensions
     dimensions = []
     for name, place, choices, parent, when in _leaves(tree, location, "", None, document):
         template = template_of(name)
@@ -82,7 +82,7 @@ def read_dimensions(document: Document, location: Location, family: str, constan
 
 def rule_of(family: str, name: str) -> Rule | None:
     """Return the rule for a dimension of that name, or None if the family has no such dimension."""
-    rules, template = FAMILIES[family].dimensions, template_of(name)
+    rules, template = family_of(family).dimensions, template_of(name)
     return rules.get(template) or rules.get(_stage_template(template))
 
 
@@ -204,7 +204,7 @@ def _check_choices(choices: Any, rule: Rule, document: Document, place: Location
 
 
 def _required_templates(family: str, constants: Any, dimensions: list[Dimension]) -> list[str]:
-    rules, required = FAMILIES[family].dimensions, FAMILIES[family].required
+    rules, required = family_of(family).dimensions, family_of(family).required
     if required is None:
         return list(rules)
     given = {dimension.template for dimension in dimensions}

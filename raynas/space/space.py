@@ -21,7 +21,7 @@ from raynas.space.codes import INACTIVE, Codes
 from raynas.space.counting import count_all, count_below, draw_weighted, every_choice
 from raynas.space.definition import SpaceConfig, read_dimensions, rule_of, write_dimensions
 from raynas.space.dimension import Choice, Dimension, same_kind, template_of
-from raynas.space.families import FAMILIES
+from raynas.space.families import FAMILIES, family_of
 from raynas.space.variation import Probability
 
 Uniform = Literal["dimensions", "archs"]
@@ -74,7 +74,7 @@ class Space:
         if config.family not in FAMILIES:
             hint = nearest(config.family, list(FAMILIES))
             raise inner.error(("family",), f"unknown family {shown(config.family)}{hint}")
-        family = FAMILIES[config.family]
+        family = family_of(config.family)
         inner.data = {"constants": {}, **inner.data}
         constants = validate(family.constants, inner, ("constants",))
         dimensions = read_dimensions(inner, ("dimensions",), config.family, constants)
@@ -276,16 +276,6 @@ class Space:
         definition = self.to_dict()
         definition["dimensions"] = write_dimensions(Dimension(name, (value,)) for name, value in flat.items())
         return Space.from_dict(definition, self.name).arch(flat)
-
-    def scaled(self, arch: Mapping[str, Any], macs: float) -> Arch:
-        """Return an arch of the same shape with its widths scaled so that its MACs come nearest to `macs`.
-
-        The shape may be that of an arch for other images. The widths are not choices of this space: the result has a
-        one-point space of its own (`arch.space`).
-        """
-        from raynas.costs import scale_to_macs  # local: costs import spaces
-
-        return scale_to_macs(self.arch(arch) if arch in self else self.off_grid(arch), macs)
 
     def cardinality(self) -> int:
         """Return the exact number of archs."""

@@ -1,7 +1,7 @@
 """The environment of the training loop: rank, sums over ranks, and checkpoints.
 
 `LocalContext` is a single process. `GroupContext` is one rank of a torch.distributed group. The Ray Train job adds its
-own checkpoints and reports (`raynas.training.job`).
+own checkpoints and reports (`raynas.phases.train`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pyarrow import fs
 
 from raynas.errors import UserError
-from raynas.results.filesystem import check_plain
+from raynas.filesystem import check_plain
 
 State = dict[str, Any]
 Event = dict[str, Any]

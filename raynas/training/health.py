@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.costs import cost
-from raynas.data import Data, ImageSet, decode, normalise
+from raynas.data.images import ImageSet, decode
+from raynas.data.load import Data
+from raynas.data.pixels import normalise
 from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space

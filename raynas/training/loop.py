@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raynas.data import Data, TrainLoader
-from raynas.errors import TrainingCollapsed
+from raynas.data.load import Data
+from raynas.data.loader import TrainLoader
+from raynas.errors import ConfigError, TrainingCollapsed
 from raynas.nets import build_supernet
 from raynas.space import Space
 from raynas.training.conflict import is_compared, ratios
@@ -28,7 +29,7 @@ from raynas.training.state import TrainingState
 from raynas.training.step import Step, train_step
 from raynas.training.streams import derive
 from raynas.training.sync_batchnorm import over_workers
-from raynas.training.teachers import load_teachers
+from raynas.training.teachers import Teachers
 
 ROLLBACKS = 1  # rollbacks before a breakdown ends training
 
@@ -42,6 +43,7 @@ def train_loop(
     *,
     init: Mapping[str, Tensor] | None = None,
     train_on: str = "train",
+    teachers: Teachers | None = None,
     build: Callable[[Space], nn.Module] = build_supernet,
 ) -> TrainingState:
     """Train the supernet of a space, or the one network of a one-point space, from scratch or from a checkpoint.
@@ -54,6 +56,7 @@ def train_loop(
         context: rank, device, checkpoints and progress; by default one CPU process that keeps nothing.
         init: weights to start from instead of random ones.
         train_on: `train` or `train+search`.
+        teachers: those of the recipe, loaded.
         build: builds the network of a space.
 
     Returns:
@@ -61,9 +64,11 @@ def train_loop(
 
     Raises:
         ConfigError: plan and recipe do not fit the data, the space or the number of workers.
-        UserError: the workers cannot reach each other, have different weights or teachers, or a teacher is missing.
+        UserError: the workers cannot reach each other, or have different weights or teachers.
         TrainingCollapsed: training broke down again after a rollback.
     """
+    if (recipe.teachers is None) != (teachers is None):
+        raise ConfigError("the teachers of the recipe must be loaded and given: load_teachers(recipe, data)")
     context = context or LocalContext()
     preflight(context)
     images_per_rank = recipe.micro_batch(context.world_size) * recipe.accumulate
@@ -73,7 +78,8 @@ def train_loop(
     if init is not None:
         model.load_state_dict(dict(init))
     model = model.to(context.device).train()
-    teachers = load_teachers(recipe, data, context)
+    if teachers is not None:
+        teachers.join(context)
     state = TrainingState(
         recipe=recipe,
         model=model,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from raynas.config import shown
 from raynas.errors import ConfigError
-from raynas.training.divergence import adaptive_divergence
+from raynas.training.alpha_divergence import adaptive_divergence
 from raynas.training.samplers import Pass
 
 
@@ -60,7 +60,7 @@ def alpha_divergence(
     alpha_max: float = 1.0,
     cap: float = 5.0,
 ) -> Tensor:
-    """Distil in place by the adaptive alpha-divergence (AlphaNet; NASViT); see `raynas.training.divergence`.
+    """Distil in place by the adaptive alpha-divergence (AlphaNet; NASViT); see `raynas.training.alpha_divergence`.
 
     The largest subnet learns from the targets, every other pass from the largest's logits. For plain KL use
     `inplace_distillation`.

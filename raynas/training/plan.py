@@ -11,11 +11,11 @@ from pydantic import Field
 
 from raynas.config import Config, load_object, nearest
 from raynas.errors import ConfigError
-from raynas.own import kind, parameters_of, running, takes
 from raynas.training.gradients import GradientPolicy, Sum
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.projection import Project
 from raynas.training.samplers import SAMPLERS, checked_options
+from raynas.user_code import kind, parameters_of, running, takes
 
 if TYPE_CHECKING:
     from raynas.space import Space

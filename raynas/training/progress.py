@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raynas.duration import duration
+from raynas.text import duration
 
 if TYPE_CHECKING:
     from raynas.training.context import LocalContext

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raynas.config import shown
 from raynas.errors import ConfigError
-from raynas.own import kind
 from raynas.training.attentive import Attentive, draw_attentively, read_attentive
 from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
+from raynas.user_code import kind
 
 if TYPE_CHECKING:
     import numpy as np

@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """The results of a step.
 
     Attributes:
@@ -68,7 +68,7 @@ def train_step(
     indices: Tensor,
     context: LocalContext,
     comparing: bool = False,
-) -> Outcome:
+) -> StepResult:
     """Run one optimiser step on this rank's images.
 
     Args:
@@ -88,7 +88,7 @@ def train_step(
     conflicts = _compare(state, step, batches, parts, context) if comparing else {}
     sets = {name: added(*(part for key, part in parts.items() if key[0] == name)) for name in dict.fromkeys(names)}
     combined = step.policy.combine(sets, list(step.parameters), state.epoch / step.recipe.epochs)
-    return Outcome(loss.item(), update(state, step, combined), conflicts)
+    return StepResult(loss.item(), update(state, step, combined), conflicts)
 
 
 def micro_batches(step: Step, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:

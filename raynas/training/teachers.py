@@ -16,14 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.data import Data, TrainLoader
-from raynas.errors import ConfigError, UserError
+from raynas.data.load import Data
+from raynas.data.loader import TrainLoader
+from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.networks import ARCH_FILE, Network, find_arch, load_weights, read_arch, read_space
-from raynas.results import RunDir
-from raynas.timm_weights import load_timm
 from raynas.training.context import LocalContext
-from raynas.training.teacher_config import TeacherConfig, TeachersConfig
+from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:
     from raynas.training.recipe import Recipe
@@ -68,25 +66,32 @@ class Teachers:
 
     Args:
         config: the teachers' settings.
+        teachers: the networks, with the classes of `data`.
         data: the training data, which sets the normalisation of images.
-        device: the teachers' device.
-
-    Raises:
-        UserError: a teacher cannot be loaded, or has other classes.
     """
 
-    def __init__(self, config: TeachersConfig, data: Data, device: torch.device):
+    def __init__(self, config: TeachersConfig, teachers: Sequence[Teacher], data: Data):
         self.config = config
         self.statistics: Statistics = (data.mean, data.std)
-        self.teachers = [load_teacher(one, data) for one in config.models]
-        for teacher in self.teachers:
-            teacher.network.to(device)
+        self.teachers = teachers
         self._table: Tensor | None = None  # [training images, classes], if predictions are kept
 
     @property
     def fingerprints(self) -> list[str]:
         """The fingerprint of each teacher's weights."""
         return [weights_fingerprint(teacher.network.state_dict()) for teacher in self.teachers]
+
+    def join(self, context: LocalContext) -> None:
+        """Move the teachers to the context's device, and compare them over ranks.
+
+        Raises:
+            UserError: ranks have different teachers.
+        """
+        for teacher in self.teachers:
+            teacher.network.to(context.device)
+        found = context.gather(self.fingerprints)
+        if any(other != found[0] for other in found):
+            raise UserError("the workers have teachers of different weights: give every node the same files")
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
@@ -130,32 +135,6 @@ class Teachers:
         self._table = table
 
 
-def load_teachers(recipe: Recipe, data: Data, context: LocalContext) -> Teachers | None:
-    """Load the teachers of a recipe, on every rank; None if it has none.
-
-    Raises:
-        UserError: a teacher cannot be loaded, or ranks have different ones.
-    """
-    if recipe.teachers is None:
-        return None
-    teachers = Teachers(recipe.teachers, data, context.device)
-    found = context.gather(teachers.fingerprints)
-    if any(other != found[0] for other in found):
-        raise UserError("the workers have teachers of different weights: give every node the same files")
-    return teachers
-
-
-def teacher_settings(recipe: Recipe, data: Data) -> dict[str, list[str]]:
-    """Return the fingerprints of the teachers' weights, for the record of a training's settings.
-
-    Raises:
-        UserError: a teacher cannot be loaded.
-    """
-    if recipe.teachers is None:
-        return {}
-    return {"teachers": Teachers(recipe.teachers, data, torch.device("cpu")).fingerprints}
-
-
 def changes_images(recipe: Recipe) -> bool:
     """Return True if images, or the images mixed into them, may change from epoch to epoch."""
     mixing = recipe.token_labels is not None and recipe.token_labels.mixing != "none"
@@ -166,74 +145,6 @@ def soft_targets(logits: Sequence[Tensor], sharpen: float) -> Tensor:
     """Return the teachers' mean softmax of sharpened logits, float32 (or wider) [batch, classes]."""
     answers = [F.softmax(sharpen * one.to(torch.promote_types(one.dtype, torch.float32)), dim=1) for one in logits]
     return torch.stack(answers).mean(0)
-
-
-def load_teacher(config: TeacherConfig, data: Data) -> Teacher:
-    """Load a teacher, frozen, on the CPU, and test it on an image.
-
-    Args:
-        config: the teacher's settings.
-        data: the training data, with the teacher's classes.
-
-    Raises:
-        UserError: it cannot be loaded, has other classes, or cannot take its images.
-    """
-    teacher = _of_timm(config, data) if config.timm is not None else _of_run(config, data)
-    teacher.network.eval().requires_grad_(False)
-    example = torch.zeros(1, data.channels, *data.size)
-    try:
-        with torch.no_grad():
-            classes = teacher.logits(example, (data.mean, data.std)).shape[-1]
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise UserError(
-            f"teacher {teacher.name} cannot take images of {teacher.size[0]} x {teacher.size[1]} pixels: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    if classes != data.classes:
-        raise ConfigError(f"teacher {teacher.name} knows {classes} classes, {data.name} has {data.classes}")
-    return teacher
-
-
-def _of_timm(config: TeacherConfig, data: Data) -> Teacher:
-    assert config.timm is not None
-    options = dict(config.options)
-    if config.weights is not None:
-        options.setdefault("num_classes", data.classes)
-    instead = f"{{timm: {config.timm}, weights: FILE}} among recipe.teachers.models"
-    network = load_timm(config.timm, config.weights, options, instead=instead)
-    about = getattr(network, "pretrained_cfg", None)
-    if not about:
-        raise UserError(f"teacher {config.timm}: timm does not say how its images are normalised; take it from its run")
-    channels, own = int(options.get("in_chans", 3)), options.get("img_size", about["input_size"][1:])
-    size = config.size or ((own, own) if isinstance(own, int) else tuple(own))
-    statistics = tuple(_fitted(about[name], channels, config.timm) for name in ("mean", "std"))
-    return Teacher(config.timm, network, (statistics[0], statistics[1]), size)
-
-
-def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, ...]:
-    """Return timm's statistics of colour images, or their mean for grey ones (as in our default statistics)."""
-    if channels not in (1, len(values)):
-        raise UserError(f"teacher {name}: no normalisation is known for images of {channels} channels")
-    return tuple(values) if channels == len(values) else (sum(values) / len(values),)
-
-
-def _of_run(config: TeacherConfig, data: Data) -> Teacher:
-    from raynas.data import load_data
-    from raynas.data.config import stored_config
-
-    assert config.run is not None
-    run = RunDir(config.run)
-    folder = config.network if config.network.startswith("networks/") else None
-    if folder is not None:
-        arch = read_arch(run, f"{folder}/{ARCH_FILE}")
-    else:
-        arch = read_space(run).largest() if config.network == "largest" else find_arch(run, config.network)
-    network = load_weights(run, Network(arch, "inherited", path=folder))
-    theirs = stored_config(run.read_yaml("preset.yaml", "data"))
-    images = data if theirs == data.config else load_data(theirs)
-    if images.class_names != data.class_names:
-        raise ConfigError(f"teacher {config.name} knows other classes than {data.name} has (or in another order)")
-    return Teacher(config.name, network, (images.mean, images.std), config.size or network.space.input_size)
 
 
 def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raynas.bench.search import TABLE, bench_search, known_scores
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.costs import cost
 from raynas.space import load_space
 

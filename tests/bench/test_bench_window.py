@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raynas.bench.window import bench_window
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.costs import cost
 from raynas.space import load_space
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from raynas.space.families import FAMILIES
 from tests.costs import staged
+from tests.space.space_parts import add_family
 
 
 @pytest.fixture
 def staged_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FAMILIES, "staged", staged.STAGED)
-    monkeypatch.setitem(sys.modules, "raynas.nets.staged.cost", staged)
+    add_family(monkeypatch, "staged", staged.STAGED, staged.terms)

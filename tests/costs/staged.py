@@ -9,7 +9,7 @@ import numpy as np
 
 from raynas.nets.terms import Counts, Term
 from raynas.space import INACTIVE, Arch, Codes, Distribution, Space
-from raynas.space.families.rules import Family, Rule
+from raynas.space.rules import Family, Rule
 from tests.space.space_parts import NoConstants, toy
 
 

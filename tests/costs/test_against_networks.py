@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from raynas.costs import cost
-from raynas.costs.counted import count_macs
+from raynas.costs.flop_counter import count_macs
 from raynas.nets import build_supernet
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +15,9 @@ from raynas.costs.expectation import expected_cost
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.nets.terms import Counts, Term
 from raynas.space import Distribution, Space
-from raynas.space.families import FAMILIES
-from raynas.space.families.rules import Rule
+from raynas.space.rules import Rule
 from tests.costs import staged
-from tests.space.space_parts import toy, vit
+from tests.space.space_parts import add_family, toy, vit
 
 pytestmark = pytest.mark.usefixtures("staged_family")
 SPACES = [vit, staged.depths, staged.anywhere, staged.anywhere_up_to_a_depth]
@@ -111,10 +107,7 @@ def vitas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Space]:
     rules = {"patch": Rule(int, 1, 99, descending=True), "width": Rule(int, 1, 999)}
     rules["blocks.*.kept"] = Rule(bool, 0, 1)
     rules |= {f"blocks.*.{name}": Rule(int, 1, 9999) for name in ("heads", "query", "hidden")}
-    module: Any = ModuleType("cost")
-    module.terms = _vitas_terms
-    monkeypatch.setitem(FAMILIES, "vitas", replace(staged.STAGED, dimensions=rules, required=None))
-    monkeypatch.setitem(sys.modules, "raynas.nets.vitas.cost", module)
+    add_family(monkeypatch, "vitas", replace(staged.STAGED, dimensions=rules, required=None), _vitas_terms)
     tenths = [tenth / 10 for tenth in range(1, 11)]
     yield toy(
         "vitas",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from raynas.costs import COSTS, cost, span
+from raynas.costs import COSTS, cost, scale_to_macs, span
 from raynas.nets import build_supernet
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
@@ -106,7 +106,7 @@ def test_the_span_is_exact(name: str) -> None:
 
 def test_scaling_keeps_whole_heads_and_comes_near() -> None:
     arch = load_space("nasvit/released").smallest()
-    scaled = arch.space.scaled(arch, macs=4e8)
+    scaled = scale_to_macs(arch.space, arch, macs=4e8)
     assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(4e8, rel=0.03)
     assert all(scaled[f"stages.{stage}.width"] % 8 == 0 for stage in range(3, 7))
     assert scaled["resolution"] == 192 and scaled["stages.6.depth"] == 3

@@ -10,9 +10,9 @@ import torch
 from scipy.stats import spearmanr
 
 from raynas.costs import cost
-from raynas.costs.latency import Conditions, TimedOn, time_arch, timed_on
-from raynas.costs.predictor import LatencyPredictor, features
 from raynas.errors import UserError
+from raynas.latency.predictor import LatencyPredictor, features
+from raynas.latency.timing import Conditions, TimedOn, time_arch, timed_on
 from raynas.space import Space, load_space
 from tests.space.space_parts import vit
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.costs import COSTS, cost, span
+from raynas.costs import COSTS, cost, scale_to_macs, span
 from raynas.space import Arch, Space, load_arch, load_space
 from tests.nets.twins_spaces import TWINS
 
@@ -128,7 +128,7 @@ def test_the_span_of_a_whole_vitas_space_is_found_at_once() -> None:
 
 def test_scaling_keeps_heads_and_comes_near() -> None:
     arch = load_arch("vitas/published/twins_svt_small")
-    scaled = arch.space.scaled(arch, macs=1.4e9)
+    scaled = scale_to_macs(arch.space, arch, macs=1.4e9)
     assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(1.4e9, rel=0.02)
     for stage, block in product(range(4), range(2)):
         heads, query = (scaled[f"stages.{stage}.blocks.{block}.{leaf}"] for leaf in ("heads", "query_width"))

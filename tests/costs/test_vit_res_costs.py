@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from raynas.costs import COSTS, cost, span
+from raynas.costs import COSTS, cost, scale_to_macs, span
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
 from tests.nets.resnas_golden import DATA, arch_of
@@ -117,7 +117,7 @@ def test_the_span_is_exact_where_archs_can_be_counted_through() -> None:
 
 def test_scaling_keeps_heads_and_comes_near() -> None:
     arch = load_arch("vit_resnas/published/vit_res_tiny")
-    scaled = arch.space.scaled(arch, macs=2.9e9)
+    scaled = scale_to_macs(arch.space, arch, macs=2.9e9)
     assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(2.9e9, rel=0.02)
     head_dims, scales = scaled.space.constants.head_dims, scaled.space.constants.attention_scale
     assert all(dim > 64 for dim in head_dims) and scales == pytest.approx([dim**-0.5 for dim in head_dims])

@@ -89,6 +89,6 @@ def test_a_stacked_depth_fills_its_budget() -> None:
 
 
 def arch_blocks(space: Space, codes: np.ndarray) -> list[dict[str, Any]]:
-    from raynas.costs.total import breakdown
+    from raynas.costs.cost import breakdown
 
     return [row for row in breakdown(space, space.decode(codes[None])[0]) if row["term"].endswith(".mlp")]

@@ -13,8 +13,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from raynas.config import Config, parse_yaml, validate
-from raynas.data import DataConfig, ImageSet, decode, load_data, load_test, normalise
+from raynas.data.config import DataConfig
 from raynas.data.embedded import mnist5k
+from raynas.data.images import ImageSet, decode
+from raynas.data.load import load_data, load_test
+from raynas.data.pixels import normalise
 from raynas.data.split import cut
 from raynas.errors import ConfigError, UserError
 

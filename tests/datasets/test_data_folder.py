@@ -12,7 +12,9 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from raynas.data import DataConfig, ImageSet, decode, load_data, load_test
+from raynas.data.config import DataConfig
+from raynas.data.images import ImageSet, decode
+from raynas.data.load import load_data, load_test
 from raynas.errors import UserError
 from tests.datasets.pictures import picture, write_classes
 

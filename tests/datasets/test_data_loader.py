@@ -13,10 +13,13 @@ import torch
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 
-from raynas.data import AugmentConfig, Data, DataConfig, TrainLoader, decode, load_data, normalise
 from raynas.data import loader as loader_module
-from raynas.data.images import Geometry
-from raynas.data.loader import epoch_order
+from raynas.data.augment import AugmentConfig
+from raynas.data.config import DataConfig
+from raynas.data.images import Geometry, decode
+from raynas.data.load import Data, load_data
+from raynas.data.loader import TrainLoader, epoch_order
+from raynas.data.pixels import normalise
 from raynas.data.transforms import _operations, image_transform
 from raynas.errors import UserError
 from tests.datasets.pictures import picture, write_classes

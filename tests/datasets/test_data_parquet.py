@@ -13,8 +13,10 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from raynas.data import DataConfig, ImageSet, decode, load_data, load_test
 from raynas.data import parquet as parquet_module
+from raynas.data.config import DataConfig
+from raynas.data.images import ImageSet, decode
+from raynas.data.load import load_data, load_test
 from raynas.errors import UserError
 from tests.datasets.pictures import encoded, picture
 

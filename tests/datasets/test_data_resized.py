@@ -9,7 +9,9 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from raynas.data import DataConfig, decode, load_data, load_test
+from raynas.data.config import DataConfig
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test
 
 
 def test_embedded_images_are_resized() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raynas.data import DataConfig, decode, load_data, load_test
+from raynas.data.config import DataConfig
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test
 from raynas.errors import UserError
 from tests.datasets import user_datasets
 from tests.datasets.user_datasets import FLOATS

@@ -14,11 +14,11 @@ import yaml
 from PIL import Image
 from timm.utils.misc import natural_key
 
-from raynas.data import DataConfig, decode, load_data, load_test
 from raynas.data.class_order import in_order, order_of
-from raynas.data.config import stored_config
+from raynas.data.config import DataConfig, stored_config
 from raynas.data.files import list_files, open_image
-from raynas.data.load import look_at
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test, look_at
 from raynas.data.reading import RangeUnknown, Reading
 from raynas.errors import UserError
 from tests.datasets.pictures import picture, write_classes

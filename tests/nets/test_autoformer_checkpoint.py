@@ -15,10 +15,10 @@ from torch import Tensor
 
 from raynas import load_space
 from raynas.errors import UserError
-from raynas.nets.vit.checkpoint import read_autoformer
+from raynas.families.vit.checkpoint import read_autoformer
 from raynas.nets.weights import load_supernet
 from raynas.space import Space
-from raynas.space.families.rules import hidden_width
+from raynas.space.rules import hidden_width
 
 
 def make_case(head_dim: int, distance: int, widths: list[int]) -> tuple[Space, dict[str, Tensor]]:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raynas.families.vit.checkpoint import read_autoformer
 from raynas.nets.supernet import Supernet
-from raynas.nets.vit.checkpoint import read_autoformer
 from raynas.nets.weights import load_supernet
 from raynas.space import Arch, Space
 

@@ -10,10 +10,10 @@ from nets_spaces import make_images, make_space, make_supernet, some_archs
 from torch import Tensor
 
 from raynas.errors import UserError
-from raynas.nets.batch_norm import ElasticBatchNorm, Statistics
+from raynas.nets.batch_norm import ElasticBatchNorm, NormStatistics
 from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
-from raynas.scoring.frozen import changed, checksums, put_together, take_apart
+from raynas.scoring.shared_weights import changed, checksums, put_together, take_apart
 from raynas.space import Arch
 
 every_space = pytest.mark.parametrize("name", ["hybrid", "hybrid cyclic", "hybrid bilateral"])
@@ -129,7 +129,7 @@ def test_networks_without_such_norms_have_none() -> None:
     images = make_images(space, 2)
     assert not wants_calibration(supernet) and wants_calibration(make_supernet(make_space("hybrid")))
     statistics = calibrate(supernet, arch, [images])
-    assert statistics == Statistics(arch, {None: {}})
+    assert statistics == NormStatistics(arch, {None: {}})
     assert torch.equal(supernet(images, arch, statistics=statistics), supernet(images, arch))
 
 

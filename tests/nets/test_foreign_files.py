@@ -14,10 +14,10 @@ import torch
 from released import released_state
 from torch import Tensor
 
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.errors import UserError
-from raynas.importing import SYSTEMS, _read
-from raynas.timm_weights import load_timm
+from raynas.nets.timm_weights import load_timm
+from raynas.phases.import_ import SYSTEMS, _read
 
 READERS = [system for system in SYSTEMS if system != "timm"]
 RAN: list[str] = []

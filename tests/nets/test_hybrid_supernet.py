@@ -12,10 +12,10 @@ from hybrid_spaces import HYBRID
 from nets_spaces import make_images, make_space, make_supernet, some_archs
 
 from raynas.errors import ConfigError, UserError
+from raynas.families.hybrid.attention import RelativeBias, into_windows, out_of_windows
+from raynas.families.hybrid.transformer import BlockNorm, Mlp, ScalingTable
 from raynas.nets import build_supernet
 from raynas.nets.channels import Channels
-from raynas.nets.hybrid.attention import RelativeBias, into_windows, out_of_windows
-from raynas.nets.hybrid.transformer import BlockNorm, Mlp, ScalingTable
 from raynas.space import Space
 from raynas.training.sorting import sort_channels
 

@@ -12,17 +12,19 @@ from PIL import Image
 from released import released_forward, released_state
 from resnas_golden import golden, golden_space
 
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.config import write_yaml
-from raynas.data import decode, load_data, load_test, normalise
-from raynas.evaluate import evaluate
-from raynas.nets.vit_res.checkpoint import read_vit_resnas
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test
+from raynas.data.pixels import normalise
+from raynas.families.vit_res.checkpoint import read_vit_resnas
 from raynas.nets.weights import load_supernet
-from raynas.networks import Network, read_space
+from raynas.phases.evaluate import evaluate
 from raynas.results import RunDir
-from raynas.scoring import LocalScorer
+from raynas.runs.networks import Network, read_space
+from raynas.scoring.local import LocalScorer
 from raynas.space import Arch
-from raynas.space.families.rules import hidden_width
+from raynas.space.rules import hidden_width
 
 CLASSES = 6
 SPACE = """

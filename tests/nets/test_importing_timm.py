@@ -18,11 +18,13 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.twins import Twins
 from torch import nn
 
-from raynas.cli import main
-from raynas.data import decode, load_data, load_test, normalise
-from raynas.evaluate import evaluate, networks_to_evaluate
-from raynas.parent import Parent
+from raynas.commands.main import main
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test
+from raynas.data.pixels import normalise
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.results import RunDir
+from raynas.runs.trained_supernet import TrainedSupernet
 
 CLASSES = 4
 
@@ -87,7 +89,7 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
     (network,) = networks_to_evaluate(run)
     with torch.no_grad():
         logits = model(images)
-        torch.testing.assert_close(Parent(run).subnet(network.arch).eval()(images), logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(TrainedSupernet(run).subnet(network.arch).eval()(images), logits, rtol=0, atol=1e-5)
     (row,) = evaluate(run, [network], progress=lambda line: None)
     assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
 
@@ -102,7 +104,9 @@ def test_a_swin_of_timms_or_as_released(files: Path) -> None:
     (network,) = networks_to_evaluate(run)
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        torch.testing.assert_close(Parent(run).subnet(network.arch).eval()(images), model(images), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            TrainedSupernet(run).subnet(network.arch).eval()(images), model(images), rtol=0, atol=1e-5
+        )
     renamed = {"layers.1.downsample": "layers.0.downsample", "head.fc": "head"}
     state = {
         next((key.replace(old, new) for old, new in renamed.items() if key.startswith(old)), key): value

@@ -15,12 +15,12 @@ from nasvit_golden import golden, golden_space
 from PIL import Image
 from torch import Tensor
 
-from raynas.cli import main
+from raynas.commands.main import main
 from raynas.errors import UserError
-from raynas.nets.hybrid.checkpoint import SPACES, Layout, read_nasvit, read_whole
+from raynas.families.hybrid.checkpoint import SPACES, Layout, read_nasvit, read_whole
 from raynas.nets.weights import load_supernet
-from raynas.networks import read_space
 from raynas.results import RunDir
+from raynas.runs.networks import read_space
 from raynas.space import Space, load_space
 
 ABOUT, _, WEIGHTS = golden()

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from nasvit_golden import DATA, arch_of, golden, golden_space
 from torch import Tensor
 
+from raynas.families.hybrid.checkpoint import Layout, read_nasvit
 from raynas.nets.calibration import calibrate
-from raynas.nets.hybrid.checkpoint import Layout, read_nasvit
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
 from raynas.training.gradients import LARGEST, SUBNETS, Gradients

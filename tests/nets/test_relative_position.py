@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raynas.nets.vit.attention import RelativeIndex, RelativePosition
+from raynas.families.vit.attention import RelativeIndex, RelativePosition
 
 
 def pairs(rows: Tensor, columns: Tensor, grid: tuple[int, int], distance: int, class_token: bool) -> Tensor:

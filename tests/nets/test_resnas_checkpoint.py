@@ -11,7 +11,7 @@ from resnas_golden import golden, golden_space
 from torch import Tensor
 
 from raynas.errors import UserError
-from raynas.nets.vit_res.checkpoint import read_vit_resnas
+from raynas.families.vit_res.checkpoint import read_vit_resnas
 from raynas.nets.weights import load_supernet
 from raynas.space import Space, load_arch, load_space
 

@@ -12,10 +12,10 @@ from resnas_golden import DATA, arch_of, golden, golden_space
 from torch import Tensor
 
 from raynas.costs import cost
+from raynas.families.vit_res.checkpoint import read_vit_resnas
 from raynas.nets.channels import Channels
 from raynas.nets.masked_norm import masked_norm
 from raynas.nets.supernet import Supernet
-from raynas.nets.vit_res.checkpoint import read_vit_resnas
 from raynas.nets.weights import load_supernet
 from raynas.space import Arch
 

@@ -13,9 +13,9 @@ from timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_
 from torch import nn
 
 from raynas.costs import cost
-from raynas.costs.counted import count_macs
+from raynas.costs.flop_counter import count_macs
 from raynas.errors import UserError
-from raynas.nets.s3.checkpoint import read_timm
+from raynas.families.s3.checkpoint import read_timm
 from raynas.space import load_arch
 
 SIZES = {

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.nets.s3.checkpoint import read_s3
-from raynas.nets.s3.model import S3Supernet
+from raynas.families.s3.checkpoint import read_s3
+from raynas.families.s3.model import S3Supernet
 from raynas.nets.weights import load_supernet
 from raynas.space import Space
 

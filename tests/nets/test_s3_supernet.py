@@ -13,9 +13,9 @@ from torch import Tensor
 
 from raynas import build_supernet, load_space
 from raynas.errors import ConfigError, UserError
+from raynas.families.s3.block import RelativeBias, WindowBlock, resize_bias, windows_of
+from raynas.families.s3.model import S3Supernet
 from raynas.nets.channels import Channels
-from raynas.nets.s3.block import RelativeBias, WindowBlock, resize_bias, windows_of
-from raynas.nets.s3.model import S3Supernet
 from raynas.space import Arch, Space
 
 ONE: dict[str, list[Any]] = {"window": [2], "heads": [1], "mlp_ratio": [1.0]}

@@ -10,7 +10,7 @@ import torch
 from nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, some_archs
 from torch import Tensor
 
-from raynas.costs import cost
+from raynas.costs import cost, scale_to_macs
 from raynas.errors import UserError
 from raynas.nets.supernet import Ramp, Supernet
 from raynas.space import Arch, Space
@@ -58,7 +58,7 @@ def test_a_subnet_of_its_own_space_costs_what_it_costs_in_the_large_one(name: st
         assert Space.from_dict(alone.to_dict(), alone.name) == alone and space.arch(arch.to_dict()) == arch
         assert alone.smallest() == arch == alone.sample(np.random.default_rng(0))
     macs = int(cost(space, [arch])["macs"][0])
-    scaled = space.scaled(arch, macs=2 * macs)
+    scaled = scale_to_macs(space, arch, macs=2 * macs)
     assert cost(scaled.space, [scaled])["macs"][0] == pytest.approx(2 * macs, rel=0.5)
 
 

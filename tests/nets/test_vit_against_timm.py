@@ -9,7 +9,7 @@ from timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_
 
 from raynas import load_arch
 from raynas.errors import UserError
-from raynas.nets.vit.checkpoint import read_timm
+from raynas.families.vit.checkpoint import read_timm
 
 
 @pytest.mark.parametrize("pool", ["token", "mean"])

@@ -17,10 +17,10 @@ from vit_res_spaces import BLOCK
 
 from raynas import build_supernet, load_arch, load_space
 from raynas.errors import ConfigError, UserError
+from raynas.families.vit_res.model import Reduction, VitResSupernet
 from raynas.nets.sharing import Side
-from raynas.nets.vit_res.model import Reduction, VitResSupernet
 from raynas.nets.weights import load_supernet, save_weights, weights_fingerprint
-from raynas.scoring.frozen import put_together, take_apart
+from raynas.scoring.shared_weights import put_together, take_apart
 from raynas.space import Space
 
 

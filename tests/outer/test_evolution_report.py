@@ -10,12 +10,12 @@ import pytest
 from outer_parts import Bowl, vit
 
 from raynas.errors import RunDirError
-from raynas.networks import find_arch, read_space
-from raynas.outer.config import SpaceEvolutionConfig
-from raynas.outer.space_evolution import evolve_space
+from raynas.outer.evolution.loop import evolve_space
+from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.reports import write_report
 from raynas.reports.evolution import choices_by_iteration, error_distributions
 from raynas.results import RunDir
+from raynas.runs.networks import find_arch, read_space
 
 
 @pytest.fixture(scope="module")

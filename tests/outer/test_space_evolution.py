@@ -11,9 +11,9 @@ from outer_parts import Bowl, vit
 
 from raynas.costs import cost
 from raynas.errors import ConfigError, InfeasibleError, RunDirError, UserError
-from raynas.outer.config import SpaceEvolutionConfig
-from raynas.outer.record import Iteration, read_iterations
-from raynas.outer.space_evolution import can_move, evolve_space
+from raynas.outer.evolution.loop import can_move, evolve_space
+from raynas.outer.evolution.record import Iteration, read_iterations
+from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.results import RunDir
 from raynas.space import Arch, Space, load_space
 

@@ -12,11 +12,11 @@ from outer_parts import vit
 
 from raynas.costs import cost
 from raynas.errors import ConfigError
-from raynas.outer.axes import Axis, axes_of, check_steps
-from raynas.outer.config import SpaceEvolutionConfig
-from raynas.outer.moves import Move, measure_space
-from raynas.outer.quality import et_errors, quality, resamples
-from raynas.outer.update import Limits, next_space, with_choices
+from raynas.outer.evolution.axes import Axis, axes_of, check_steps
+from raynas.outer.evolution.moves import Move, measure_space
+from raynas.outer.evolution.next_space import Limits, next_space, with_choices
+from raynas.outer.evolution.quality import et_errors, resamples, space_quality
+from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.space import Space, load_space
 
 FOUR = np.array([0.4, 0.1, 0.3, 0.2])
@@ -43,14 +43,14 @@ def test_et_error_is_half_the_mean_and_half_the_top_tier(
 def test_standard_error_of_a_mean_is_that_of_the_textbook() -> None:
     """With everything in the top tier the E-T error is the mean, whose standard error has a closed form."""
     errors = np.random.default_rng(0).normal(0.3, 0.05, 500)
-    found, _ = quality(errors, resamples(np.random.default_rng(1), 500, draws=4000), top=500)
+    found, _ = space_quality(errors, resamples(np.random.default_rng(1), 500, draws=4000), top=500)
     assert found.standard_error == pytest.approx(errors.std(ddof=1) / math.sqrt(500), rel=0.05)
 
 
 def test_standard_error_of_a_top_tier_is_that_of_repeated_samples() -> None:
     population = np.random.default_rng(0)
     repeated = [et_errors(population.normal(0.3, 0.05, 300), np.ones((1, 300)), 0.1)[2][0] for _ in range(2000)]
-    found, _ = quality(population.normal(0.3, 0.05, 300), resamples(np.random.default_rng(1), 300), top=0.1)
+    found, _ = space_quality(population.normal(0.3, 0.05, 300), resamples(np.random.default_rng(1), 300), top=0.1)
     assert found.standard_error == pytest.approx(np.std(repeated), rel=0.2)
 
 

@@ -16,16 +16,16 @@ from small_run import PRESET
 from training_of_small_run import trained_run
 
 from raynas.errors import UserError
-from raynas.findings import searched_spaces, trial_findings
-from raynas.outer.trials import Trial, run_trials
-from raynas.outer.watch import whereabouts
-from raynas.preset import Preset, override
+from raynas.outer.experiment import Trial, run_trials
+from raynas.outer.report_data import searched_spaces, trial_findings
+from raynas.outer.trial_progress import whereabouts
+from raynas.phases.report_data import traces
+from raynas.presets.preset import Preset, override
 from raynas.reports import write_report
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import budgets_differ
 from raynas.results import RunDir
 from raynas.space import load_space
-from raynas.traces import traces
 
 LIMIT = 900_000
 

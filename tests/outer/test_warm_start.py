@@ -9,8 +9,8 @@ from outer_parts import vit
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
-from raynas.outer.update import with_choices
-from raynas.outer.warm_start import check_inheritable, inherit
+from raynas.outer.evolution.next_space import with_choices
+from raynas.outer.evolution.warm_start import check_inheritable, inherit
 from raynas.space import Space, load_space
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from small_run import PRESET, SPACE
 
-from raynas.data import load_data
+from raynas.data.load import load_data
+from raynas.phases.training_record import Recorder
 from raynas.reports.conflict import conflict_section
 from raynas.reports.html import Picture, Table
 from raynas.results import RunDir
 from raynas.training.progress import Printer
-from raynas.training.record import Recorder
 
 
 def test_the_page_shows_what_was_counted(tmp_path: Path) -> None:

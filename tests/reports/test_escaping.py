@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.networks import write_arch
 from raynas.reports import write_report
 from raynas.reports.collect import Predicted, Timed, Trace, Tried
 from raynas.results import RunDir
+from raynas.runs.networks import write_arch
 from raynas.space import load_space, save_arch
 from tests.reports.test_report import described, provenance
 

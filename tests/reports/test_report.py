@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.networks import write_arch
 from raynas.reports import figures, write_report
 from raynas.reports.collect import Trace, collect, pareto
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
+from raynas.runs.networks import write_arch
 from raynas.space import load_space, save_arch
 
 SPACE = load_space("digits/vit")

@@ -6,8 +6,9 @@ import ray
 import scoring_parts
 from torch import Tensor
 
-from raynas.data import decode, load_data
-from raynas.scoring.core import Statistics
+from raynas.data.images import decode
+from raynas.data.load import load_data
+from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Arch, Space, load_space
 
 ray.cloudpickle.register_pickle_by_value(scoring_parts)  # replicas do not see this folder
@@ -19,11 +20,11 @@ def space() -> Space:
 
 
 @pytest.fixture(scope="session")
-def digits() -> tuple[Tensor, Tensor, Statistics]:
+def digits() -> tuple[Tensor, Tensor, PixelStatistics]:
     """Some of the search images, uint8 [40, 1, 8, 8], their labels, and what they are normalised with."""
     data = load_data("digits")
     pixels, labels = decode(data.search)
-    return pixels[:40], labels[:40], Statistics(data.mean, data.std)
+    return pixels[:40], labels[:40], PixelStatistics(data.mean, data.std)
 
 
 @pytest.fixture

@@ -11,19 +11,24 @@ import pytest
 import torch
 from scoring_parts import make_run
 
-from raynas.data import AugmentConfig, TrainLoader, decode, load_data, normalise
+from raynas.data.augment import AugmentConfig
+from raynas.data.images import decode
+from raynas.data.load import load_data
+from raynas.data.loader import TrainLoader
+from raynas.data.pixels import normalise
 from raynas.errors import UserError
 from raynas.nets.weights import load_supernet, parse_weights
-from raynas.parent import Parent
-from raynas.preset import Preset, override
+from raynas.presets.preset import Preset, override
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
-from raynas.scoring import LocalScorer, ScorePool
-from raynas.scoring.subject import load_calibration
+from raynas.runs.trained_supernet import TrainedSupernet
+from raynas.scoring.local import LocalScorer
+from raynas.scoring.pool import ScorePool
+from raynas.scoring.scored_supernet import load_calibration
 from raynas.space import Arch, Space, load_space
 from raynas.training.context import LocalContext
 from raynas.training.health import ProbeImages, choose_probes, score_probes
-from raynas.training.rehearsal import check_calibration
+from raynas.training.preflight import check_calibration
 
 VOLATILE = {"seconds", "calibration_seconds", "time", "replica"}
 SHIFT = {"shift": 1}  # so that the seed of the draw shows in the images, too
@@ -90,8 +95,8 @@ def test_inherited_networks_carry_their_statistics(
     data = load_data("digits")
     pixels, labels = decode(data.search)
     draw = Mock(side_effect=load_calibration)
-    monkeypatch.setattr("raynas.parent.load_calibration", draw)
-    parent = Parent(run)
+    monkeypatch.setattr("raynas.runs.trained_supernet.load_calibration", draw)
+    parent = TrainedSupernet(run)
     for arch, row in zip(some[1:3], rows, strict=True):
         with torch.no_grad():
             logits = parent.subnet(arch)(normalise(pixels, data))

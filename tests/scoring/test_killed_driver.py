@@ -13,7 +13,7 @@ from hand_written_search import climb
 from scoring_parts import make_run
 
 from raynas.results import RunDir
-from raynas.scoring import LocalScorer
+from raynas.scoring.local import LocalScorer
 from raynas.space import Space
 
 PROGRAM = Path(__file__).parent / "hand_written_search.py"

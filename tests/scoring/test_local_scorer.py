@@ -12,17 +12,17 @@ from scoring_parts import Naughty, make_run
 from torch import Tensor
 
 from raynas.costs import cost
-from raynas.costs.counted import count_macs
+from raynas.costs.flop_counter import count_macs
 from raynas.errors import RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.results import RunDir
-from raynas.scoring import LocalScorer
 from raynas.scoring import scorer as scorer_module
-from raynas.scoring.core import Statistics, score_arch
+from raynas.scoring.local import LocalScorer
 from raynas.scoring.replica import WeightsChanged
+from raynas.scoring.score_arch import PixelStatistics, score_arch
 from raynas.space import Arch, Space
 
-Digits = tuple[Tensor, Tensor, Statistics]
+Digits = tuple[Tensor, Tensor, PixelStatistics]
 
 
 def test_rows_are_in_order_complete_and_computed_once(
@@ -63,7 +63,7 @@ def test_statistics_and_constants_are_part_of_the_key(tmp_path: Path, space: Spa
     store = RunDir(tmp_path, create=True).store
     for of, model, given in (
         (space, supernet, statistics),
-        (space, supernet, Statistics((0.5,), (0.1,))),
+        (space, supernet, PixelStatistics((0.5,), (0.1,))),
         (averaging, same_weights, statistics),
     ):
         with LocalScorer.from_parts(of, model, pixels, labels, given, store=store) as scorer:

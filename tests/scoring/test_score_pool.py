@@ -16,12 +16,14 @@ from torch import Tensor
 
 from raynas.errors import UserError
 from raynas.results import RunDir
-from raynas.scoring import LocalScorer, ScorePool, crew
-from raynas.scoring.core import Statistics
+from raynas.scoring import supervisor
+from raynas.scoring.local import LocalScorer
+from raynas.scoring.pool import ScorePool
 from raynas.scoring.replica import WeightsChanged
+from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Arch, Space
 
-Digits = tuple[Tensor, Tensor, Statistics]
+Digits = tuple[Tensor, Tensor, PixelStatistics]
 VOLATILE = {"seconds", "time", "replica"}
 
 
@@ -53,7 +55,7 @@ def test_replicas_give_the_rows_of_the_local_scorer(tmp_path: Path, space: Space
 def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "TRIES", 2)  # each costs the start of a replica
+    monkeypatch.setattr(supervisor, "TRIES", 2)  # each costs the start of a replica
     deeds = {
         archs[1].id: "raise",
         archs[3].id: "memory",
@@ -77,7 +79,7 @@ def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
 
 
 def _pids(pool: ScorePool) -> dict[str, int]:
-    return {member.name: member.pid for member in pool.crew.ready}
+    return {member.name: member.pid for member in pool.supervisor.ready}
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -134,8 +136,8 @@ def test_replicas_map_weights_and_images_and_hold_no_copies(space: Space, archs:
         options: dict[str, Any] = {"replicas": replicas, "batch_size": 2**14}
         few = (pixels[:images], labels[:images])
         with ScorePool.from_parts(space, Linear(megabytes), *few, **options) as pool:
-            pool.crew.wait_for_all()
-            pool.crew.ask_all(lambda actor: actor.verify.remote(), 60.0)  # reads every page
+            pool.supervisor.wait_for_all()
+            pool.supervisor.ask_all(lambda actor: actor.verify.remote(), 60.0)  # reads every page
             used[name] = [psutil.Process(pid).memory_full_info().uss for pid in _pids(pool).values()]
     assert len(used["heavy"]) == 2
     assert max(used["heavy"]) - used["light"][0] < 24 * 2**20  # of 84 MB that each of them maps

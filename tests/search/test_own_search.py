@@ -168,9 +168,9 @@ def test_then_the_lower_loss_wins(small: Space) -> None:
 def test_the_documented_search_works_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from small_run import small_run
 
-    from raynas.cli import main
-    from raynas.networks import find_arch
-    from raynas.traces import traces
+    from raynas.commands.main import main
+    from raynas.phases.report_data import traces
+    from raynas.runs.networks import find_arch
 
     page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
     (tmp_path / "my_climb.py").write_text(page.split("```python\n")[-1].split("```")[0])

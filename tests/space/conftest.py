@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from raynas.space import Arch, Space
-from raynas.space.families import FAMILIES
-from raynas.space.families.rules import Family, Rule
-from tests.space.space_parts import NoConstants
+from raynas.space.rules import Family, Rule
+from tests.space.space_parts import NoConstants, add_family
 
 
 def _unscaled(arch: Arch, factor: float) -> Arch:
@@ -27,5 +26,5 @@ def toy_families(monkeypatch: pytest.MonkeyPatch) -> None:
         return Family(NoConstants, dimensions, lambda constants, dimensions: constants, nothing_wrong, _unscaled)
 
     block = {"blocks.*.op": Rule(int, 0, 9)}
-    monkeypatch.setitem(FAMILIES, "shifting", family({"depth": Rule(int, 0, 200), **block}))
-    monkeypatch.setitem(FAMILIES, "anywhere", family({"blocks.*.kept": Rule(bool, 0, 1), **block}))
+    add_family(monkeypatch, "shifting", family({"depth": Rule(int, 0, 200), **block}))
+    add_family(monkeypatch, "anywhere", family({"blocks.*.kept": Rule(bool, 0, 1), **block}))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
+
+import pytest
 
 from raynas.config import Config
 from raynas.space import Space
+from raynas.space.families import FAMILIES
+from raynas.space.rules import Family
 
 
 class NoConstants(Config):
@@ -15,6 +22,19 @@ class NoConstants(Config):
 def toy(family: str, dimensions: dict[str, Any]) -> Space:
     """A space of a toy family."""
     return Space.from_dict({"family": family, "input": {"size": 8}, "classes": 2, "dimensions": dimensions}, family)
+
+
+def add_family(
+    monkeypatch: pytest.MonkeyPatch, name: str, family: Family, terms: Callable[[Space], Iterable[Any]] | None = None
+) -> None:
+    """Register a family for the length of a test: a package with a module `space` and, given terms, a module `cost`."""
+    package = f"toy_families.{name}"
+    for module, attributes in (("space", {"FAMILY": family}), ("cost", {"terms": terms} if terms else None)):
+        if attributes is not None:
+            made = ModuleType(f"{package}.{module}")
+            vars(made).update(attributes)
+            monkeypatch.setitem(sys.modules, f"{package}.{module}", made)
+    monkeypatch.setitem(FAMILIES, name, package)
 
 
 def vit(**dimensions: Any) -> Space:

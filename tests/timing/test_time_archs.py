@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import ray
 
-import raynas.timing.measure as measure
-from raynas.costs.latency import Conditions, TimedOn, Timing, timed_on
-from raynas.costs.predictor import LatencyPredictor
+import raynas.phases.timing as measure
 from raynas.errors import RunDirError, UserError
+from raynas.latency.predictor import LatencyPredictor
+from raynas.latency.rows import Latencies, TimedArch, on_of
+from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
+from raynas.latency.stored import archs_to_time, fit_predictor, stored_predictor
+from raynas.latency.timing import Conditions, TimedOn, Timing, timed_on
+from raynas.phases.timing import time_archs
 from raynas.results import RunDir
 from raynas.space import Arch, load_space
-from raynas.timing.measure import archs_to_time, time_archs
-from raynas.timing.predict import fit_predictor, stored_predictor
-from raynas.timing.rows import Latencies, Outcome, on_of
-from raynas.timing.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 
 SPACE = load_space("digits/vit")
 QUICK = Conditions(seconds=0.001)
@@ -33,7 +33,7 @@ def put(run: RunDir, archs: list[Arch], on: TimedOn, ms: float = 5.0) -> None:
     """Rows as if the archs had been timed."""
     times = [ms + 0.01 * index for index in range(len(archs))]
     timings = [Timing(on, ms, (ms, ms), 9, ms / 2.0) for ms in times]
-    outcomes = [Outcome(arch, timing, None, "elsewhere") for arch, timing in zip(archs, timings, strict=True)]
+    outcomes = [TimedArch(arch, timing, None, "elsewhere") for arch, timing in zip(archs, timings, strict=True)]
     Latencies(run.store, on).commit(outcomes)
 
 
@@ -66,7 +66,7 @@ def count(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> lis
     timed: list[Arch] = []
     real = Stopwatch.time
 
-    def time(self: Stopwatch, arch: Arch) -> Outcome:
+    def time(self: Stopwatch, arch: Arch) -> TimedArch:
         if len(timed) == stop_after:
             raise KeyboardInterrupt
         timed.append(arch)

@@ -11,9 +11,9 @@ from training_parts import SPACE, few, plan, recipe
 from raynas.config import parse_yaml, validate
 from raynas.costs import cost
 from raynas.errors import ConfigError
+from raynas.phases.inputs import estimate
 from raynas.results.run_dir import plain
 from raynas.space import Arch, load_space
-from raynas.training.inputs import estimate
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
 
@@ -84,7 +84,7 @@ def test_every_bucket_is_as_likely_where_odds_are_equal() -> None:
 
 
 def test_it_trains_and_counts_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raynas.training.inputs._PATIENCE_S", 0)
+    monkeypatch.setattr("raynas.phases.inputs._PATIENCE_S", 0)
     option = {"bucket": {"macs": WIDTH}, "candidates": 4, "choose": "worst"}
     attentive, plainly = plan({"name": "single_path", "attentive": option}), plan("single_path")
     history = train_loop(SPACE, few(), attentive, recipe(epochs=1, warmup_epochs=0)).history

@@ -15,6 +15,7 @@ from training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 from raynas.errors import UserError
 from raynas.nets import build_supernet
+from raynas.phases.teachers import load_teachers
 from raynas.space import Space, load_space
 from raynas.training.context import GroupContext, LocalContext
 from raynas.training.loop import train_loop
@@ -48,6 +49,11 @@ def ideas(folder: str) -> Recipe:
     return recipe(**SETTINGS, teachers={"models": [teacher], "sharpen": 2.0}, **WATCHED)
 
 
+def train_ideas(folder: str, context: LocalContext | None = None) -> TrainingState:
+    settings = ideas(folder)
+    return train_loop(SPACE, few(), IDEAS, settings, context, teachers=load_teachers(settings, few()))
+
+
 def states_of(state: TrainingState) -> dict[str, Any]:
     return {"weights": state.model.state_dict(), "conflicts": [entry["conflict_layers"] for entry in state.history]}
 
@@ -61,7 +67,7 @@ def process(rank: int, folder: str) -> None:
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
     found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, GroupContext()).weights
     found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, GroupContext()))
-    found["ideas"] = states_of(train_loop(SPACE, few(), IDEAS, ideas(folder), GroupContext()))
+    found["ideas"] = states_of(train_ideas(folder, GroupContext()))
     try:
         train_loop(SPACE, few(), plan(), recipe(), GroupContext(), build=unlike)
     except UserError as error:
@@ -109,7 +115,7 @@ def test_projected_gradients_and_teachers_of_two_processes_are_those_of_one(two:
     """Gradients are averaged before they are compared, clipped and projected, and answers are shared."""
     first, second = (found["ideas"] for found in load(two))
     assert same(first["weights"], second["weights"]) and first["conflicts"] == second["conflicts"]
-    one = states_of(train_loop(SPACE, few(), IDEAS, ideas(str(two))))
+    one = states_of(train_ideas(str(two)))
     assert_close(first["weights"], one["weights"])
     assert first["conflicts"] == one["conflicts"] and any(any(entry.values()) for entry in one["conflicts"])
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.errors import ConfigError
-from raynas.training.divergence import adaptive_divergence, divergence
+from raynas.training.alpha_divergence import adaptive_divergence, divergence
 from raynas.training.objectives import OBJECTIVES, alpha_divergence, cross_entropy
 from raynas.training.samplers import Pass
 from raynas.training.teachers import soft_targets

@@ -13,9 +13,9 @@ from raynas.costs import cost, span
 from raynas.costs.alignment import dropping
 from raynas.costs.expectation import expected_cost
 from raynas.errors import ConfigError, InfeasibleError
+from raynas.phases.inputs import estimate
 from raynas.results.run_dir import plain
 from raynas.space import load_space
-from raynas.training.inputs import estimate
 from raynas.training.plan import Plan
 
 

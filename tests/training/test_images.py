@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from raynas.cli import main
-from raynas.data import DataConfig
+from raynas.commands.main import main
+from raynas.data.config import DataConfig
 from raynas.errors import UserError
-from raynas.preset import Preset, load_preset, override
+from raynas.phases.images import check_data, check_images, check_made_for, describe_reading
+from raynas.phases.inputs import load_inputs, resolve_data
+from raynas.phases.train import train
+from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
-from raynas.training import train
-from raynas.training.images import check_data, check_images, check_made_for, describe_reading
-from raynas.training.inputs import load_inputs, resolve_data
 from tests.datasets.pictures import write_classes
 
 

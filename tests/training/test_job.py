@@ -14,9 +14,10 @@ from safetensors.torch import load
 from training_parts import SPACE, plan, recipe, teacher_file
 
 from raynas.errors import ConfigError, RunDirError, UserError
-from raynas.preset import Preset, check_later, load_preset, override
+from raynas.phases.preflight import check_later
+from raynas.phases.train import train
+from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
-from raynas.training import train
 from raynas.training.loop import train_loop
 
 EPOCHS = 15
@@ -72,7 +73,7 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     assert len(run.list("checkpoints/supernet")) > 3  # several are kept
 
     learnt = load(run.read_bytes("supernet.safetensors"))
-    from raynas.data import load_data
+    from raynas.data.load import load_data
 
     alone = train_loop(SPACE, load_data("digits"), plan(), preset(tmp_path, **taught).recipe).weights
     assert learnt.keys() == alone.keys()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from training_parts import SPACE, few, plan, recipe, same
 
-from raynas.data import TrainLoader
+from raynas.data.loader import TrainLoader
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.space import Arch, Space

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from training_parts import SPACE, few, plan, recipe
 
-from raynas.data import TrainLoader
+from raynas.data.loader import TrainLoader
 from raynas.data.token_labels import TokenLabelsConfig
 from raynas.data.token_mixing import mix_tokens
 from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
-from raynas.training.local import train_network
+from raynas.phases.local_training import train_network
 from raynas.training.loop import train_loop
 from raynas.training.streams import derive
 

@@ -10,12 +10,13 @@ import torch
 from training_parts import SPACE, plan, recipe
 
 from raynas.config import parse_yaml, validate
-from raynas.data import DataConfig, load_data
+from raynas.data.config import DataConfig
+from raynas.data.load import load_data
 from raynas.errors import ConfigError
 from raynas.space import Arch, Space
 from raynas.training.objectives import inplace_distillation, labels
 from raynas.training.plan import Plan
-from raynas.training.rehearsal import rehearse
+from raynas.training.preflight import rehearse
 from raynas.training.samplers import Pass, sandwich, single_path
 
 

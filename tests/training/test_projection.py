@@ -14,15 +14,15 @@ from torch import Tensor
 from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.config import parse_yaml, validate
-from raynas.data import TrainLoader
+from raynas.data.loader import TrainLoader
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.space import Space
 from raynas.training.gradients import LARGEST, SUBNETS, Gradients, Sum
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
+from raynas.training.preflight import rehearse
 from raynas.training.projection import Project, layer_of, unit_of
-from raynas.training.rehearsal import rehearse
 from raynas.training.samplers import Losses, Pass
 from raynas.training.streams import derive
 

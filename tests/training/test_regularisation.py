@@ -14,8 +14,8 @@ from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
 from raynas.space import Space, load_space
 from raynas.training.loop import train_loop
+from raynas.training.preflight import rehearse
 from raynas.training.recipe import build_optimizer, build_schedule
-from raynas.training.rehearsal import rehearse
 
 
 @pytest.mark.parametrize(("drop_for", "others"), [("largest", 0.0), ("all", 0.5)])

@@ -12,8 +12,8 @@ import pytest
 import torch
 from training_parts import plan, recipe
 
+from raynas.families.hybrid.checkpoint import Layout, read_whole
 from raynas.nets import build_supernet
-from raynas.nets.hybrid.checkpoint import Layout, read_whole
 from raynas.training.context import LocalContext
 from raynas.training.gradients import LARGEST, Gradients
 from raynas.training.projection import Project

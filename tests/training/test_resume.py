@@ -11,8 +11,8 @@ import torch
 from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.errors import RunDirError, UserError
+from raynas.phases.local_training import train_network
 from raynas.training.context import LocalContext, State, read_state
-from raynas.training.local import train_network
 from raynas.training.loop import train_loop
 
 EVERYTHING = {

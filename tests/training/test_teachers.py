@@ -18,17 +18,20 @@ from torch import Tensor, nn
 from training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 from raynas.config import parse_yaml, validate
-from raynas.data import DataConfig, TrainLoader, load_data, normalise
+from raynas.data.config import DataConfig
+from raynas.data.load import load_data
+from raynas.data.loader import TrainLoader
+from raynas.data.pixels import normalise
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
+from raynas.phases.local_training import train_network
+from raynas.phases.teachers import load_teacher, load_teachers
 from raynas.training.context import LocalContext, State
-from raynas.training.local import train_network
 from raynas.training.loop import train_loop
-from raynas.training.rehearsal import rehearse
 from raynas.training.streams import derive
 from raynas.training.teacher_config import TeacherConfig, TeachersConfig
-from raynas.training.teachers import Teacher, Teachers, load_teacher
+from raynas.training.teachers import Teacher, Teachers
 
 CPU = torch.device("cpu")
 
@@ -62,7 +65,9 @@ def pixels_of(positions: range) -> Tensor:
 
 def test_a_teacher_sees_images_as_it_was_trained_on_them(resnet: dict[str, Any]) -> None:
     pixels, data = pixels_of(range(5)), few()
-    teachers = Teachers(TeachersConfig(models=(TeacherConfig(**resnet),) * 2, sharpen=5.0), data, CPU)
+    teachers = Teachers(
+        TeachersConfig(models=(one := TeacherConfig(**resnet),) * 2, sharpen=5.0), [load_teacher(one, data)] * 2, data
+    )
     expected = answers_of(network_of(resnet), pixels, sharpen=5.0)
     assert expected.std() > 1e-3
     torch.testing.assert_close(teachers.probabilities(normalise(pixels, data)), expected, rtol=1e-3, atol=1e-5)
@@ -109,7 +114,7 @@ def test_their_answers_are_the_targets(resnet: dict[str, Any], weight: float) ->
         teachers={"models": [resnet], "sharpen": 3.0, "weight": weight},
     )  # fmt: skip
     only = SPACE.fix(SPACE.largest())
-    trained = train_loop(only, few(), plan(), settings)
+    trained = train_loop(only, few(), plan(), settings, teachers=load_teachers(settings, few()))
     torch.manual_seed(derive(0, "weights"))
     model = build_supernet(only)
     loader = TrainLoader(few(), batch_size=96, seed=derive(0, "data", 0))
@@ -153,16 +158,18 @@ def test_resumed_with_teachers_equals_uninterrupted(
         batch_size=30, health={"probe_every": 2},
     )  # fmt: skip
     monkeypatch.setattr(Teacher, "logits", counting)
-    whole = train_loop(SPACE, few(62), plan(), settings)
+    whole = train_loop(SPACE, few(62), plan(), settings, teachers=load_teachers(settings, few(62)))
     assert sum(asked) == 1 + (2 * 60 if augment else 62)  # once to try it; 60 of the images fill an epoch's steps
     with pytest.raises(Killed):
-        train_loop(SPACE, few(62), plan(), settings, Dying(tmp_path))
+        train_loop(SPACE, few(62), plan(), settings, Dying(tmp_path), teachers=load_teachers(settings, few(62)))
     torch.manual_seed(99)
-    resumed = train_loop(SPACE, few(62), plan(), settings, LocalContext(tmp_path))
+    resumed = train_loop(
+        SPACE, few(62), plan(), settings, LocalContext(tmp_path), teachers=load_teachers(settings, few(62))
+    )
     assert same(resumed.weights, whole.weights)
     if not augment:
         monkeypatch.setattr("raynas.training.teachers.CACHED_UP_TO", 0)
-        fresh = train_loop(SPACE, few(62), plan(), settings)
+        fresh = train_loop(SPACE, few(62), plan(), settings, teachers=load_teachers(settings, few(62)))
         for name in whole.weights:
             torch.testing.assert_close(fresh.weights[name], whole.weights[name], rtol=1e-4, atol=1e-5)
 
@@ -194,7 +201,7 @@ def test_teachers_that_cannot_be_had_are_told_before_training(
 ) -> None:
     settings = recipe(teachers={"models": [resnet | changes]})
     with pytest.raises(UserError) as caught:
-        rehearse(SPACE, few(), plan(), settings)
+        load_teachers(settings, few())
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 

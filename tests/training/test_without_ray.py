@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load
 from training_parts import SPACE, plan, recipe, same
 
-from raynas.data import load_data
+from raynas.data.load import load_data
 from raynas.errors import UserError
-from raynas.preset import Preset
+from raynas.phases.train import train
+from raynas.presets.preset import Preset
 from raynas.results import RunDir
-from raynas.training import train
 from raynas.training.loop import train_loop
 
 EPOCHS = 12

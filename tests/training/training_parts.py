@@ -10,7 +10,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from raynas.data import Data, load_data
+from raynas.data.load import Data, load_data
 from raynas.space import Space
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe

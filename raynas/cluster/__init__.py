@@ -1,0 +1,1 @@
+"""Ray: connecting, resources, the mailbox between processes, submitting jobs."""

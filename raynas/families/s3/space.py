@@ -1,0 +1,137 @@
+"""The vocabulary of S3 (Chen et al., 2021, Searching the Search Space): Swin-like networks with searched widths.
+
+Every stage but the first begins by merging 2 x 2 tokens into one. A block has attention inside windows, shifted in
+every other block, then an MLP. The dimensions set the number of stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.rules import Family, Rule, hidden_width
+from raynas.space.stages import (
+    MAX_TOKENS,
+    StagedConstants,
+    check_query_widths,
+    check_stages,
+    most_blocks,
+    staged_dimensions,
+    staged_templates,
+    with_ramp,
+)
+
+if TYPE_CHECKING:
+    from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+MERGED = 4
+"""Number of tokens merged into one: two by two."""
+
+
+class S3Constants(StagedConstants):
+    """Constants of an s3 space.
+
+    Attributes:
+        patch_size: pixels on the side of a first-stage token's patch.
+        head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width. None
+            if the query width is searched (dimension `query_width`) and divided among the chosen heads.
+        attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
+        norm_eps: epsilon of every LayerNorm.
+    """
+
+    patch_size: int = Field(4, ge=1, le=256)
+    head_dim: int | None = Field(32, ge=1, le=1024)
+    attention_scale: float | None = Field(None, gt=0)
+    norm_eps: float = Field(1e-5, gt=0)
+
+
+def grids(space: Space) -> list[tuple[int, int]]:
+    """Return rows and columns of every stage's tokens; partial patches and merged squares at the border count."""
+    sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
+    return [(-(-space.input_size[0] // side), -(-space.input_size[1] // side)) for side in sides]
+
+
+def fitted(window: Any, side: int) -> Any:
+    """Clip a window's side, a number or array, to the grid's side."""
+    return np.clip(window, 1, side)
+
+
+def _required(constants: S3Constants, given: set[str]) -> list[str]:
+    block = [leaf for leaf in _BLOCK if leaf != "query_width" or constants.head_dim is None]
+    return staged_templates(given, block)
+
+
+def _resolve(constants: S3Constants, dimensions: tuple[Dimension, ...]) -> S3Constants:
+    if constants.attention_scale is None and constants.head_dim is not None:
+        constants = constants.model_copy(update={"attention_scale": constants.head_dim**-0.5})
+    return with_ramp(constants, dimensions)
+
+
+def _check(space: Space) -> Iterator[tuple[Location, str]]:
+    yield from check_stages(space)
+    patch, (height, width) = space.constants.patch_size, space.input_size
+    if patch > max(height, width):
+        yield ("constants", "patch_size"), f"{patch} is larger than the {height} x {width} image"
+    if math.prod(grids(space)[0]) > MAX_TOKENS:
+        yield ("constants", "patch_size"), f"{patch} makes more than {MAX_TOKENS} tokens"
+    yield from check_query_widths(space)
+    for dimension in space.dimensions:
+        stage, leaf = dimension.name.split(".")[1], dimension.name.rpartition(".")[2]
+        narrowest = min(space[f"stages.{stage}.width"].choices)
+        if leaf == "mlp_ratio" and hidden_width(narrowest, min(dimension.choices)) < 1:
+            problem = "the smallest width times the smallest mlp_ratio leaves no hidden channel"
+            yield ("dimensions", "stages", int(stage), "blocks"), problem
+
+
+def _scale(arch: Arch, factor: float) -> Arch:
+    """Multiply embedding and head (or query) widths by `factor`, rounded to legal values; keep everything else."""
+    space, constants = arch.space, arch.space.constants
+    if constants.head_dim is not None:
+        head_dim = max(1, round(constants.head_dim * factor))
+        # A scale other than the default keeps its ratio to the default.
+        scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
+        changed = constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale})
+        space = space.replace(constants=changed)
+    values: dict[str, Any] = dict(arch)
+    for name, value in arch.items():
+        block, _, leaf = name.rpartition(".")
+        if leaf == "width":
+            values[name] = max(1, round(value * factor))
+        elif leaf == "query_width":
+            heads = arch[f"{block}.heads"]
+            values[name] = heads * max(1, round(value * factor / heads))
+    return space.off_grid(values)
+
+
+def _acting(arch: Arch) -> Mapping[str, Any]:
+    """Return the arch's values with windows clipped to their grid: larger ones give the same network."""
+    sides = [max(grid) for grid in grids(arch.space)]
+    return {
+        name: min(value, sides[int(name.split(".")[1])]) if name.endswith(".window") else value
+        for name, value in arch.items()
+    }
+
+
+_BLOCK = {
+    "window": Rule(int, 1, 1024),
+    "heads": Rule(int, 1, 1024),
+    "query_width": Rule(int, 1, 2**15),
+    "mlp_ratio": Rule(float, 0, 64),
+}
+
+FAMILY = Family(
+    constants=S3Constants,
+    dimensions=staged_dimensions(_BLOCK),
+    resolve=_resolve,
+    check=_check,
+    scale=_scale,
+    required=_required,
+    acting=_acting,
+)

@@ -1,0 +1,112 @@
+"""The vocabulary of Twins-SVT (Chu et al., 2021): ViTAS's Twins-shaped spaces.
+
+Each stage has a coarser grid of tokens: a patch embedding, then blocks. A block has attention inside windows (local) or
+to a sub-sampled grid (global), then an MLP. The dimensions set the number of stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.rules import Family, Rule
+from raynas.space.stages import (
+    MAX_TOKENS,
+    StagedConstants,
+    check_query_widths,
+    check_stages,
+    staged_dimensions,
+    staged_templates,
+    with_ramp,
+)
+
+if TYPE_CHECKING:
+    from raynas.space.arch import Arch
+    from raynas.space.space import Space
+
+Tokens = Annotated[int, Field(ge=1, le=256)]
+"""Side of a patch, a window or a sub-sampled square."""
+
+
+class TwinsConstants(StagedConstants):
+    """Constants of a twins space.
+
+    Attributes:
+        patch_sizes: side of each stage's patches, in pixels for the first stage, else in tokens of the stage before.
+        window: side of local attention's windows, in tokens. A grid that it does not divide is padded with zeros,
+            which queries attend to as to other tokens (as in the release).
+        reductions: for each stage, the side of the square of tokens that global attention reads as one; 1 reads all.
+        attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
+        private_heads: query, key and value projections with separate parameters for each head count.
+        norm_eps: epsilon of the blocks' norms and of the final norm.
+        embedding_norm_eps: epsilon of the norms after patch embeddings and after sub-sampling.
+    """
+
+    patch_sizes: tuple[Tokens, ...] = (4, 2, 2, 2)
+    window: Tokens = 7
+    reductions: tuple[Tokens, ...] = (8, 4, 2, 1)
+    attention_scale: float | None = Field(None, gt=0)
+    private_heads: Literal["none", "qk", "v", "qkv"] = "none"
+    norm_eps: float = Field(1e-6, gt=0)
+    embedding_norm_eps: float = Field(1e-5, gt=0)
+
+
+def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, int]]:
+    """Return rows and columns of every stage's tokens for (height, width) pixels; partial patches count."""
+    found = []
+    for patch in patch_sizes:
+        size = -(-size[0] // patch), -(-size[1] // patch)
+        found.append(size)
+    return found
+
+
+def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
+    del constants
+    return staged_templates(given, _BLOCK)
+
+
+def _check(space: Space) -> Iterator[tuple[Location, str]]:
+    constants = space.constants
+    yield from check_stages(space, ("patch_sizes", "reductions"))
+    size, what = space.input_size, "image"
+    for stage, patch in enumerate(constants.patch_sizes):
+        height, width = size
+        if patch > max(size):
+            yield ("constants", "patch_sizes", stage), f"{patch} is larger than the {height} x {width} {what}"
+        size, what = grids(size, [patch])[0], "grid of the stage before"
+        if size[0] * size[1] > MAX_TOKENS:
+            yield ("constants", "patch_sizes", stage), f"{patch} makes more than {MAX_TOKENS} tokens"
+    yield from check_query_widths(space)
+
+
+def _scale(arch: Arch, factor: float) -> Arch:
+    """Multiply embedding, query and hidden widths by `factor`, rounded to legal values; keep everything else."""
+    values: dict[str, Any] = dict(arch)
+    for name, value in arch.items():
+        block, _, leaf = name.rpartition(".")
+        if leaf in ("width", "mlp_width"):
+            values[name] = max(1, round(value * factor))
+        elif leaf == "query_width":
+            heads = arch[f"{block}.heads"]
+            values[name] = heads * max(1, round(value * factor / heads))
+    return arch.space.off_grid(values)
+
+
+_BLOCK = {
+    "global_attention": Rule(bool, 0, 1),
+    "heads": Rule(int, 1, 1024),
+    "query_width": Rule(int, 1, 2**15),
+    "mlp_width": Rule(int, 1, 2**17),
+}
+
+FAMILY = Family(
+    constants=TwinsConstants,
+    dimensions=staged_dimensions(_BLOCK),
+    resolve=with_ramp,
+    check=_check,
+    scale=_scale,
+    required=_required,
+)

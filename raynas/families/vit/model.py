@@ -1,0 +1,260 @@
+"""The vit supernet, for AutoFormer's and DeiT-shaped spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from raynas.errors import UserError
+from raynas.families.vit.attention import RelativeIndex, RelativePosition
+from raynas.families.vit.cost import block_genes, hidden_channels, slots, stacked_depth
+from raynas.nets.block import Block, BlockShape
+from raynas.nets.channels import Channels
+from raynas.nets.classifier import classify, select_heads
+from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
+from raynas.nets.sharing import NESTED, Side, pattern
+from raynas.nets.supernet import Supernet
+from raynas.space import Arch, Space
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """Patch size and active channels of a network; blocks by place in the supernet."""
+
+    patch_size: int
+    width: Channels
+    blocks: dict[int, BlockShape]
+
+
+class VitSupernet(Supernet):
+    """A vision transformer of elastic patch size, width, depth (or kept blocks), heads, query and hidden widths.
+
+    Raises:
+        UserError: the space has an MLP without a hidden channel.
+    """
+
+    def __init__(self, space: Space):
+        super().__init__(space)
+        constants = space.constants
+        width = int(max(space["width"].choices))
+        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
+        self.stem = Bank(
+            space["patch_size"].choices,
+            lambda patch: PatchStem(
+                space.channels, space.input_size, patch, width, constants.class_token, constants.private_class_token
+            ),
+        )
+        shared_token = constants.class_token and not constants.private_class_token
+        self.class_token = new_parameter(1, 1, width) if shared_token else None
+        self.blocks = nn.ModuleList(self._new_block(i, width) for i in range(slots(space)))
+        self.norm = ElasticNorm(width, constants.norm_eps)
+        self.head = ElasticLinear(width, space.classes)
+        self.token_head = ElasticLinear(width, space.classes) if constants.token_head else None
+        self.relative: Bank | None = None
+        if constants.relative_position is not None:
+            self.relative = Bank(
+                space["patch_size"].choices,
+                lambda patch: RelativeIndex(
+                    self.stem.of(patch).grid, constants.relative_position, constants.class_token, constants.head_dim
+                ),
+            )
+        self.settle()
+
+    def _new_block(self, index: int, width: int) -> nn.Module:
+        """Build a block of its largest choices, or an identity if it is never kept."""
+        heads, query, mlp = block_genes(self.space, index)
+        if not self.space.has(heads):
+            return nn.Identity()
+        hidden = int(max(hidden_channels(width, mlp, value) for value in self.space[mlp].choices))
+        narrowest = hidden_channels(min(self.space["width"].choices), mlp, min(self.space[mlp].choices))
+        if narrowest < 1:
+            raise UserError(f"space {self.space.name}: the smallest MLP of block {index} has no hidden channel")
+        constants, units = self.space.constants, int(max(self.space[query].choices))
+        unit, distance = constants.head_dim or 1, constants.relative_position
+        qkv: ElasticQkv | SplitQkv
+        if constants.head_dim is not None and constants.private_heads == "none":
+            qkv = ElasticQkv(width, units, unit, constants.qkv_bias)
+        else:
+            private = constants.private_heads.replace("none", "")
+            qkv = SplitQkv(width, units, unit, constants.qkv_bias != "none", private, self.space[heads].choices)
+        relative = None if distance is None else RelativePosition(distance, unit)
+        return Block(width, hidden, qkv, unit, constants.attention_scale, constants.norm_eps, relative)
+
+    # -- shapes ----------------------------------------------------------------------------------------------------
+
+    def places(self, arch: Arch) -> list[int]:
+        """Return the places of the blocks that an arch runs."""
+        space = arch.space
+        if "depth" in arch:
+            return list(range(int(arch["depth"])))
+        if "block.heads" not in arch:
+            return [index for index in range(slots(space)) if arch[f"blocks.{index}.kept"]]
+        _, query, mlp = block_genes(space, 0)
+        return list(range(int(stacked_depth(space, arch["patch_size"], arch["width"], arch[query], arch[mlp]))))
+
+    def _block_values(self, arch: Arch, index: int) -> tuple[int, int, int]:
+        """Return heads, query width (in heads if their width is fixed) and hidden channels of a block that runs."""
+        heads, query, mlp = block_genes(arch.space, index)
+        return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
+
+    def acting(self, arch: Arch, side: Side | None) -> Shape:
+        """Return the shape of an arch."""
+        return self.shape(arch, side)
+
+    def shape(self, arch: Arch, side: Side | None = None) -> Shape:
+        """Return the shape of one arch.
+
+        Raises:
+            UserError: the arch does not fit the supernet.
+        """
+        share = self.pattern[side]
+        width = share(int(arch["width"]), self.head.weight.shape[1])
+        blocks = {}
+        for index in self.places(arch):
+            block = self.block(index)
+            heads, query, hidden = self._block_values(arch, index)
+            blocks[index] = BlockShape(
+                width, share(query, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0])
+            )
+        return Shape(int(arch["patch_size"]), width, blocks)
+
+    def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Shape:
+        """Return the shape for the rows of a mixed batch.
+
+        Args:
+            archs: archs that differ only in maskable dimensions (see `unmaskable`).
+            rows: [batch] int64, each row's arch.
+        """
+        width = Channels.first_of_each([int(arch["width"]) for arch in archs], rows)
+        running = [set(self.places(arch)) for arch in archs]
+        blocks = {}
+        for index in sorted(set.union(*running)):
+            values = [
+                self._block_values(arch, index) if index in each else None
+                for arch, each in zip(archs, running, strict=True)
+            ]
+            blocks[index] = BlockShape.of_rows(width, values, rows)
+        return Shape(int(archs[0]["patch_size"]), width, blocks)
+
+    def block(self, index: int) -> Block:
+        """Return one block.
+
+        Raises:
+            UserError: the supernet is not that deep, or does not have this block.
+        """
+        if index >= len(self.blocks):
+            raise UserError(f"the arch has more than the supernet's {len(self.blocks)} blocks")
+        block = self.blocks[index]
+        if not isinstance(block, Block):
+            raise UserError(f"the arch keeps block {index}, which no arch of the supernet keeps")
+        return block
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
+        """Map images to logits, as `forward` returns them; used by every execution."""
+        shape = acting
+        index = None if self.relative is None else self.relative.of(shape.patch_size)
+        token = None if self.class_token is None else shape.width.select(self.class_token, 2)
+        x = self.stem.of(shape.patch_size)(x, shape.width, token)
+        for i, block in shape.blocks.items():
+            x = self.block(i)(x, block, None if paths is None else paths[i], index)
+        x = self.norm(x, shape.width)
+        constants = self.space.constants
+        tokens = x[:, int(constants.class_token) :]
+        pooled = x[:, 0] if constants.pool == "token" else tokens.mean(1)
+        return classify(
+            self.head, self.token_head if patches else None, self.drop_features(pooled), tokens, shape.width
+        )
+
+    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
+        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
+        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch tokens.
+
+        Raises:
+            UserError: archs differ in their patch size.
+        """
+        patches = self.space["patch_size"].choices
+        if len(patches) > 1:
+            raise UserError(f"space {self.space.name}: patch_size {list(patches)} makes several grids of patch tokens")
+        return self.stem.of(patches[0]).grid
+
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """Return the grids of the stems' positions, one for each patch size; relative position has no grid."""
+        return {
+            f"stem.{patch}.position": (stem.grid[0], stem.grid[1])
+            for patch, stem in self.stem.items()
+            if isinstance(stem, PatchStem)
+        }
+
+    def space_at(self, size: int | tuple[int, int]) -> Space:
+        """Return the space of the same networks for images of another size.
+
+        Raises:
+            UserError: the family cannot take such images, or depths follow from MACs and would change.
+        """
+        constants = self.space.constants
+        if constants.depth_macs is None:
+            return super().space_at(size)
+        if self._only is None:
+            raise UserError(
+                f"space {self.space.name}: depths follow from depth_macs: resize a subnet, supernet.extract"
+            )
+        room = {"depth_macs": ROOM_FOR_ALL, "max_depth": len(self.blocks)}
+        return self.space.replace(constants=constants.model_copy(update=room)).with_input(size=size)
+
+    def ramp_length(self) -> int:
+        """Return the constant `drop_path_depth`."""
+        return int(self.space.constants.drop_path_depth)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
+        """Return the active part of an arch's parameters by name: the subnet's state dict, as views."""
+        shape = self.shape(self._arch(arch), side)
+        parts = {
+            "stem": self.stem.select(shape.patch_size, shape.width),
+            **{f"blocks.{i}": self.block(i).select(block) for i, block in shape.blocks.items()},
+            "norm": self.norm.select(shape.width),
+            **select_heads(self.head, self.token_head, shape.width),
+        }
+        state = {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+        if self.class_token is not None:
+            state["class_token"] = shape.width.select(self.class_token, 2)
+        return state
+
+    def maskable(self, dimension: str) -> bool:
+        """Return True if different values of a dimension can be masked within one batch.
+
+        Heads that divide a query width or have private parameters cannot: rows would use other rows' parameters.
+        """
+        constants = self.space.constants
+        whole_heads = constants.head_dim is not None and constants.private_heads == "none"
+        leaf = dimension.rpartition(".")[2]
+        nested = constants.sharing in NESTED and leaf != "patch_size"
+        return nested and (whole_heads or leaf not in ("heads", "query_width"))
+
+    def tokens(self, archs: Sequence[Arch]) -> int:
+        """Return the number of tokens for the archs' common patch size, including the class token."""
+        return int(self.stem.of(archs[0]["patch_size"]).position.shape[1])
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of class tokens and absolute positions; the trainer exempts 1-D tensors itself.
+
+        AutoFormer's relative-position tables decay, as in its release.
+        """
+        return {name for name, _ in self.named_parameters() if name.endswith(("class_token", ".position"))}
+
+
+ROOM_FOR_ALL = 1e18
+"""A MACs budget that fits any stack of blocks, so that its depth is `max_depth`."""
+
+
+SUPERNET = VitSupernet

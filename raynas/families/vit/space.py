@@ -1,0 +1,166 @@
+"""The vocabulary of isotropic vision transformers: AutoFormer, DeiT, ViTAS's DeiT-shaped spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.rules import CommonConstants, Family, Rule
+
+if TYPE_CHECKING:
+    from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+
+MAX_TOKENS = 2**16
+
+
+class VitConstants(CommonConstants):
+    """Constants of a vit space.
+
+    Attributes:
+        head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width. None
+            if the query width is searched (dimension `query_width`) and divided among the chosen heads.
+        attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
+        class_token: True to prepend a class token to the patch tokens.
+        private_class_token: True for a separate class token for each patch size, like its stem and positions.
+        pool: input of the classifier after the final norm: the class token, or the mean of the patch tokens.
+        relative_position: the largest distance R of AutoFormer's relative position on keys and values; None for none.
+        qkv_bias: `none`; `head` (each head has its own entries); `thirds` (the first 3 Q entries cut in three
+            contiguous thirds, so that an entry is for queries in one subnet and keys in another: AutoFormer's released
+            layout).
+        private_heads: query, key and value projections with separate parameters for each head count; ViTAS v1 has
+            `qk`.
+        norm_eps: epsilon of every LayerNorm.
+        drop_path_depth: number of blocks over which the drop-path rate rises linearly from 0; by default the most
+            blocks. A shallower subnet never reaches the full rate.
+        depth_macs: for one stacked block without a dimension `depth`: the depth is as many blocks as fit into these
+            multiply-accumulates, at least one.
+        max_depth: the largest depth under `depth_macs`.
+    """
+
+    head_dim: int | None = Field(64, ge=1, le=1024)
+    attention_scale: float | None = Field(None, gt=0)
+    class_token: bool = True
+    private_class_token: bool = True
+    pool: Literal["token", "mean"] = "token"
+    relative_position: int | None = Field(None, ge=1, le=1024)
+    qkv_bias: Literal["none", "head", "thirds"] = "head"
+    private_heads: Literal["none", "qk", "v", "qkv"] = "none"
+    norm_eps: float = Field(1e-6, gt=0)
+    drop_path_depth: int | None = Field(None, ge=1, le=256)
+    depth_macs: float | None = Field(None, gt=0)
+    max_depth: int | None = Field(None, ge=1, le=256)
+
+
+def _required(constants: VitConstants, given: set[str]) -> list[str]:
+    stacked = any(template.startswith("block.") for template in given)
+    block = "block" if stacked else "blocks.*"
+    names = ["patch_size", "width", f"{block}.heads"]
+    if stacked and constants.depth_macs is not None:
+        pass
+    elif "blocks.*.kept" in given:
+        names.append("blocks.*.kept")
+    else:
+        names.append("depth")
+    if constants.head_dim is None:
+        names.append(f"{block}.query_width")
+    names.append(f"{block}.mlp_width" if f"{block}.mlp_width" in given else f"{block}.mlp_ratio")
+    return names
+
+
+def _resolve(constants: VitConstants, dimensions: tuple[Dimension, ...]) -> VitConstants:
+    depths = [max(dimension.choices) for dimension in dimensions if dimension.name == "depth"]
+    kept = sum(dimension.template == "blocks.*.kept" for dimension in dimensions)
+    most = max(depths or [kept or constants.max_depth or 1])
+    scale = constants.attention_scale
+    if scale is None and constants.head_dim is not None:
+        scale = constants.head_dim**-0.5
+    return constants.model_copy(
+        update={"attention_scale": scale, "drop_path_depth": constants.drop_path_depth or max(most, 1)}
+    )
+
+
+def _check(space: Space) -> Iterator[tuple[Location, str]]:
+    constants = space.constants
+    if constants.pool == "token" and not constants.class_token:
+        yield ("constants", "pool"), "'token' needs class_token: true"
+    patches = space["patch_size"].choices
+    largest, finest = max(patches), min(patches)
+    height, width = space.input_size
+    if largest > max(height, width):
+        yield ("dimensions", "patch_size"), f"{largest} is larger than the {height} x {width} image"
+    if -(-height // finest) * -(-width // finest) > MAX_TOKENS:
+        yield ("dimensions", "patch_size"), f"{finest} makes more than {MAX_TOKENS} tokens"
+    if (constants.depth_macs is None) != (constants.max_depth is None):
+        given, missing = ("depth_macs", "max_depth") if constants.max_depth is None else ("max_depth", "depth_macs")
+        yield ("constants", given), f"needs the constant {missing} beside it"
+    if constants.depth_macs is not None and not space.has("block.heads"):
+        yield ("constants", "depth_macs"), "is for one stacked block (dimensions: block), with no dimension depth"
+    if constants.depth_macs is not None and space.has("depth"):
+        yield ("dimensions", "depth"), "the depth follows from depth_macs: leave the dimension out"
+    if constants.qkv_bias == "thirds" and (constants.head_dim is None or constants.private_heads != "none"):
+        yield ("constants", "qkv_bias"), "thirds is AutoFormer's layout: it needs head_dim and private_heads: none"
+    if constants.relative_position is not None and constants.head_dim is None:
+        yield ("constants", "relative_position"), "its tables have a head's channels: it needs head_dim"
+    for dimension in space.dimensions:
+        prefix, _, leaf = dimension.name.rpartition(".")
+        if leaf == "mlp_ratio" and min(space["width"].choices) * min(dimension.choices) < 1:
+            yield (
+                ("dimensions", prefix.split(".")[0]),
+                "the smallest width times the smallest mlp_ratio leaves no hidden channel",
+            )
+        if leaf == "query_width":
+            for query, heads in product(dimension.choices, space[f"{prefix}.heads"].choices):
+                if query % heads:
+                    yield ("dimensions", prefix.split(".")[0]), f"query_width {query} cannot be cut into {heads} heads"
+
+
+def _scale(arch: Arch, factor: float) -> Arch:
+    """Multiply embedding, head (or query) and hidden widths by `factor`, rounded to legal values; keep the rest."""
+    space, constants = arch.space, arch.space.constants
+    values: dict[str, Any] = dict(arch)
+    if constants.head_dim is not None:
+        head_dim = max(1, round(constants.head_dim * factor))
+        # A scale other than the default keeps its ratio to the default.
+        attention_scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
+        space = space.replace(
+            constants=constants.model_copy(update={"head_dim": head_dim, "attention_scale": attention_scale})
+        )
+    for name, value in arch.items():
+        prefix, _, leaf = name.rpartition(".")
+        if leaf in ("width", "mlp_width"):
+            values[name] = max(1, round(value * factor))
+        elif leaf == "query_width":
+            heads = arch[f"{prefix}.heads"]
+            values[name] = heads * max(1, round(value * factor / heads))
+    return space.off_grid(values)
+
+
+_BLOCK: Mapping[str, Rule] = {
+    "heads": Rule(int, 1, 1024),
+    "query_width": Rule(int, 1, 2**15),
+    "mlp_ratio": Rule(float, 0, 64),
+    "mlp_width": Rule(int, 1, 2**17),
+}
+
+FAMILY = Family(
+    constants=VitConstants,
+    dimensions={
+        "patch_size": Rule(int, 1, 1024, descending=True),
+        "width": Rule(int, 1, 2**15),
+        "depth": Rule(int, 0, 256),
+        "blocks.*.kept": Rule(bool, 0, 1),
+        **{f"blocks.*.{name}": rule for name, rule in _BLOCK.items()},
+        **{f"block.{name}": rule for name, rule in _BLOCK.items()},
+    },
+    resolve=_resolve,
+    check=_check,
+    scale=_scale,
+    required=_required,
+)

@@ -1,0 +1,218 @@
+"""The vit_res supernet, for ViT-ResNAS (Liao et al., 2021) and ViT-Res."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.families.vit_res.space import VitResConstants, grids
+from raynas.nets.block import Block, BlockShape
+from raynas.nets.channels import Channels
+from raynas.nets.classifier import classify
+from raynas.nets.layers import (
+    ElasticConv,
+    ElasticLinear,
+    ElasticNorm,
+    ElasticQkv,
+    PatchStem,
+    new_parameter,
+    select_layers,
+)
+from raynas.nets.sharing import NESTED, Sharing
+from raynas.nets.stages import ElasticStage, StagedSupernet
+from raynas.space import Arch, Space
+from raynas.space.stages import most_blocks
+
+
+class StemUnit(nn.Module):
+    """A 3 x 3 convolution without bias, batch normalisation (torch's defaults, as released) and ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, inputs, height, width] to [batch, outputs, rows, columns]."""
+        return F.relu(self.norm(self.conv(x)))
+
+
+class Stem(nn.Module):
+    """Three convolutions, with a residual from the first to the third; not searched."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int):
+        super().__init__()
+        self.first = StemUnit(in_channels, channels, stride)
+        self.second = StemUnit(channels, channels)
+        self.third = StemUnit(channels, channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map [batch, channels, height, width] to [batch, stem channels, height / stride, width / stride]."""
+        x = self.first(images)
+        return x + self.third(self.second(x))
+
+
+class Reduction(nn.Module):
+    """Residual spatial reduction: half the rows and columns, and more channels.
+
+    A norm common to all tokens; then a strided convolution of the patch tokens, with its own positions, and a linear
+    layer for the class token. The residual adds the tokens, patches pooled two by two, with channels padded by zeros:
+    the j-th active channel before is added to the j-th active channel after.
+
+    Args:
+        constants: the space's constants.
+        inputs: largest embedding width of the stage before.
+        width: largest embedding width.
+        before: rows and columns of the stage before.
+    """
+
+    def __init__(self, constants: VitResConstants, inputs: int, width: int, before: tuple[int, int]):
+        super().__init__()
+        self.before = before
+        self.residual = constants.reduction == "residual"
+        self.norm = ElasticNorm(inputs, constants.norm_eps)
+        self.conv = ElasticConv(inputs, width, side=3, stride=2, padding=1)
+        self.linear = ElasticLinear(inputs, width)
+        self.position = new_parameter(1, math.prod(before) // 4, width)
+
+    def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
+        """Return the active part of the parameters."""
+        axes = {"norm": (inputs,), "conv": (inputs, width), "linear": (inputs, width)}
+        return {**select_layers(self, axes), "position": width.select(self.position, 2)}
+
+    def forward(self, x: Tensor, inputs: Channels, width: Channels) -> Tensor:
+        """Map tokens [batch, 1 + tokens, inputs], the class token first, to [batch, 1 + tokens / 4, width]."""
+        normed = self.norm(x, inputs)
+        patches = self.conv(self._image(normed), inputs, width).flatten(2).transpose(1, 2)
+        patches = patches + width.select(self.position, 2)
+        reduced = torch.cat([self.linear(normed[:, :1], inputs, width), patches], dim=1)
+        if self.residual:
+            pooled = F.avg_pool2d(self._image(x), 2).flatten(2).transpose(1, 2)
+            tokens = torch.cat([x[:, :1], pooled], dim=1)
+            reduced = reduced + F.pad(tokens, (0, width.count - inputs.count))
+        return width.mask(reduced)
+
+    def _image(self, x: Tensor) -> Tensor:
+        """Return the patch tokens as [batch, inputs, rows, columns]."""
+        return x[:, 1:].transpose(1, 2).unflatten(2, self.before)
+
+
+class Stage(ElasticStage[Block]):
+    """A reduction, except in the first stage, and blocks."""
+
+    joint = "reduction"
+
+    def __init__(self, space: Space, stage: int, inputs: int, before: tuple[int, int], blocks: int):
+        super().__init__()
+        constants, here = space.constants, f"stages.{stage}"
+        self.width = width = int(max(space[f"{here}.width"].choices))
+        self.reduction = Reduction(constants, inputs, width, before) if stage else None
+        head_dim = constants.head_dims[stage]
+
+        def new_block(place: str) -> nn.Module:
+            """Build a block of its largest choices, or an identity if it is never kept."""
+            if not space.has(f"{place}.heads"):
+                return nn.Identity()
+            heads, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("heads", "mlp_width"))
+            qkv = ElasticQkv(width, heads, head_dim, bias="head")
+            return Block(width, hidden, qkv, head_dim, constants.attention_scale[stage], constants.norm_eps)
+
+        self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
+
+
+class VitResSupernet(StagedSupernet[Stage]):
+    """A ViT-Res of elastic widths, depths (or kept blocks), heads and hidden widths, stage by stage.
+
+    A stage's whole residual stream has the same active channels: the outputs of its reduction (of the patch embedding
+    in the first stage), its blocks, and the inputs of the next reduction. The stem has BatchNorm and is not searched:
+    it runs once on the whole batch, mixed or not, so that all archs are normalised equally. In training every worker
+    normalises by its own images, as in the release.
+    """
+
+    def __init__(self, space: Space):
+        super().__init__(space)
+        constants = space.constants
+        self.grids = grids(space)
+        self.stem = Stem(space.channels, constants.stem_channels, constants.stem_stride)
+        inputs, before, stages = 0, self.grids[0], []
+        for index, (grid, blocks) in enumerate(zip(self.grids, most_blocks(space.dimensions), strict=True)):
+            stages.append(Stage(space, index, inputs, before, blocks))
+            inputs, before = stages[-1].width, grid
+        height, width = (side // constants.stem_stride for side in space.input_size)
+        patch = constants.patch_size // constants.stem_stride
+        self.embedding = PatchStem(constants.stem_channels, (height, width), patch, stages[0].width, class_token=True)
+        self.stages = nn.ModuleList(stages)
+        self.add_heads(inputs)
+        self.settle()
+
+    # -- shapes ----------------------------------------------------------------------------------------------------
+
+    def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> BlockShape:
+        """Return the shape of a block that an arch runs."""
+        block = self._stages[stage].block(place)
+        heads, units, hidden = self._block_values(arch, stage, place)
+        return BlockShape(width, share(units, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0]))
+
+    def block_shape_of_rows(
+        self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
+    ) -> BlockShape:
+        """Return a block's shape for the rows of a mixed batch; archs that do not run it are None."""
+        values = [None if arch is None else self._block_values(arch, stage, place) for arch in archs]
+        return BlockShape.of_rows(width, values, rows)
+
+    @staticmethod
+    def _block_values(arch: Arch, stage: int, place: int) -> tuple[int, int, int]:
+        """Return heads, query width (in heads) and hidden channels of a block that runs."""
+        block = f"stages.{stage}.blocks.{place}"
+        heads = int(arch[f"{block}.heads"])
+        return heads, heads, int(arch[f"{block}.mlp_width"])
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def stem_of_all(self, x: Tensor) -> Tensor:
+        """Map images to the stem's output [batch, stem channels, height / stride, width / stride]."""
+        return self.stem(x)
+
+    def embed(self, x: Tensor, width: Channels) -> Tensor:
+        """Map the stem's output to tokens [batch, 1 + tokens, width], the class token first."""
+        return self.embedding(x, width)
+
+    def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
+        """Map the last stage's tokens [batch, 1 + tokens, width] to logits, from the class token."""
+        x = self.norm(x if patches else x[:, :1], width)
+        return classify(self.head, self.token_head if patches else None, self.drop_features(x[:, 0]), x[:, 1:], width)
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of the last stage's patch tokens."""
+        return self.grids[-1]
+
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """Return the grids of the positions of the patch embedding and every reduction."""
+        names = ["embedding.position", *(f"stages.{stage}.reduction.position" for stage in range(1, len(self.stages)))]
+        return dict(zip(names, self.grids, strict=True))
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
+        """Return the whole stem, which is not searched, and the active part of the patch embedding."""
+        return {"stem": self.stem.state_dict(keep_vars=True), "embedding": self.embedding.select(width)}
+
+    def maskable(self, dimension: str) -> bool:
+        """Return True if a dimension can be masked within one batch: any dimension, if widths are nested."""
+        return self.space.constants.sharing in NESTED
+
+    def tokens(self, archs: Sequence[Arch]) -> float:
+        """Return the number of tokens including the class token, averaged over the stages."""
+        return sum(1 + math.prod(grid) for grid in self.grids) / len(self.grids)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the class token's name; the trainer exempts 1-D tensors itself. Positions decay, as released."""
+        return {"embedding.class_token"}
+
+
+SUPERNET = VitResSupernet

@@ -1,0 +1,1 @@
+"""Latency of subnets: timed on a device, kept as rows, and predicted."""

@@ -1,0 +1,89 @@
+"""The rows of table `latencies` that hold for one device and one set of conditions: answered from, and added to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from raynas.costs.columns import arch_columns
+from raynas.latency.timing import TimedOn, Timing
+from raynas.results import Store
+from raynas.results.schemas import SCHEMAS
+from raynas.space import Arch
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TimedArch:
+    """How the timing of one arch ended: with a timing, or with the reason why there is none."""
+
+    arch: Arch
+    timing: Timing | None
+    reason: str | None
+    host: str
+    predicted_ms: float | None = None
+
+
+class Latencies:
+    """Known timings on one device, under one set of conditions; never those of another.
+
+    Args:
+        store: the run's tables; None keeps rows in memory only.
+        on: what the timings hold for.
+    """
+
+    def __init__(self, store: Store | None, on: TimedOn):
+        self.on = on
+        self._store = store
+        self._rows: dict[tuple[str, str], Row] = {}
+        if store is not None:
+            ours = pc.scalar(True)
+            for name, value in on.model_dump().items():
+                ours = ours & (pc.field(name) == value)
+            self._know(store.read("latencies", filter=ours).to_pylist())
+
+    def find(self, arch: Arch) -> Row | None:
+        """The row of an arch of this very space, if it was timed before."""
+        return self._rows.get((arch.id, arch.space.fingerprint))
+
+    def commit(self, outcomes: Sequence[TimedArch]) -> None:
+        """Write the rows of some outcomes, and only then know them.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        rows = [self._row(outcome) for outcome in outcomes]
+        if self._store is not None:
+            self._store.append("latencies", rows)
+        self._know(rows)
+
+    def _know(self, rows: Sequence[Row]) -> None:
+        self._rows.update({(row["arch"], row["space"]): row for row in rows})
+
+    def _row(self, outcome: TimedArch) -> Row:
+        row: Row = dict.fromkeys(SCHEMAS["latencies"].names)
+        del row["time"], row["versions"]  # the store's to fill
+        row |= {**arch_columns(outcome.arch), **self.on.model_dump(), "host": outcome.host}
+        row["predicted_ms"] = outcome.predicted_ms
+        timing = outcome.timing
+        if timing is None:
+            return row | {"status": "failed", "reason": outcome.reason}
+        low, high = timing.quartiles
+        return row | {
+            "status": "ok",
+            "ms": timing.ms,
+            "ms_q1": low,
+            "ms_q3": high,
+            "passes": timing.passes,
+            "ratio": timing.ratio,
+            "images_per_s": timing.images_per_s,
+        }
+
+
+def on_of(row: Row) -> TimedOn:
+    """What a row holds for."""
+    return TimedOn(**{name: row[name] for name in TimedOn.model_fields})

@@ -1,0 +1,171 @@
+"""The measurement of S3's space evolution: a supernet is trained on each space, and scores its subnets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raynas.config import write_yaml
+from raynas.errors import UserError
+from raynas.outer.evolution.loop import can_move, check_evolution, evolve_space
+from raynas.outer.evolution.record import Iteration, iteration_folder, read_space_file, space_file
+from raynas.phases.phase import phase
+from raynas.phases.preflight import check_later, check_training
+from raynas.presets.preset import Preset
+from raynas.results import RunDir
+from raynas.search.config import TIMED
+from raynas.space import Arch, Space
+
+WEIGHTS, INIT = "supernet.safetensors", "init.safetensors"
+Bounds = dict[str, tuple[float | None, float | None]]
+
+
+def evolve_preset(
+    preset: Preset,
+    run_dir: RunDir | str | os.PathLike[str],
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    say: Callable[[str], None] = print,
+    after_each: Callable[[Iteration], None] = lambda iteration: None,
+) -> list[Iteration]:
+    """Evolve a preset's space by its plan, recipe, data and `space_evolution`, or go on with it.
+
+    Args:
+        preset: with data. Subnets are scored within its search's constraints.
+        run_dir: a path or URI. Each iteration is a run directory of its own in it (`iterations/0`), as `raynas train`
+            leaves one: it can be searched, evaluated, reported.
+        workers: Ray Train workers; 0 trains in this process.
+        replicas: Ray actors that score; 0 scores in this process.
+        gpus: GPUs of one worker and of one replica: 0 or 1.
+        say: called with lines about what goes on.
+        after_each: called after each iteration.
+
+    Raises:
+        UserError: what the user can mend, before anything is written where it is in the preset.
+    """
+    space, about = prepare(preset, workers, say)
+    run = RunDir(run_dir, create=True)
+    measure = by_supernet(run, preset, workers, replicas, gpus, say)
+    config = preset.space_evolution
+    return evolve_space(run, space, config, measure, constraints_of(preset), about, say, after_each)
+
+
+def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) -> tuple[Space, dict[str, Any]]:
+    """Refuse a preset that cannot be carried out; its initial space, for its data, and what measurements depend on.
+
+    Raises:
+        UserError: the data, the space, the plan, the recipe, the search or the evolution is wrong.
+    """
+    from raynas.outer.evolution.warm_start import check_inheritable
+    from raynas.phases.images import describe_reading
+    from raynas.phases.inputs import load_inputs, resolve_data
+
+    space, data = load_inputs(preset)
+    for line in describe_reading(preset, data):
+        say(line)
+    check_training(preset, space, data, workers)
+    check_later(preset, space, say)
+    config, bounds = preset.space_evolution, constraints_of(preset)
+    check_evolution(space, config, bounds)
+    if not can_move(space, config, bounds):
+        say(
+            f"nothing will move in {space.name}: of the {config.archs} archs to be scored no axis has two choices with "
+            f"{config.fewest} each: raise space_evolution.archs, or lower space_evolution.fewest"
+        )
+    if config.warm_start:
+        check_inheritable(space)
+    if timed := [name for name in TIMED if name in preset.search.constraints]:
+        say(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
+    plan, recipe = preset.plan.model_dump(mode="json"), preset.recipe.model_dump(mode="json", exclude={"checkpoints"})
+    about = resolve_data(preset, space).recorded(data.fingerprint)
+    return space, {"data": about, "plan": plan, "recipe": recipe}
+
+
+def constraints_of(preset: Preset) -> Bounds:
+    """The bounds that scored subnets keep: those of the preset's search that can be counted."""
+    return {name: bounds for name, bounds in preset.search.constraints.items() if name not in TIMED}
+
+
+def by_supernet(
+    run: RunDir, preset: Preset, workers: int, replicas: int, gpus: int, say: Callable[[str], None]
+) -> Callable[[int, Space, Sequence[Arch]], list[float | None]]:
+    """The measurement (see `raynas.outer.evolution.loop.Measure`) that trains a supernet and scores with it.
+
+    What of it was done before is answered from the iteration's run directory.
+    """
+    from raynas.phases.train import train
+    from raynas.scoring.local import LocalScorer
+    from raynas.scoring.pool import ScorePool
+    from raynas.scoring.progress import score_with_progress
+
+    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # the dashboard then lists the trainings
+
+    def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
+        here = RunDir(run.local_or_uri(iteration_folder(index)), create=True)
+        say(f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}")
+        with _as_file(run, index, space) as path:
+            own = preset.model_copy(update={"space": path})
+            init = _inherited(run, here, index, space, own, say) if preset.space_evolution.warm_start else None
+            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say, init=init, look=False)
+        scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
+        with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, say=say):
+            rows = score_with_progress(scorer, archs, f"iteration {index}", say)
+        failed = [row for row in rows if row["accuracy"] is None]
+        if failed:
+            say(f"{len(failed):,} of {len(rows):,} subnets could not be scored: {failed[0]['reason']}")
+        return [row["accuracy"] for row in rows]
+
+    return measure
+
+
+def _inherited(
+    run: RunDir, here: RunDir, index: int, space: Space, preset: Preset, say: Callable[[str], None]
+) -> str | None:
+    """The file of the weights that an iteration's supernet begins with; None for the first, which has none before it.
+
+    What the one before does not hold is drawn as it would be without it.
+    """
+    import torch
+    from safetensors.torch import save
+
+    from raynas.nets import build_supernet
+    from raynas.nets.weights import load_supernet, parse_weights
+    from raynas.outer.evolution.warm_start import inherit
+    from raynas.training.streams import derive
+
+    if not index:
+        return None
+    if not here.exists(INIT):
+        before = RunDir(run.local_or_uri(iteration_folder(index - 1)))
+        old = load_supernet(read_space_file(run, index - 1), parse_weights(before.read_bytes(WEIGHTS), WEIGHTS))
+        torch.manual_seed(derive(preset.recipe.seed, "weights"))
+        new = build_supernet(space)
+        share = inherit(new, old)
+        with here.lock():
+            here.write_bytes(INIT, save(new.state_dict()))
+        say(f"  it begins with {share:.0%} of its weights from iteration {index - 1}")
+    return INIT
+
+
+@contextmanager
+def _as_file(run: RunDir, index: int, space: Space) -> Iterator[str]:
+    """A local file of an iteration's space; presets name spaces by files."""
+    if run.path is not None:
+        yield run.local_or_uri(space_file(index))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{index}.yaml"
+        write_yaml(path, space.to_dict())
+        yield str(path)
+
+
+def check_counts(workers: int, replicas: int) -> None:
+    """Raises: UserError: there are no workers, or fewer than no replicas."""
+    for name, value, least in (("workers", workers, 1), ("replicas", replicas, 0)):
+        if value < least:
+            raise UserError(f"{name} must be at least {least}, not {value}")

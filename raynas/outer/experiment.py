@@ -1,0 +1,305 @@
+"""Space evolutions as a Ray Tune experiment: one trial, or several settings side by side.
+
+A trial holds no CPU. What needs them are its Ray Train workers and then its scoring replicas, never both at once; and
+no more trials run at a time than the cluster can give all of theirs. So no trial ever waits for what another waits for.
+Its state is in its run directory: killed, it goes on in the iteration that it was in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raynas.best import best_first
+from raynas.cluster.connection import ray_cluster
+from raynas.config import Document, validate
+from raynas.errors import UserError
+from raynas.outer.evolution.measure import check_counts, evolve_preset, prepare
+from raynas.outer.evolution.record import Iteration, best_iterations, read_iterations
+from raynas.outer.evolution.searches import search_spaces
+from raynas.outer.trial_progress import TrialProgress, trial_folder, trial_name
+from raynas.presets.preset import Preset, override
+from raynas.results import RunDir
+from raynas.results.run_dir import has_begun
+
+EXPERIMENT = "tune"
+"""The folder of Tune's own files in the run directory: `tensorboard --logdir <run>/tune`."""
+
+METRIC = "lowest_error"
+COLUMNS = {
+    "iteration": "iteration",
+    "error": "E-T error",
+    "standard_error": "±",
+    "top": "top tier",
+    "best_error": "best",
+    "mean_macs": "mean MACs",
+    METRIC: "lowest E-T",
+}
+"""What the progress table shows of what a trial reports."""
+
+_TABLE_S = 30  # between two progress tables
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that has ended, or failed.
+
+    Attributes:
+        values: what differs from the preset, by dotted key.
+        run: its run directory.
+        iterations: its spaces; of one that failed, those that it has finished.
+        error: why it failed; None where it did not.
+    """
+
+    values: Mapping[str, Any]
+    run: RunDir
+    iterations: Sequence[Iteration]
+    error: str | None = None
+
+    @property
+    def best(self) -> Iteration:
+        """The one of the lowest E-T error; see `best_iterations`."""
+        return best_iterations(self.iterations)[0]
+
+
+def run_trials(
+    preset: Preset,
+    run_dir: str | os.PathLike[str],
+    values: Mapping[str, Sequence[Any]] | None = None,
+    trials: int | None = None,
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    at_a_time: int | None = None,
+    search: bool = False,
+    say: Callable[[str], None] = print,
+) -> list[Trial]:
+    """Evolve a preset's space as trials of Ray Tune, or go on with them.
+
+    Args:
+        preset: what all trials have in common.
+        run_dir: a path or URI. With `values` each trial is a run directory in it (`trials/tau=0.2`), without, the one
+            trial is this.
+        values: what is tried, by dotted key of the preset: `{"space_evolution.tau": [0.2, 0.4], "space": [...]}`.
+        trials: Optuna suggests so many combinations, one after the other, each by the lowest E-T errors of those
+            before; None tries all of them.
+        workers: Ray Train workers of each trial.
+        replicas: scoring actors of each trial; 0 scores in the trial's process.
+        gpus: of one worker and one replica.
+        at_a_time: trials that run side by side; None for as many as the cluster has room for. Not with `trials`.
+        search: whether the preset's search is then carried out in every space of every trial.
+        say: called with lines of text.
+
+    Returns:
+        The trials that were tried, the best first, and those that failed last.
+
+    Raises:
+        RunDirError: the experiment began with other settings.
+        UserError: a combination cannot be carried out, there is no room, or every trial failed.
+    """
+    check_counts(workers, replicas)
+    values = {key: list(listed) for key, listed in (values or {}).items()}
+    if trials is not None and not values:
+        raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
+    if trials is not None and at_a_time is not None:
+        raise UserError("what is suggested depends on what was tried before: give trials, or at_a_time")
+    from raynas.phases.images import check_images
+
+    combinations = _combinations(values)
+    if trials is not None and trials > len(combinations):
+        raise UserError(f"there are only {len(combinations)} combinations: leave out trials to try all of them")
+    folders = [trial_name(combination) for combination in combinations]
+    if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
+        raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
+    if not has_begun(run_dir, "trials"):
+        check_images(preset, say)
+    notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
+    spaces: list[dict[str, Any]] = []  # all that are different
+    for combination in combinations:
+        space, _ = prepare(override(preset, combination), workers, lambda line: notes.setdefault(line))
+        if (definition := space.to_dict()) not in spaces:
+            spaces.append(definition)
+    for note in notes:
+        say(note)
+    need = max(workers, replicas, 1)
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
+    # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+    room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
+    run = RunDir(run_dir, create=True)
+    with run.lock():
+        # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
+        common = preset.model_dump(mode="json", exclude={"space", "reference"})
+        numbered = {str(number): definition for number, definition in enumerate(spaces)}
+        if not run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
+            run.delete(EXPERIMENT)  # Tune would go on with an experiment of other settings, of which nothing came
+    # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
+    with RunDir(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
+        side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
+        errors = _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
+        found = _tried(run, values, errors)
+        # Here and not in the trials: what Tune has seen end it does not begin again.
+        for trial in found if search else []:
+            if trial.error is None:
+                search_spaces(trial.run, replicas, gpus, say)
+    return found
+
+
+def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+
+def _side_by_side(at_a_time: int | None, workers: int, replicas: int, gpus: int) -> int:
+    """How many trials run at a time: as many as the cluster can give their workers and replicas, at least one.
+
+    Raises:
+        UserError: more are wanted than that.
+    """
+    import ray
+
+    have, need = ray.cluster_resources(), max(workers, replicas, 1)
+    room = int(have.get("CPU", 0)) // need
+    if gpus:
+        room = min(room, int(have.get("GPU", 0)) // (need * gpus))
+    if at_a_time is not None and at_a_time > max(1, room):
+        each = f"{need} CPU" + (f" and {need * gpus} GPU" if gpus else "")
+        raise UserError(f"there is room for {room} trial(s) of {each} at a time, not {at_a_time}")
+    return at_a_time or max(1, room)
+
+
+def _tune(
+    preset: Preset,
+    run: RunDir,
+    values: Mapping[str, Sequence[Any]],
+    trials: int | None,
+    resources: tuple[int, int, int],
+    side_by_side: int,
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """Run the experiment to its end; why trials failed, by their names (see `named`)."""
+    from ray import tune
+    from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+
+    written, folder = preset.model_dump(mode="json"), run.uri
+
+    def trial(config: dict[str, Any]) -> None:
+        """Travels by value."""
+        from raynas.outer.experiment import work
+
+        work(written, folder, config, resources)
+
+    # No CPU, but something: Tune places nothing that asks for nothing.
+    trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
+    reporter = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
+    path = run.at(EXPERIMENT)
+    if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
+        say(f"going on with the experiment in {run.name}")
+        tuner = tune.Tuner.restore(path, trainable, resume_errored=True, storage_filesystem=run.filesystem)
+    else:
+        search = None
+        if trials is None:
+            space = {key: tune.grid_search(listed) for key, listed in values.items()}
+        else:
+            from ray.tune.search.optuna import OptunaSearch
+
+            space = {key: tune.choice(listed) for key, listed in values.items()}
+            search = OptunaSearch(metric=METRIC, mode="min", seed=preset.space_evolution.seed)
+        tuner = tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(
+                num_samples=trials or 1, search_alg=search, max_concurrent_trials=side_by_side,
+                trial_name_creator=_name, trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem, verbose=1,
+                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()], progress_reporter=reporter,
+            ),
+        )  # fmt: skip
+    for module in ("execution.tune_controller", "tune"):  # tracebacks: a line is told below
+        logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
+    with TrialProgress(run, _combinations(values), say):
+        results = tuner.fit()
+    errors = {}
+    for i in range(len(results)):
+        if (result := results[i]).error is not None:
+            cause = getattr(result.error, "cause", None) or result.error
+            errors[trial_name(result.config or {})] = str(cause).strip().splitlines()[-1]
+    for name, why in errors.items():
+        say(f"{name or 'the evolution'} failed: {why}")
+    return errors
+
+
+def _name(trial: Any) -> str:
+    return f"{trial_name(trial.config) or 'evolution'}-{trial.trial_id}"
+
+
+def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: tuple[int, int, int]) -> None:
+    """Carry out a trial, in its own process.
+
+    Args:
+        written: the preset, as plain values.
+        folder: of the experiment's run.
+        values: what differs from the preset.
+        resources: workers, replicas, and GPUs of each.
+    """
+    from ray import tune
+
+    preset = override(validate(Preset, Document(dict(written), "preset")), values)
+    lowest = math.inf
+
+    def report(iteration: Iteration) -> None:
+        nonlocal lowest
+        lowest = min(lowest, iteration.quality.error)
+        tune.report(metrics(iteration, lowest))
+
+    run = RunDir(folder, create=True)
+    evolve_preset(preset, trial_folder(run, values), *resources, after_each=report)
+
+
+def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
+    """What a trial reports of an iteration; errors between 0 and 1."""
+    whole = iteration.quality
+    return {
+        "iteration": iteration.index,
+        "error": whole.error,
+        "standard_error": whole.standard_error,
+        "mean": whole.mean,
+        "top": whole.top,
+        "best_error": iteration.best["best_error"],
+        "best_macs": iteration.best["best_macs"],
+        "mean_macs": iteration.mean_macs,
+        "log10_archs": math.log10(iteration.space.cardinality()),
+        "moves": sum(move.moved for move in iteration.moves),
+        "seconds": iteration.seconds,
+        METRIC: lowest,
+    }
+
+
+def tried_folders(run: RunDir) -> list[tuple[dict[str, Any], str]]:
+    """What differs from the preset, and the folder, of each trial that an experiment may have had; of any run."""
+    file = "trials.yaml"
+    values = run.read_yaml(file, "settings")["settings"]["values"] if run.exists(file) else {}
+    return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []
+
+
+def _tried(run: RunDir, values: Mapping[str, Sequence[Any]], errors: Mapping[str, str]) -> list[Trial]:
+    ended, failed = [], []
+    for combination in _combinations(values):
+        there = RunDir(trial_folder(run, combination), create=True)
+        iterations = read_iterations(there)
+        if iterations and iterations[-1].ended is not None:
+            ended.append(Trial(combination, there, iterations))
+        elif (error := errors.get(trial_name(combination))) is not None:
+            failed.append(Trial(combination, there, iterations, error))
+    if not ended:
+        raise UserError(f"{run.name}: no trial has ended; its errors are above. The same command goes on")
+    best = [each.best for each in ended]
+    order = best_first([each.quality.error for each in best], [[each.mean_macs for each in best]])
+    return [ended[index] for index in order] + failed

@@ -1,0 +1,134 @@
+"""Evaluation of finished networks on the test split: the only code that reads it, and every reading is a row.
+
+A network chosen by looking at test accuracies is chosen on the test split. So rows say how often it had been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from raynas.costs.columns import arch_columns
+from raynas.data.config import stored_config
+from raynas.data.images import decode
+from raynas.data.load import load_data, load_test
+from raynas.errors import UserError
+from raynas.nets.weights import weights_fingerprint
+from raynas.results import RunDir
+from raynas.runs.networks import (
+    Network,
+    belongs,
+    find_arch,
+    find_front,
+    input_size,
+    of_arch,
+    read_space,
+    trained_networks,
+)
+from raynas.runs.trained_supernet import TrainedSupernet, load_weights
+from raynas.scoring.replica import device_name
+from raynas.scoring.score_arch import PixelStatistics, score_arch
+
+Row = dict[str, Any]
+
+
+def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
+    """The finished networks of a run: its winner with inherited weights, and all that were retrained.
+
+    Args:
+        arch: only the networks of this one (see `find_arch`), or of a front (see `find_front`).
+
+    Raises:
+        UserError: there is no such arch, or nothing is finished yet.
+    """
+    trained = trained_networks(run)
+    if arch is None and trained and not run.exists("best/arch.yaml"):
+        return trained
+    if arch is not None and arch.rpartition("/")[2] == "front":
+        front = find_front(run, arch)
+        return [Network(one, "inherited") for one in front] + [
+            each for each in trained if any(of_arch([each], one) for one in front)
+        ]
+    chosen = find_arch(run, arch or "best")
+    if arch is not None:
+        trained = of_arch(trained, chosen)
+    if trained and not belongs(chosen, read_space(run)):
+        return trained  # such as a reference: it is no subnet, and has no weights but its own
+    return [Network(chosen, "inherited"), *trained]
+
+
+def evaluate(
+    run: RunDir,
+    networks: Sequence[Network],
+    again: bool = False,
+    batch_size: int = 256,
+    progress: Callable[[str], None] = print,
+) -> list[Row]:
+    """Measure networks on the test split: one row of table `evaluations` each.
+
+    Args:
+        run: the run directory.
+        networks: finished networks of it.
+        again: measure even what has a row already.
+        batch_size: images in one pass.
+        progress: called with a line before each network.
+
+    Returns:
+        The rows, in the order of the networks; those of networks that had one are answered, not measured.
+
+    Raises:
+        RunDirError: another process writes to the run directory, or files are missing.
+        UserError: the data has no usable test split, or a network's outputs are not finite.
+    """
+    with run.lock():
+        config = stored_config(run.read_yaml("preset.yaml", "data"))
+        data_at = cache(load_data(config).resized)
+        test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
+        known = _newest(run)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        parent, keys = TrainedSupernet(run, device), []
+        for network in networks:
+            model = load_weights(run, network, parent)
+            data = data_at(model.space.input_size)
+            weights = weights_fingerprint(model.state_dict())
+            key = (network.arch.network_id, network.how, weights, data.fingerprint)
+            keys.append(key)
+            if key not in known or again:
+                progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
+                pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
+                model = model.to(device).eval()
+                statistics = PixelStatistics(data.mean, data.std)
+                try:
+                    score = score_arch(model, model.space.smallest(), pixels, labels, statistics, batch_size)
+                except FloatingPointError as error:
+                    raise UserError(
+                        f"{network.name}: weights are finite and outputs are not: train it again"
+                    ) from error
+                row = {
+                    **arch_columns(network.arch),
+                    "how": network.how,
+                    "path": network.path,
+                    "weights": weights,
+                    "accuracy": float(score.top1.mean()),
+                    "top5": None if score.top5 is None else float(score.top5.mean()),
+                    "loss": score.loss,
+                    "images": len(pixels),
+                    "reading": 1 + max((row["reading"] for row in _newest(run).values()), default=0),
+                    "seconds": score.seconds,
+                    "data": data.fingerprint,
+                    "seed": network.seed,
+                    "device": device_name(device),
+                    **input_size(network.arch),
+                }
+                run.store.append("evaluations", [row])
+        known = _newest(run)
+        return [known[key] for key in keys]
+
+
+def _newest(run: RunDir) -> dict[tuple[str, ...], Row]:
+    """The last row of every network that was evaluated, by what its result depends on."""
+    rows = run.store.read("evaluations").to_pylist()
+    return {tuple(row[name] for name in ("network", "how", "weights", "data")): row for row in rows}

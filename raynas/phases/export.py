@@ -1,0 +1,348 @@
+"""A found network as plain files that others can use: arch, weights, a torch.export archive and ONNX.
+
+How images become its input is in each that has room for it: a file, the archive's extra files, ONNX's metadata.
+
+What is written is read back and compared with the network before it is called an export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyarrow import fs
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from raynas.costs.columns import arch_columns
+from raynas.data.config import stored_config
+from raynas.data.load import load_data
+from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preprocessing_of
+from raynas.errors import UserError
+from raynas.nets.supernet import Supernet
+from raynas.nets.weights import weights_fingerprint
+from raynas.results import RunDir
+from raynas.results.folder import whole_folder
+from raynas.results.run_dir import json_text, run_around
+from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE, build_network
+from raynas.runs.networks import WAYS, Network, arch_text, of_size
+from raynas.runs.trained_supernet import load_weights
+from raynas.space import Arch
+
+ARCHIVE_FILE, ONNX_FILE, README_FILE = "model.pt2", "model.onnx", "README.md"
+RECEIPT = "export.json"
+"""In a run directory's export: what it is of, and what its files hold."""
+
+FILES = frozenset({ARCH_FILE, WEIGHTS_FILE, ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE, README_FILE, RECEIPT})
+"""What an export consists of: another one leaves nothing of it."""
+
+TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
+"""The largest difference of logits, relative to the largest logit, that an export may have."""
+
+
+def export(
+    run: RunDir, network: Network, to: str | Path, onnx: bool | None = None, progress: Callable[[str], None] = print
+) -> list[Path]:
+    """Write a network of a run as a folder that needs neither the run nor, but for two files, raynas.
+
+    Args:
+        run: the run directory.
+        network: one of its networks.
+        to: the folder, outside of any run directory; it is made, or an earlier export in it is replaced, in one step.
+            Other files beside that stay.
+        onnx: whether to write ONNX; None where its packages are installed.
+        progress: called with a line for each file.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: `onnx` is asked for and its packages are missing, or the folder cannot be written or has other
+            things in it.
+    """
+    _check_folder(to)
+    folder = Path(os.path.realpath(to))  # the user's own link is followed
+    wanted, model = _onnx_here(onnx, progress), load_weights(run, network)
+    try:
+        with whole_folder(fs.LocalFileSystem(), str(folder), ARCH_FILE, keep=_no_part) as new:
+            names = _write(run, network, model, new, Path(to).name, wanted)
+    except OSError as error:
+        raise UserError(f"{to}: cannot be written: {error.strerror or error}") from error
+    files = [Path(to) / name for name in names]
+    for file in files:
+        progress(str(file))
+    return files
+
+
+def _no_part(name: str) -> bool:
+    """Whether a file in the folder of an export is no part of it."""
+    return name not in FILES
+
+
+def _check_folder(to: str | Path) -> None:
+    """An export has common names, `README.md` for one: it replaces an earlier export and nothing else."""
+    if "://" in str(to):
+        raise UserError(f"{to}: --to is a folder on this machine; without it the export goes into the run directory")
+    around = run_around(to)
+    if around is not None:
+        raise UserError(f"{to} lies in the run directory {around}: give a folder elsewhere, or none for its `export`")
+    with contextlib.suppress(OSError):  # what cannot be listed, or is not there yet
+        if os.listdir(to) and not (Path(to) / ARCH_FILE).exists():
+            raise UserError(f"{to} holds other files than an export's: give a new folder, or an empty one")
+
+
+def _onnx_here(wanted: bool | None, progress: Callable[[str], None]) -> bool:
+    """Whether ONNX is written.
+
+    Raises:
+        UserError: it is asked for, and its packages are missing.
+    """
+    missing = [] if wanted is False else _missing_for_onnx()
+    if missing and wanted:
+        raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'raynas[onnx]'")
+    if missing:
+        progress(f"no {ONNX_FILE}: {', '.join(missing)} not installed (pip install 'raynas[onnx]')")
+    return wanted is not False and not missing
+
+
+def _write(run: RunDir, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
+    """Write an export's files into an empty folder; their names.
+
+    Args:
+        name: of the folder when it is finished.
+    """
+    reading = _reading(run, model.space.input_size)
+    _write_network(model, network, folder)
+    (folder / PREPROCESSING_FILE).write_text(reading.text())
+    _write_archive(model, reading, folder / ARCHIVE_FILE)
+    if onnx:
+        _write_onnx(model, reading, folder / ONNX_FILE)
+    (folder / README_FILE).write_text(_readme(model, network, reading, name, onnx))
+    others = [ARCHIVE_FILE, *([ONNX_FILE] if onnx else []), README_FILE]
+    return [ARCH_FILE, WEIGHTS_FILE, PREPROCESSING_FILE, *others]
+
+
+def example(model: Supernet, images: int = 2) -> Tensor:
+    """Standard normal images [images, channels, height, width], always the same."""
+    generator = torch.Generator().manual_seed(0)
+    space = model.space
+    return torch.randn(images, space.channels, *space.input_size, generator=generator)
+
+
+def _write_network(model: Supernet, network: Network, folder: Path) -> None:
+    arch, weights = folder / ARCH_FILE, folder / WEIGHTS_FILE
+    arch.write_text(arch_text(network.arch))
+    weights.write_bytes(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
+    again = build_network(network.arch, weights.read_bytes(), str(weights))
+    _check(weights, model, lambda x: again(x))
+
+
+def _reading(run: RunDir, size: tuple[int, int]) -> Preprocessing:
+    """How images become the input of a run's networks of a size."""
+    data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
+    return preprocessing_of(data.resized(size))
+
+
+def _write_archive(model: Supernet, reading: Preprocessing, path: Path) -> None:
+    with _quiet():
+        dynamic = {"x": {0: torch.export.Dim("batch", min=1)}}
+        program = torch.export.export(_ImagesOnly(model).eval(), (example(model),), dynamic_shapes=dynamic)
+        written = io.BytesIO()  # written by us: a full disk is then an OSError, as with the other files
+        torch.export.save(program, written, extra_files={PREPROCESSING_FILE: reading.text()})
+        path.write_bytes(written.getvalue())
+        again = torch.export.load(path).module()
+    _check(path, model, again)
+
+
+def _write_onnx(model: Supernet, reading: Preprocessing, path: Path) -> None:
+    with _quiet():
+        program = torch.onnx.export(
+            _ImagesOnly(model).eval(),
+            (example(model),),
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}},
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        program.model.metadata_props[PREPROCESSING_FILE] = reading.text()
+        path.write_bytes(program.model_proto.SerializeToString())  # by us, as the archive
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    _check(path, model, lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0]))
+
+
+def _readme(model: Supernet, network: Network, reading: Preprocessing, name: str, onnx: bool) -> str:
+    about = arch_columns(network.arch)
+    space = model.space
+    height, width = space.input_size
+    text = f"""# {network.name}
+
+Found with raynas: {about["macs"]:,} multiply-accumulates and {about["params"]:,} parameters.
+Images of {height} x {width} pixels, {space.channels} channel(s); {space.classes} classes.
+`{PREPROCESSING_FILE}` says how an image becomes its input.
+
+With timm (fine-tune it on other classes: `num_classes=...` makes a new head):
+
+```python
+import raynas, timm
+
+model = timm.create_model("raynas_vit", pretrained=True, arch="{name}").eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+{_classify(reading)}
+```
+
+Without raynas:
+
+```python
+import torch
+
+extra = {{"{PREPROCESSING_FILE}": ""}}  # read with it
+model = torch.export.load("{name}/{ARCHIVE_FILE}", extra_files=extra).module()
+logits = model(torch.randn(8, {space.channels}, {height}, {width}))
+```
+"""
+    if onnx:
+        text += f"""
+```python
+import numpy, onnxruntime
+
+session = onnxruntime.InferenceSession("{name}/{ONNX_FILE}")
+preprocessing = session.get_modelmeta().custom_metadata_map["{PREPROCESSING_FILE}"]
+images = numpy.zeros((8, {space.channels}, {height}, {width}), numpy.float32)
+logits = session.run(["logits"], {{"images": images}})[0]
+```
+"""
+    return text
+
+
+def _classify(reading: Preprocessing) -> str:
+    """The line of Python that classifies an image of PIL's."""
+    if reading.mode is None:
+        return f"# it is of images with {reading.channels} channels, which PIL has no mode for"
+    return f'logits = model(transform(image.convert("{reading.mode}"))[None])  # of an image of PIL\'s'
+
+
+class _ImagesOnly(nn.Module):
+    """The network with images as its only argument, for exporters that trace every argument."""
+
+    def __init__(self, model: Supernet):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+@torch.no_grad()
+def _check(path: Path, model: Supernet, again: Callable[[Tensor], Tensor]) -> None:
+    x = example(model, images=3)  # another batch size than the one that was traced
+    expected, found = model(x), again(x)
+    difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1))
+    if not difference <= TOLERANCE[path.name]:
+        raise RuntimeError(f"{path} computes something else: logits differ by {difference:.3g} of the largest")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' chatter, which says nothing of the result; that is checked."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _missing_for_onnx() -> list[str]:
+    return [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+
+
+def export_into_run(
+    run: RunDir, network: Network, onnx: bool | None = None, progress: Callable[[str], None] = print
+) -> str:
+    """Export into the folder `export` of the run directory, wherever that is, unless it is there already.
+
+    Returns:
+        Its path, or its URI without credentials.
+    """
+    with run.lock():
+        model = load_weights(run, network)
+        wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
+        wanted["onnx"] = not _missing_for_onnx() if onnx is None else onnx
+        if _is_exported(run, wanted):
+            progress(f"{network.name} is exported already: {run.name}/export")
+            return f"{run.name}/export"
+        with_onnx = _onnx_here(onnx, progress)
+        with run.folder("export", last=RECEIPT, keep=_no_part) as folder:
+            names = _write(run, network, model, folder, "export", with_onnx)
+            files = {name: _digest((folder / name).read_bytes()) for name in names}
+            (folder / RECEIPT).write_text(json_text({**wanted, "files": files}))
+        for name in names:
+            progress(f"{run.name}/export/{name}")
+        return f"{run.name}/export"
+
+
+def _is_exported(run: RunDir, wanted: Mapping[str, Any]) -> bool:
+    """Whether the run's export is of what is wanted, and its files are those that were written."""
+    if not run.exists(f"export/{RECEIPT}"):
+        return False
+    receipt = run.read_json(f"export/{RECEIPT}")
+    if not isinstance(receipt, dict) or not isinstance(files := receipt.pop("files", None), dict) or receipt != wanted:
+        return False  # one without `files` is of a version that wrote file by file
+    return all(
+        run.exists(f"export/{name}") and _digest(run.read_bytes(f"export/{name}")) == digest
+        for name, digest in files.items()
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def choose_network(
+    networks: Sequence[Network], winner: Arch, size: tuple[int, int] | None = None, seed: int | None = None
+) -> Network:
+    """The network that stands for a run: the winner, retrained if it was (the first seed), else as it inherits.
+
+    Args:
+        networks: the retrained networks of the run.
+        winner: its best arch.
+        size: of its images, where they are not to be the run's.
+        seed: of its training, where it is not to be the first.
+
+    Raises:
+        UserError: the winner was not trained at that size, or with that seed.
+    """
+    found = of_size(networks, winner, size)
+    seeds = sorted({network.seed for network in found if network.seed is not None})
+    if seed is not None and seed not in seeds:
+        trained = f"only with seed {', '.join(map(str, seeds))}" if seeds else "with no seed at all"
+        raise UserError(
+            f"no network of arch {winner.id} was trained with seed {seed} ({trained}): give another --seed, or "
+            "train it first (raynas retrain --seeds N trains with seeds 0 to N - 1)"
+        )
+    found = [network for network in found if seed in (None, network.seed)]
+    best = min(found, key=lambda network: (WAYS.index(network.how), network.seed or 0), default=None)
+    if best is None and size not in (None, winner.space.input_size):
+        raise UserError(
+            f"no network of arch {winner.id} was trained at {size[0]} x {size[1]} pixels: "
+            f"raynas retrain --from trained --size {size[0]}"
+        )
+    return best or Network(winner, "inherited")

@@ -1,0 +1,200 @@
+"""What a preset's images are and how they will be read: looked at, refused and told before anything is trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from raynas.data.class_order import order_of
+from raynas.data.config import EMBEDDED, DataConfig
+from raynas.data.load import Data, count_splits, load_data, look_at, sample_shapes
+from raynas.data.look import Findings
+from raynas.errors import UserError
+from raynas.locations import hide_secrets
+from raynas.phases.inputs import are_files, named_data, resolve_data
+from raynas.presets.preset import Preset
+from raynas.space import load_space
+
+CLASSES_SHOWN = 50
+TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
+
+
+def check_made_for(before: Preset, preset: Preset) -> None:
+    """Refuse a dataset in place of the preset's own, where the space, made for that one, would lose much of the images.
+
+    Args:
+        before: the preset before it was given other data.
+        preset: and after.
+
+    Raises:
+        UserError: images would lose colour or size, and nothing says that they are to.
+    """
+    config = preset.data
+    if before.data is None or config is None or config.name == before.data.name or not are_files(config):
+        return
+    space = load_space(preset.space)
+    shapes = sample_shapes(config)
+    loses_colour = config.channels is None and space.channels == 1 and any(shape[2] > 1 for shape in shapes)
+    smaller = any(min(shape[:2]) > max(space.input_size) for shape in shapes)
+    if not loses_colour and not (config.size is None and smaller):
+        return
+    seen, read = _shapes_text(shapes), _shape_text((*space.input_size, space.channels))
+    follow = ["data.channels=own"] if config.channels is None else []
+    if config.size is None:
+        one = len({shape[:2] for shape in shapes}) == 1
+        follow.insert(0, f"data.size={'own' if one else 'PIXELS'}")
+    raise UserError(
+        f"the images are {seen}, and {space.name}, which this preset chose for other data ({before.data.name}), reads "
+        f"{read}: to follow the images give {_settings(follow)}; to read them so all the same, "
+        f"{_settings([f'data.size={_one_number(space.input_size)}', f'data.channels={space.channels}'])}"
+    )
+
+
+def _settings(assignments: Sequence[str]) -> str:
+    return " ".join(f"--set {assignment}" for assignment in assignments)
+
+
+def _one_number(size: tuple[int, int]) -> str:
+    return str(size[0]) if size[0] == size[1] else f"'[{size[0]}, {size[1]}]'"
+
+
+def _shape_text(shape: tuple[int, int, int]) -> str:
+    height, width, channels = shape
+    return f"{height} x {width} {_colours(channels)}"
+
+
+def _colours(channels: int) -> str:
+    return {1: "grey", 3: "RGB"}.get(channels, f"of {channels} channels")
+
+
+def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
+    """The shapes of images in a few words: `16 x 16 RGB`, `20 x 30 to 400 x 600 grey and RGB`."""
+    listed = list(shapes)
+    sizes = sorted({shape[:2] for shape in listed}, key=lambda size: (size[0] * size[1], size))
+    colours = " and ".join(_colours(channels) for channels in sorted({shape[2] for shape in listed}))
+    ends = [f"{height} x {width}" for height, width in (sizes[0], sizes[-1])]
+    return f"{ends[0] if len(sizes) == 1 else ' to '.join(ends)} {colours}"
+
+
+def check_images(preset: Preset, say: Callable[[str], None]) -> None:
+    """Look at every image before anything is trained; what cannot be read is listed.
+
+    Raises:
+        UserError: some image cannot be read, and the data do not say to skip those; or all of them are of one colour.
+    """
+    config = named_data(preset)
+    if config.name not in EMBEDDED:
+        _refuse_unreadable(config, look_at(config, say), say)
+
+
+def _refuse_unreadable(config: DataConfig, found: Findings, say: Callable[[str], None]) -> None:
+    for line in found.unreadable.values():
+        say(f"{'skipped' if config.skip == 'unreadable' else 'unreadable'}: {line}")
+    if found.unranged is not None:
+        raise UserError(found.unranged)
+    if len(found.unreadable) == found.count:
+        raise UserError("none of the images can be read (all are listed above): give images that Pillow reads")
+    if found.unreadable and config.skip != "unreadable":
+        raise UserError(
+            f"{len(found.unreadable):,} of {found.count:,} images cannot be read (all are listed above): mend or "
+            "remove them, or leave them out: --set data.skip=unreadable"
+        )
+    if found.flat:
+        raise UserError(
+            "every image is read as one colour all over, such as black: convert them to grey or RGB of 8 bits a channel"
+        )
+
+
+def check_data(config: DataConfig | None, preset: Preset | None = None, say: Callable[[str], None] = print) -> None:
+    """Tell what a dataset holds and how it will be read.
+
+    Args:
+        config: the dataset.
+        preset: that it is for, whose space says how images are read; None where it is not known yet.
+        say: gets the lines.
+
+    Raises:
+        UserError: the dataset is missing or unusable, or an image cannot be read.
+    """
+    if preset is not None:
+        config = named_data(preset)
+    assert config is not None
+    found = look_at(config, say)
+    total = Counter(found.modes)
+    say(f"data      {hide_secrets(config.name)}")
+    say(f"images    {found.count:,}" + (f", of which {len(found.unreadable):,} unreadable" if found.unreadable else ""))
+    if found.sizes:
+        say(f"sizes     {_sizes_text(found.sizes)}")
+        say(f"modes     {', '.join(f'{mode} {count:,}' for mode, count in total.most_common())}")
+        transparent = sum(count for mode, count in total.items() if mode in TRANSPARENT)
+        if transparent:
+            say(f"          transparency is left out: the colours under it are seen ({transparent:,} images)")
+    if found.turned:
+        how = "left as they are stored: data.exif=ignored" if config.exif == "ignored" else "turned upright"
+        say(f"EXIF      {found.turned:,} image(s) are not stored upright, and are {how}")
+    splits, classes = count_splits(config)
+    say(f"splits    {', '.join(f'{name} {count:,}' for name, count in splits.items())}")
+    shown = ", ".join(f"{name} {count:,}" for name, count in list(classes.items())[:CLASSES_SHOWN])
+    more = f", and {len(classes) - CLASSES_SHOWN:,} more" if len(classes) > CLASSES_SHOWN else ""
+    say(f"classes   {len(classes):,}: {shown}{more}")
+    say(f"order     {_order_text(config, tuple(classes))}")
+    _refuse_unreadable(config, found, say)
+    if preset is None:
+        data = load_data(config)
+        lines = [f"{_shape_text((*data.size, data.channels))}, where neither the preset nor its space says otherwise"]
+    else:
+        resolved = resolve_data(preset, load_space(preset.space))
+        lines = describe_reading(preset, load_data(resolved)) or ["the images are read as they are"]
+    say(f"read as   {lines[0]}")
+
+
+def _sizes_text(sizes: Counter[tuple[int, int]]) -> str:
+    """Sizes in a few words, height before width."""
+    if len(sizes) <= 4:
+        return ", ".join(f"{height} x {width} {count:,}" for (height, width), count in sizes.most_common())
+    ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
+    (low, wide), (high, wider) = ordered[0], ordered[-1]
+    (height, width), count = sizes.most_common(1)[0]
+    return f"{low} x {wide} to {high} x {wider} (height x width); most often {height} x {width} ({count:,})"
+
+
+def _order_text(config: DataConfig, names: tuple[str, ...]) -> str:
+    order = order_of(names)
+    if order == "any":
+        return "plain and natural order are the same here"
+    if order == "other":
+        return "as the dataset gives them"
+    if not are_files(config):
+        return f"{order}, as the dataset gives them"
+    if order == "plain":
+        return "plain, as torchvision's; timm's is natural: --set data.class_order=natural"
+    return "natural, as timm's" + ("; torchvision's is plain" if config.class_order == "natural" else "")
+
+
+def describe_reading(preset: Preset, data: Data) -> list[str]:
+    """A line on how images become a network's input, and one on the order of the classes where there is a choice.
+
+    Args:
+        preset: with data as the user gave them.
+        data: as they are read.
+    """
+    config = data.config
+    height, width, channels = *data.size, data.channels
+    lines = []
+    if config.name not in EMBEDDED:
+        shapes = sample_shapes(config)
+        read = _shape_text((height, width, channels))
+        if {*shapes} == {(height, width, channels)}:
+            lines.append(f"the images are read as they are: {read}")
+        else:
+            asked = named_data(preset)
+            given = asked.size is not None and asked.channels is not None
+            why = "the settings say so" if given or not are_files(config) else f"{preset.space} is of such images"
+            lines.append(f"the images, {_shapes_text(shapes)}, are read as {read}: {why}")
+    if are_files(config) and order_of(data.class_names) == "plain":
+        names = ", ".join(data.class_names[:4])
+        lines.append(
+            f"the classes are in plain order ({names}{', ...' if data.classes > 4 else ''}), as torchvision's; "
+            "in timm's it is natural: --set data.class_order=natural"
+        )
+    return lines

@@ -1,0 +1,208 @@
+"""Released weights of others as run directories, ready to be searched, evaluated or fine-tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from raynas.data.class_order import in_order, order_of
+from raynas.data.config import DataConfig
+from raynas.data.load import Data, load_data
+from raynas.errors import RunDirError, UserError, reason
+from raynas.locations import hide_secrets
+from raynas.nets.timm_weights import load_timm
+from raynas.nets.weights import weights_fingerprint
+from raynas.phases.images import check_images, describe_reading
+from raynas.phases.inputs import resolve_data
+from raynas.presets.preset import Preset, load_preset
+from raynas.results import RunDir
+from raynas.results.run_dir import has_begun
+from raynas.results.versions import versions
+from raynas.runs.network_folder import ARCH_FILE
+from raynas.runs.networks import arch_text, write_weights
+from raynas.space import Space, load_arch, load_space
+from raynas.space.families import family_module
+from raynas.space.load import describes_arch
+
+SYSTEMS = {
+    "autoformer": "autoformer/preset",
+    "vit-resnas": "vit_resnas/preset",
+    "nasvit": "nasvit/preset_released",
+    "s3": "s3/preset",
+    "timm": "timm/preset",
+}
+"""Whose checkpoints are read, with the preset that says how to search and retrain them."""
+
+TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
+"""The family that reads one of timm's models, by the start of the model's name."""
+
+
+def import_supernet(
+    system: str,
+    checkpoint: str | Path,
+    run_dir: str | Path,
+    data: str | DataConfig,
+    space: str | None = None,
+    preset: Preset | None = None,
+    weights_file: str | Path | None = None,
+) -> RunDir:
+    """Read a released checkpoint, or one of timm's models, into a new run directory.
+
+    A timm model is a space of one network, as is a checkpoint of a network alone. It is then the run's `best`: evaluate
+    it, or fine-tune it by `retrain`.
+
+    Args:
+        system: whose layout the checkpoint has: `autoformer`, `vit-resnas`, `nasvit` (AlphaNet's, too) or `s3` (Swin's,
+            too); or `timm`.
+        checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
+        run_dir: a path or filesystem URI.
+        data: what the subnets are scored on: a name, a folder or a URI.
+        space: which space or arch the checkpoint is of, by name or path; None to tell from the checkpoint.
+        preset: search and retraining for the run; the system's own by default.
+        weights_file: a file of a timm model's weights, instead of those that timm downloads.
+
+    Raises:
+        UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
+            classes.
+        RunDirError: the run directory holds another supernet.
+    """
+    default = preset_of(system)
+    images_config = DataConfig.model_validate(data)
+    if system == "timm":
+        if space is not None:
+            raise UserError("the space of a timm model follows from the model: leave the space out")
+        family = _timm_family(str(checkpoint))
+        model = load_timm(str(checkpoint), weights_file, instead="--weights FILE")
+        found, weights = family.read_timm(model, str(checkpoint))
+        if images_config.crop_pct is None:
+            images_config = images_config.model_copy(update={"crop_pct": model.pretrained_cfg.get("crop_pct")})
+    else:
+        if weights_file is not None:
+            raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
+        of = None if space is None else _space_of(space)
+        found, weights = _read(system, checkpoint, of)
+    preset = (preset or load_preset(default)).model_copy(update={"data": images_config})
+    asked, preset = preset, preset.model_copy(update={"data": resolve_data(preset, found)})
+    images = load_data(preset.data)  # type: ignore[arg-type]
+    if images.classes != found.classes:
+        other = f"train a supernet on {images.name} (raynas train)"
+        if system == "timm":
+            other = f"fine-tune the model to {images.classes} classes in timm and give that file (--weights)"
+        raise UserError(
+            f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}: "
+            f"give data of the same {found.classes} classes (--data), or {other}"
+        )
+    _check_order(images)
+    if not has_begun(run_dir, "import"):
+        check_images(asked, print)
+    for line in describe_reading(asked, images):
+        print(line)
+    if system == "timm":
+        _compare_reading(model.pretrained_cfg, images)
+    run = RunDir(run_dir, create=True)
+    fingerprint = weights_fingerprint(weights)
+    with run.lock():
+        if run.exists("supernet.json") and run.read_json("supernet.json")["fingerprint"] != fingerprint:
+            raise RunDirError(f"{run.name} holds another supernet: name another run directory")
+        source = {"system": system, "checkpoint": str(checkpoint), "fingerprint": fingerprint}
+        run.begin("import", {**source, "space": found.fingerprint, "data": images.fingerprint})
+        run.write_yaml("space.yaml", found.to_dict())
+        run.write_yaml("preset.yaml", preset)
+        about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}
+        about |= {"data": images.fingerprint, "seed": None, "versions": versions()}
+        write_weights(run, weights, about)
+        if found.cardinality() == 1:
+            with run.folder("best", last=ARCH_FILE) as folder:
+                (folder / ARCH_FILE).write_text(arch_text(found.smallest()))
+    return run
+
+
+def preset_of(system: str) -> str:
+    """The shipped preset that searches and retrains a system's supernets.
+
+    Raises:
+        UserError: raynas reads nothing of such a system.
+    """
+    if system not in SYSTEMS:
+        raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
+    return SYSTEMS[system]
+
+
+def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Space, dict[str, Tensor]]:
+    """A released checkpoint, read; whatever is wrong with it names the file.
+
+    Raises:
+        UserError: it cannot be read, or is of another space.
+    """
+    try:
+        return _reader(system)(checkpoint, space)
+    except UserError as error:
+        named = str(checkpoint) in str(error)
+        raise UserError(str(error) if named else f"{checkpoint}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # Names as a release has them, with tensors of shapes that none has: readers go by shapes.
+        raise UserError(
+            f"{checkpoint} is not of a network of {system}: its tensors have other shapes ({reason(error)})"
+        ) from error
+
+
+def _reader(system: str) -> Callable[..., tuple[Space, dict[str, Tensor]]]:
+    """What reads the released checkpoints of a system."""
+    if system == "autoformer":
+        from raynas.families.vit.checkpoint import read_autoformer
+
+        return read_autoformer
+    if system == "nasvit":
+        from raynas.families.hybrid.checkpoint import read_nasvit
+
+        return read_nasvit
+    if system == "s3":
+        from raynas.families.s3.checkpoint import read_s3
+
+        return read_s3
+    from raynas.families.vit_res.checkpoint import read_vit_resnas
+
+    return read_vit_resnas
+
+
+def _space_of(name: str) -> Space:
+    """A space by name or path, or that of an arch alone."""
+    if not describes_arch(name):
+        return load_space(name)
+    arch = load_arch(name)
+    return arch.space.fix(arch)
+
+
+def _check_order(images: Data) -> None:
+    """Refuse to guess the order of the classes that a checkpoint numbers.
+
+    Raises:
+        UserError: the names of the classes can be ordered in two ways, and nothing says which.
+    """
+    plain, natural = (in_order(images.class_names, order)[:4] for order in ("plain", "natural"))
+    if images.config.class_order is None and order_of(images.class_names) == "plain":
+        raise UserError(
+            f"the classes of {hide_secrets(images.name)} have a plain order ({', '.join(plain)}, ..., as torchvision "
+            f"numbers them) and a natural one ({', '.join(natural)}, ..., as timm does): say which the checkpoint was "
+            "trained with: --set data.class_order=natural (or plain)"
+        )
+
+
+def _compare_reading(trained: Mapping[str, Any], images: Data) -> None:
+    """Say where a model was trained on pixels that were normalised otherwise than those that it will be given."""
+    theirs, ours = [trained["mean"], trained["std"]], [images.mean, images.std]
+    if not np.allclose(theirs, ours, atol=1e-3):
+        shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in (theirs, ours)]
+        print(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")
+
+
+def _timm_family(name: str) -> Any:
+    """The checkpoint module of the family that reads a timm model."""
+    for start, family in TIMM.items():
+        if name.startswith(start):
+            return family_module(family, "checkpoint")
+    raise UserError(f"raynas imports from timm the models whose names start with {', '.join(TIMM)}, not {name}")

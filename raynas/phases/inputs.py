@@ -1,0 +1,175 @@
+"""The space and data of a preset, fitted to each other, and what training on them will cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raynas.costs import cost
+from raynas.costs.expectation import expected_cost
+from raynas.data.config import EMBEDDED, DataConfig, stored_config
+from raynas.data.load import Data, load_data, without_unreadable
+from raynas.errors import UserError
+from raynas.nets.sharing import sides_of
+from raynas.presets.preset import Preset
+from raynas.results import RunDir
+from raynas.space import Arch, Space, load_space
+from raynas.training.draws import distribution
+from raynas.training.plan import Plan
+from raynas.training.recipe import Recipe
+from raynas.training.samplers import SAMPLERS, Pass, check_emitted, on_sides
+
+_STEPS = 200
+"""Steps that are looked at together, spread evenly over the epochs."""
+
+_ERROR, _PATIENCE_S = 0.005, 2.0
+"""Where a mean cost comes from draws: its relative standard error that is enough, and the time after which any is."""
+
+
+def resolve_data(preset: Preset, space: Space) -> DataConfig:
+    """The preset's data with what it leaves open: image size and channels, of files those of the space, and the rest.
+
+    Embedded datasets and datasets of the user's own keep their size and channels, and the space follows.
+
+    Raises:
+        UserError: the preset names no data, or it is missing.
+    """
+    config = named_data(preset)
+    if config.name not in EMBEDDED:
+        config = without_unreadable(config.model_copy(update={"exif": config.exif or "upright"}))
+    if not are_files(config):
+        return config
+    return config.model_copy(
+        update={"size": config.size or space.input_size, "channels": config.channels or space.channels}
+    )
+
+
+def named_data(preset: Preset) -> DataConfig:
+    """The preset's data.
+
+    Raises:
+        UserError: it names none.
+    """
+    if preset.data is None:
+        raise UserError("this preset names no dataset: give one (data=..., or --data on the command line)")
+    return preset.data
+
+
+def are_files(config: DataConfig) -> bool:
+    """Whether the images are files, or in Parquet files."""
+    return config.name not in EMBEDDED and ("://" in config.name or ":" not in config.name)
+
+
+def with_known_skips(preset: Preset, run: RunDir) -> Preset:
+    """The preset with the images that a run skips already in place of `skip: unreadable`, not looked for again."""
+    if preset.data is None or preset.data.skip != "unreadable" or not run.exists("preset.yaml"):
+        return preset
+    known = stored_config(run.read_yaml("preset.yaml", "data")).skip
+    return preset.model_copy(update={"data": preset.data.model_copy(update={"skip": known})})
+
+
+def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data]:
+    """Load the data, and the space with the data's image size, channels and classes.
+
+    Args:
+        space: in place of the one that the preset names.
+
+    Raises:
+        UserError: space or data are missing or wrong, or the space cannot take such images.
+    """
+    space = space or load_space(preset.space)
+    data = load_data(resolve_data(preset, space))
+    return space.with_input(size=data.size, channels=data.channels, classes=data.classes), data
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training will cost.
+
+    Attributes:
+        steps: optimiser steps.
+        images: images drawn, each seen once by every pass of its step.
+        macs: multiply-accumulates of all forward passes over one image, on average; training takes about three times
+            as many.
+    """
+
+    steps: int
+    images: int
+    macs: float
+
+    def __str__(self) -> str:
+        total = 3 * self.macs * self.images
+        return (
+            f"{self.steps:,} steps, {self.images:,} images x {_giga(self.macs)} MACs forward; "
+            f"forward and backward about {_giga(total)} MACs in all"
+        )
+
+
+def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe, train_on: str = "train") -> Estimate:
+    """Count what training will cost, from what the sampler emits.
+
+    Raises:
+        UserError: the sampler cannot draw from this space.
+    """
+    count = len(data.images(train_on))
+    steps = max(1, count // recipe.batch_size)
+    macs = _mean_macs(space, plan, recipe)
+    return Estimate(recipe.epochs * steps, recipe.epochs * steps * min(recipe.batch_size, count), macs)
+
+
+def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
+    """The mean MACs of a step: computed for our samplers, but for archs that are chosen; else of what is drawn.
+
+    Candidates of which a sampler asks the loss count a third: they have no backward pass.
+    """
+    sampler, rng = plan.build_sampler(), np.random.default_rng(recipe.seed)
+    opened = [plan.open_space(space, i * recipe.epochs // _STEPS, recipe.epochs) for i in range(_STEPS)]
+
+    sides = sides_of(space)
+
+    def passes(of: Space, asked: list[Pass] | None = None) -> list[Pass]:
+        def losses(archs: Sequence[Arch]) -> list[float]:
+            if asked is not None:
+                asked.extend(Pass("candidate", "random", (arch,)) for arch in archs)
+            return rng.random(len(archs)).tolist()  # any may be chosen
+
+        emitted = sampler(of, rng, losses)
+        check_emitted(emitted)
+        return on_sides(emitted, sides)
+
+    options = plan.sampler.options
+    if plan.sampler.name in SAMPLERS and options.get("within") is None and options.get("attentive") is None:
+        draws = {name: options[name] for name in ("uniform_over", "align") if name in options}
+        means = {}
+        for of in set(opened):
+            step = passes(of)
+            drawn = expected_cost(distribution(of, **draws))["macs"]
+            fixed = [this for this in step if this.role in ("largest", "smallest")]
+            means[of] = drawn * (len(step) - len(fixed)) + _macs(space, [fixed])[0]
+        return float(np.mean([means[of] for of in opened]))
+    began = time.monotonic()
+    macs = np.empty(0)
+    while True:
+        candidates: list[list[Pass]] = [[] for _ in opened]
+        steps = [passes(of, asked) for of, asked in zip(opened, candidates, strict=True)]
+        macs = np.append(macs, _macs(space, steps) + len(sides) * _macs(space, candidates) / 3)
+        error = macs.std() / len(macs) ** 0.5
+        if error <= _ERROR * macs.mean() or time.monotonic() - began > _PATIENCE_S:
+            return float(macs.mean())
+
+
+def _macs(space: Space, steps: Sequence[Sequence[Pass]]) -> np.ndarray:
+    """The MACs over one image of all passes of each step, [steps]; the archs of one pass share its images."""
+    runs = [(i, arch, 1 / len(this.archs)) for i, step in enumerate(steps) for this in step for arch in this.archs]
+    places, archs, shares = zip(*runs, strict=True) if runs else ((), (), ())
+    return np.bincount(places, np.multiply(shares, cost(space, archs)["macs"]), minlength=len(steps))
+
+
+def _giga(number: float) -> str:
+    for unit, name in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:,.0f}"

@@ -1,0 +1,129 @@
+"""What each phase of a run takes: its seconds, and the energy of the machines meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+from raynas.cluster.connection import on_loopback
+from raynas.energy import counters
+from raynas.energy.meter import Meter
+from raynas.energy.nodes import LIMIT_S, OtherNodes
+from raynas.results import RunDir
+from raynas.results.phases import energy_text, keep_last, note_phase, seconds_text
+from raynas.results.versions import versions_text
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 60.0  # between readings: the fastest counters (AMD's, 65 kJ) take two minutes for a turn at 500 W
+Row = dict[str, Any]
+
+
+@contextmanager
+def phase(
+    run: RunDir, what: str, name: str | None = None, cluster: bool = False, say: Callable[[str], None] | None = print
+) -> Iterator[None]:
+    """The block is one attempt of a phase of a run, and becomes a row of table `phases` however it ends.
+
+    Killed, its row is written by the next attempt of any phase, from what was known a while before the end: half of its
+    seconds at the most, and never more than a minute. A block must not lie within another one: the same seconds would
+    be counted twice.
+
+    Args:
+        run: owned by this process.
+        what: `supernet`, `search`, `retraining`, `ranking` or `timing`.
+        name: which of several, such as a search's name.
+        cluster: whether the work is done on all of the Ray cluster that this process is connected to, and not in this
+            process.
+        say: called with one line at the end; None for silence.
+    """
+    attempt = _Attempt(run, what, name, cluster)
+    status = "stopped"
+    try:
+        yield
+        status = "finished"
+    finally:
+        row = attempt.end(status)
+        if status == "finished" and say is not None:
+            say(phase_line(row, attempt.told))
+
+
+def phase_line(row: Row, told: bool = False) -> str:
+    """An attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`.
+
+    Args:
+        row: of table `phases`.
+        told: whether it was said before that this run's energy is not known.
+    """
+    what = " ".join(dict.fromkeys(word for word in (row["phase"], row["name"]) if word))
+    seconds = seconds_text(row["seconds"])
+    if row["joules"] is None and told:
+        return f"{what}: {seconds}"
+    if row["joules"] is None:
+        return f"{what}: {seconds}; its energy is not known ({row['unmeasured'] or 'it was too short'})"
+    return f"{what}: {seconds}, {energy_text(row['joules'])} ({row['measured']})"
+
+
+class _Attempt:
+    """Reads counters in a thread from its making to `end`. Whatever goes wrong with that, the work goes on."""
+
+    def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool):
+        self._run = run
+        self._about = {"phase": what, "name": name, "began": datetime.now(timezone.utc), "versions": versions_text()}
+        self._began = time.monotonic()
+        self._meter = Meter()
+        self._totals = self._meter.totals()  # as of the newest round
+        self._others = OtherNodes() if cluster and not on_loopback() else None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="raynas-phase", daemon=True)
+        self.told = False  # whether it was said before that the run's energy is not known
+        try:
+            keep_last(run)
+            ended = run.store.read("phases", ["status", "joules"]).to_pylist()
+            self.told = any(row["status"] == "finished" and row["joules"] is None for row in ended)
+            note_phase(run, self._row("running"))
+        except Exception as error:
+            log.warning("%s: its phases cannot be kept: %s", run.name, error)
+        self._thread.start()
+
+    def end(self, status: str) -> Row:
+        """Write the row, and give it back."""
+        seconds = time.monotonic() - self._began
+        self._stop.set()
+        self._thread.join(2 * LIMIT_S + 5)  # the first round may be under way; the last one follows
+        row = {**self._row(status), "seconds": seconds}
+        try:
+            note_phase(self._run, row)
+            self._run.store.append("phases", [row])
+        except Exception as error:
+            log.warning("%s: the row of phase %s cannot be written: %s", self._run.name, row["phase"], error)
+        return row
+
+    def _row(self, status: str) -> Row:
+        return {**self._about, "status": status, "seconds": time.monotonic() - self._began, **self._totals}
+
+    def _watch(self) -> None:
+        try:
+            self._read()
+            while not self._stop.wait(min(BEAT_S, max(1.0, time.monotonic() - self._began))):
+                self._read()
+                note_phase(self._run, self._row("running"))
+            self._read(last=True)
+        except Exception as error:
+            log.warning("%s: energy is measured no more: %s", self._run.name, error)
+
+    def _read(self, last: bool = False) -> None:
+        readings = [counters.read_counters(counters.POWERCAP, counters.GPUS)]
+        if self._others is not None:
+            try:
+                readings += self._others.read(last)
+            except Exception as error:
+                log.warning("counters of other machines are read no more: %s", error)
+                self._others = None
+        self._meter.add(readings)
+        self._totals = self._meter.totals()

@@ -1,0 +1,355 @@
+"""How well inherited weights rank subnets: correlations with MACs, and with the networks trained on their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy import stats
+
+from raynas.costs import sample_within, span
+from raynas.errors import InfeasibleError, UserError, reason
+from raynas.locations import hide_secrets, open_location
+from raynas.phases.phase import phase
+from raynas.phases.retrain import retrain
+from raynas.results import RunDir
+from raynas.runs.networks import read_space
+from raynas.scoring.progress import score_with_progress
+from raynas.space import Arch, Space
+from raynas.training.recipe import Recipe
+
+Row = dict[str, Any]
+RESAMPLES = 1000
+FEWEST = 4  # pairs: an interval from fewer says nothing
+FINETUNE_RATE = 0.1  # of the recipe's learning rate: what is inherited is refined, not replaced
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is ranked: archs, by eight or so equal ranges of MACs.
+
+    Attributes:
+        edges: [buckets + 1] MACs.
+        buckets: the archs of each, the cheapest first.
+    """
+
+    edges: np.ndarray
+    buckets: list[list[Arch]]
+
+    def spread(self, n: int) -> list[Arch]:
+        """n of them, as evenly from the buckets as there are archs in them."""
+        rounds = max(len(bucket) for bucket in self.buckets)
+        return [bucket[i] for i in range(rounds) for bucket in self.buckets if i < len(bucket)][:n]
+
+
+def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sample:
+    """About n different archs: as many from each of some equal ranges of MACs, equally likely by dimension within it.
+
+    A range with fewer archs gives all that were found in it. Where all archs have the same MACs there is one range.
+
+    Raises:
+        UserError: there are fewer archs wanted than buckets, or too few in the space.
+    """
+    if not 1 <= buckets <= n:
+        raise UserError(f"rank at least as many archs as there are buckets: {n} archs, {buckets} buckets")
+    if (count := space.cardinality()) < FEWEST:
+        there_are = "is 1 arch" if count == 1 else f"are {count} archs"
+        raise UserError(f"there {there_are} in space {space.name}: nothing to rank, which takes at least {FEWEST}")
+    low, high = span(space)["macs"]
+    if low == high:
+        buckets = 1
+    edges = np.linspace(low, high, buckets + 1)
+    each = n // buckets
+    found: list[list[Arch]] = []
+    known: set[Arch] = set()  # whose MACs are the end of one range and the start of the next
+    for bucket in range(buckets):
+        window = (float(edges[bucket]), float(edges[bucket + 1]))
+        try:
+            codes = sample_within(space, {"macs": window}, np.random.default_rng([seed, bucket]), 4 * each)
+        except InfeasibleError:  # a range that no arch is in
+            codes = space.sample_codes(np.random.default_rng(0), 0)
+        found.append([arch for arch in dict.fromkeys(space.decode(codes)) if arch not in known][:each])
+        known.update(found[-1])
+    return Sample(edges, found)
+
+
+def rank(
+    run: RunDir,
+    scorer: Any,
+    sample: Sample,
+    truth: Mapping[str, Mapping[str, float]] | None = None,
+    others: Sequence[Arch] = (),
+    seed: int = 0,
+    progress: Callable[[str], None] | None = print,
+) -> list[Row]:
+    """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
+
+    Args:
+        run: gets the rows as its table `rankings`.
+        scorer: a `ScorePool` or `LocalScorer` of this run, entered.
+        sample: what is scored.
+        truth: accuracies by network id, by what they are of: `{"scratch": {...}}`. Their archs must be in the sample
+            or among `others`.
+        others: archs outside the sample that are scored for their truth alone.
+        seed: of the bootstrap.
+        progress: called with a line once everything is scored.
+
+    Returns:
+        One row for each pair of quantities, statistic and bucket (`bucket` None: all of them; the only one where there
+        is one bucket). Intervals are 95 %
+        percentile bootstrap over networks.
+    """
+    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
+    with phase(run, "ranking", "inherited", cluster=replicas > 0, say=progress):
+        sampled = [arch for bucket in sample.buckets for arch in bucket]
+        scored = iter(score_with_progress(scorer, [*sampled, *others], "ranking", progress))
+        scores = [[next(scored) for _ in bucket] for bucket in sample.buckets]
+        other_scores = list(scored)
+    everything = [row for each in scores for row in each]
+    if failed := [row for row in everything if row["accuracy"] is None]:
+        told = f"{len(failed):,} of {len(everything):,} subnets could not be scored: {failed[0]['reason']}"
+        if len(failed) == len(everything):
+            raise UserError(f"{run.name}: {told}")
+        if progress is not None:
+            progress(told)
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
+    ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
+    places = [{"bucket": i, "low": low, "high": high} for i, (low, high) in enumerate(ranges)]
+    grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # one bucket is all of them
+    for place, measured in [*grouped, (overall, everything)]:
+        good = [row for row in measured if row["accuracy"] is not None]
+        found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
+        rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
+    truth = truth or {}
+    # Of this call's scores alone: the run may hold others, on other images or in another precision.
+    known = {"inherited": _by_network([*everything, *other_scores]), **truth}
+    names = list(known)
+    for i, x in enumerate(names):
+        for y in names[i + 1 :]:
+            both = sorted(set(known[x]) & set(known[y]))
+            if x == "inherited" and not both:
+                raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
+            found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
+            rows += [{"x": x, "y": y, **overall, **row} for row in found]
+    run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
+    return rows
+
+
+def pearson(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Pearson's correlation of each resample [draws]: indices [draws, n] into x and y [n]."""
+    x, y = x[draws], y[draws]
+    x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
+    return (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+
+
+def spearman(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each resample: Pearson's of the ranks within it, ties at their mean."""
+    x, y = (stats.rankdata(each[draws], axis=1).ravel() for each in (x, y))
+    return pearson(x, y, np.arange(draws.size).reshape(draws.shape))
+
+
+def kendall(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Kendall's tau-b of each resample.
+
+    How often each pair of points comes in a resample is the product of how often its points do: with counts w, the
+    pairs that agree less those that disagree are w' S w, S the products of the signs of their differences.
+    """
+    n = len(x)
+    counts = np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float32)
+    agree, differ_x, differ_y = np.zeros((3, len(draws)))
+    for start in range(0, n, 1000):  # so many rows of the matrices at a time
+        rows = slice(start, start + 1000)
+        signs = [np.sign(each[rows, None] - each).astype(np.float32) for each in (x, y)]
+        mine = counts[:, rows]
+        agree += (mine @ (signs[0] * signs[1]) * counts).sum(axis=1, dtype=np.float64)
+        differ_x += (mine @ np.abs(signs[0]) * counts).sum(axis=1, dtype=np.float64)
+        differ_y += (mine @ np.abs(signs[1]) * counts).sum(axis=1, dtype=np.float64)
+    return agree / np.sqrt(differ_x * differ_y)
+
+
+STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "pearson": pearson,
+    "spearman": spearman,
+    "kendall": kendall,
+}
+
+
+def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generator) -> list[Row]:
+    """Pearson, Spearman and Kendall (tau-b) of two lists, each with its 95 % bootstrap interval.
+
+    A value is None where there are too few pairs or one of the lists is constant.
+    """
+    pairs = (np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    n = len(pairs[0])
+    rows: list[Row] = [{"statistic": name, "value": None, "lower": None, "upper": None} for name in STATISTICS]
+    if n >= FEWEST and all(len(np.unique(each)) > 1 for each in pairs):
+        draws = rng.integers(n, size=(RESAMPLES, n))
+        varies = np.all([np.ptp(each[draws], axis=1) > 0 for each in pairs], axis=0)
+        draws = np.concatenate([np.arange(n)[None], draws[varies]])
+        for row in rows:
+            value, *resampled = STATISTICS[row["statistic"]](*pairs, draws)
+            low, high = np.percentile(resampled, [2.5, 97.5])
+            row.update(value=float(value), lower=float(low), upper=float(high))
+    return [{**row, "networks": n} for row in rows]
+
+
+def read_truth(path: str | Path) -> pa.Table:
+    """A table of networks trained on their own: Parquet, by path or URI, with columns `network`, `values`, `accuracy`.
+
+    `values` is the architecture as JSON; rows of one network are several seeds.
+
+    Raises:
+        UserError: there is no such file, or it lacks a column, or accuracies are no numbers.
+    """
+    filesystem, inside = open_location(str(path))
+    path = hide_secrets(str(path))
+    try:
+        table = pq.read_table(inside, filesystem=filesystem)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+    missing = [name for name in ("network", "values", "accuracy") if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path} lacks the column {missing[0]!r}: a truth table has network, values and accuracy")
+    kind = table.schema.field("accuracy").type
+    if not pa.types.is_floating(kind):
+        raise UserError(f"{path}: its accuracies are of type {kind}: a truth table has fractions between 0 and 1")
+    return table
+
+
+def archs_of(table: pa.Table, space: Space, source: str | Path = "the table") -> list[Arch]:
+    """The archs of a truth table, each once.
+
+    Args:
+        source: of the table, for messages.
+
+    Raises:
+        UserError: one is not of the space, or not an arch as JSON.
+    """
+    values = dict.fromkeys(table["values"].to_pylist())
+    try:
+        return list(dict.fromkeys(space.arch(json.loads(each)) for each in values))
+    except UserError as error:
+        raise UserError(f"{source} holds networks of another space than the run's: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{source}: its column 'values' must hold architectures as JSON: {reason(error)}") from error
+
+
+def accuracies(table: pa.Table) -> dict[str, float]:
+    """Mean accuracy over seeds by network id; networks that failed or were not measured are left out."""
+    return _by_network(table.select(["network", "accuracy"]).to_pylist())
+
+
+def _by_network(rows: Sequence[Row]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["accuracy"] is not None:
+            found.setdefault(row["network"], []).append(row["accuracy"])
+    return {network: float(np.mean(values)) for network, values in found.items()}
+
+
+def train_alone(
+    run: RunDir,
+    archs: Sequence[Arch],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    finetune_epochs: int | None = None,
+    parallel: int | None = None,
+    progress: Callable[[str], None] = print,
+) -> dict[str, dict[str, float]]:
+    """Train networks on their own, from scratch and (with a number of epochs) also from what they inherit.
+
+    What was trained before in this run is not trained again.
+
+    Returns:
+        Accuracies on the search split by network id: `{"scratch": ..., "finetuned": ...}`.
+    """
+    train = partial(retrain, seeds=seeds, train_on="train", parallel=parallel, progress=progress, purpose="ranking")
+    trained = {"scratch": train(run, archs, recipe, "scratch")}
+    if finetune_epochs is not None:
+        rate = recipe.lr * FINETUNE_RATE
+        short = recipe.model_copy(update={"epochs": finetune_epochs, "warmup_epochs": 0, "lr": rate})
+        trained["finetuned"] = train(run, archs, short, "finetuned")
+    return {how: _by_network(rows) for how, rows in trained.items()}
+
+
+def rank_lines(rows: Sequence[Row]) -> list[str]:
+    """The table of a ranking as text."""
+    lines = [f"{'':<34}{'networks':>9}" + "".join(f"{name:>26}" for name in STATISTICS)]
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row
+    for (x, y, bucket, low, high), found in groups.items():
+        where = "" if bucket is None else f", {low / 1e6:,.4g} to {high / 1e6:,.4g} M"
+        cells = "".join(f"{_cell(found[name]):>26}" for name in STATISTICS)
+        lines.append(f"{f'{y} by {x}{where}':<34}{found['kendall']['networks']:>9,}{cells}")
+    return lines
+
+
+def _cell(row: Row) -> str:
+    if row["value"] is None:
+        return "-"
+    return f"{row['value']:.3f} [{row['lower']:.3f}, {row['upper']:.3f}]"
+
+
+def rank_run(
+    run: RunDir,
+    scorer: Any,
+    recipe: Recipe,
+    *,
+    archs: int = 2000,
+    buckets: int = 8,
+    train: int = 0,
+    finetune_epochs: int | None = None,
+    seeds: Sequence[int] | None = None,
+    truth: str | Path | None = None,
+    parallel: int | None = None,
+    seed: int = 0,
+) -> list[Row]:
+    """Everything that `raynas rank` does.
+
+    Args:
+        scorer: a `ScorePool` or `LocalScorer` of this run, not entered: trainings come first, and need its CPUs.
+        recipe: of networks trained on their own.
+        archs: how many to score.
+        buckets: ranges of MACs.
+        train: how many of them to train on their own, evenly from the buckets.
+        finetune_epochs: fine-tune the same networks for so many epochs, too.
+        seeds: of these trainings; (0,) where left out.
+        truth: a table of networks trained elsewhere (see `read_truth`).
+        parallel: trainings at a time, as Ray tasks; 1 for none of Ray.
+        seed: of the sample and the bootstrap.
+
+    Raises:
+        UserError: the settings or the truth table do not fit.
+    """
+    if not train and (finetune_epochs is not None or seeds is not None):
+        raise UserError("epochs of fine-tuning and seeds are those of networks trained alone: say how many (--train)")
+    if train > archs:
+        raise UserError(f"{train} networks cannot be trained out of {archs} that are scored: give as many --archs")
+    space = read_space(run)
+    table = None if truth is None else read_truth(truth)
+    sample = sample_by_budget(space, archs, buckets, seed)
+    found = sum(map(len, sample.buckets))
+    if found < archs:
+        print(f"Ranking {found:,} subnets, not {archs:,}: each range of MACs gives equally many, or all that it has.")
+    if train > found:
+        print(f"Training all {found:,} of them, not {train:,}.")
+    known: dict[str, Mapping[str, float]] = {}
+    measured_elsewhere = [] if table is None or truth is None else archs_of(table, space, truth)
+    if table is not None:
+        known["truth"] = accuracies(table)
+    if train:
+        known |= train_alone(run, sample.spread(train), recipe, seeds or (0,), finetune_epochs, parallel)
+    with scorer:
+        return rank(run, scorer, sample, known, measured_elsewhere, seed)

@@ -1,0 +1,152 @@
+"""What a run's searches did, for its report: each is read back from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from raynas.costs import COSTS, Bounds, Constraints, CostFunction
+from raynas.phases.latency_winners import known_candidates
+from raynas.phases.search import BASELINE, MAIN, SearchSettings, folder_of, latency_predictor, read_back, settings_of
+from raynas.reports.collect import Predicted, Timed, Trace
+from raynas.results import RunDir
+from raynas.runs.networks import read_space
+from raynas.search import PredictorEvolution
+from raynas.search.config import TIMED
+from raynas.search.history import History
+from raynas.space import Arch
+
+Row = dict[str, Any]
+
+
+def traces(run: RunDir) -> list[Trace]:
+    """What each search of a run asked for, the main one first."""
+    names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
+    found: list[Trace] = []
+    for name in sorted(names, key=lambda name: (name != MAIN, name)):
+        settings = settings_of(run, name)
+        config = settings.search
+        made, finished = read_back(run, name)
+        history = getattr(made, "history", [])
+        accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
+        label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
+        if label in (trace.name for trace in found):
+            label = f"{name} (the search of that name)"
+        goes_by: dict[str, Bounds] = {name: (None, None) for name in config.objectives if name in (*COSTS, *TIMED)}
+        limits = goes_by | config.constraints
+        timed = _timed(run, settings, made) if finished else None
+        front = _front(run, name, made, timed) if finished else []
+        archs = [row.arch for row in history]
+        found.append(
+            Trace(
+                label,
+                [arch.id for arch in archs],
+                accuracy,
+                limits,
+                finished,
+                timed,
+                front,
+                _predicted(getattr(made, "search", made)),
+                _costs(run, settings, limits, archs),
+                "" if settings.timed_on is None else str(settings.timed_on),
+                _best(made),
+            )
+        )
+    return found
+
+
+def _costs(
+    run: RunDir, settings: SearchSettings, names: Collection[str], archs: Sequence[Arch]
+) -> dict[str, list[float]]:
+    """Of each arch those costs that no table has, as the search counts or predicts them; NaN for archs off its grid."""
+    names = [name for name in names if name not in ("macs", "params")]
+    space = read_space(run)
+    known = [arch in space for arch in archs]
+    if not names or not any(known):
+        return {}
+    predictor = latency_predictor(run, settings, space)
+    timed: dict[str, CostFunction] = (
+        {} if predictor is None else {"latency": predictor, "throughput": predictor.throughput}
+    )
+    codes = space.encode([arch for arch, inside in zip(archs, known, strict=True) if inside])
+    counted = Constraints(space, {}, timed).costs(codes)
+    found: dict[str, list[float]] = {}
+    for name in names:
+        values = np.full(len(archs), np.nan)
+        values[known] = counted[name]
+        found[name] = values.tolist()
+    return found
+
+
+def _best(made: History) -> str | None:
+    """The id of the arch that is best by accuracy, where that is an objective."""
+    if made.objectives.directions.get("accuracy") != "max":
+        return None
+    rows = made.best_first(made.scored(), "accuracy")
+    return rows[0].arch.id if rows else None
+
+
+def _timed(run: RunDir, settings: SearchSettings, made: Any) -> Timed | None:
+    predictor = latency_predictor(run, settings, read_space(run))
+    if predictor is None:
+        return None
+    timed = known_candidates(run, made, predictor, settings.search.constraints)
+    rows = [{"arch": one.arch.id, **one.describe(), "keeps": one.excess == 0} for one in timed]
+    return Timed(predictor.describe(), rows)
+
+
+def _front(run: RunDir, name: str, made: Any, timed: Timed | None) -> list[Row]:
+    """The objectives of what a search left as its front, those of time as they were measured."""
+    left = {file.removesuffix(".yaml") for file in run.list(f"{folder_of(name)}/front")}
+    if not left or not hasattr(made, "front"):
+        return []
+    times = {row["arch"]: row for row in ([] if timed is None else timed.rows)}
+    rows = []
+    for row in sorted(made.front(), key=lambda row: list(row.objectives.values())):
+        if row.arch.id in left:
+            values = {"arch": row.arch.id, **row.objectives}
+            measured = times.get(row.arch.id, {})
+            values.update({to: measured[of] for of, to in _TIMES.items() if to in values and measured.get(of)})
+            rows.append(values)
+    return rows
+
+
+_TIMES = {"ms": "latency", "images_per_s": "throughput"}
+
+
+def _predicted(made: Any) -> Predicted | None:
+    """How the predictors of a search did: on what they were tried, and on what was scored because of them."""
+    if not isinstance(made, PredictorEvolution) or not made.qualities:
+        return None
+    tried = [
+        {
+            "objective": quality.objective,
+            "fitted": quality.fitted,
+            "held_out": len(quality.measured),
+            "kendall": quality.kendall,
+            "by_macs": quality.by_macs,
+            "spearman": quality.spearman,
+            "rmse": quality.rmse,
+            "regret": quality.regret,
+            "used": quality.kendall >= made.least_tau,
+        }
+        for quality in made.qualities
+    ]
+    newest = {quality.objective: quality for quality in made.qualities}
+    points = []
+    for name, quality in newest.items():
+        archs = made.space.decode(quality.codes)
+        for arch, predicted, measured in zip(archs, quality.predicted, quality.measured, strict=True):
+            points.append(_point(name, "held out", arch.id, predicted, measured))
+    for row in made.history:
+        for name, predicted in made.predictions.get(row.arch, {}).items():
+            if row.objectives is not None:
+                points.append(_point(name, "proposed", row.arch.id, predicted, row.objectives[name]))
+    return Predicted(tried, points)
+
+
+def _point(objective: str, of: str, arch: str, predicted: float, measured: float) -> Row:
+    values = {"predicted": float(predicted), "measured": float(measured)}
+    return {"objective": objective, "of": of, "arch": arch, **values}

@@ -1,0 +1,282 @@
+"""Retraining of found networks: from scratch, or fine-tuned from the weights that they inherit or were trained to.
+
+Images may be of another size than the run's. A network is the supernet of a one-point space, so it is the same loop
+that trains it. Several seeds run side by side as Ray tasks where the machine allows; what is finished is kept, and the
+same call goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from raynas.costs.columns import arch_columns
+from raynas.data.config import DataConfig, stored_config
+from raynas.data.load import load_data
+from raynas.data.preprocessing import Preprocessing, preprocessing_of
+from raynas.errors import ConfigError, RunDirError, UserError
+from raynas.nets import build_supernet
+from raynas.nets.weights import weights_fingerprint
+from raynas.phases.network_training import NetworkTraining, Row, Size, TrainedNetwork, device_here, train_all
+from raynas.phases.phase import phase
+from raynas.phases.teachers import load_teachers, teacher_settings
+from raynas.results import RunDir
+from raynas.results.networks import ABOUT_FILE, network_rows
+from raynas.results.run_dir import json_text
+from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE
+from raynas.runs.networks import Network, arch_text, check_images, input_size, read_arch, read_space
+from raynas.runs.trained_supernet import TrainedSupernet, load_weights
+from raynas.space import Arch, Space
+from raynas.training.preflight import check_recipe
+from raynas.training.recipe import Recipe
+
+How = Literal["scratch", "finetuned"]
+
+
+def retrain(
+    run: RunDir,
+    archs: Sequence[Arch],
+    recipe: Recipe,
+    how: How = "scratch",
+    seeds: Sequence[int] = (0,),
+    train_on: str = "train",
+    parallel: int | None = None,
+    progress: Callable[[str], None] = print,
+    labels: Mapping[str, str] | None = None,
+    size: int | Size | None = None,
+    purpose: str = "retraining",
+) -> list[Row]:
+    """Train networks and keep them in `networks/<arch>-<how>-<seed>/` and in table `networks`.
+
+    Args:
+        run: the run directory; its preset says which data.
+        archs: what to train; every arch with every seed.
+        recipe: how; its seed is replaced by each of `seeds`.
+        how: `scratch`, or `finetuned` from the weights inherited from the run's supernet.
+        train_on: `train`, or `train+search` once the search is over.
+        parallel: how many at a time as Ray tasks; None for as many as there are CPUs (or GPUs). 1 trains them one
+            after the other in this process, without Ray.
+        progress: called with lines of text, at least every few seconds.
+        labels: what the lines call archs, by id, such as `winner`; else they say the id.
+        size: of the images, in pixels, where it is to be another than the run's; the name of the folder then ends in
+            it.
+        purpose: the phase of the run that this is, in table `phases`.
+
+    Returns:
+        The rows of table `networks`, archs by seeds.
+
+    Raises:
+        RunDirError: a network of that name was trained with other settings.
+        UserError: an arch is for other images or classes than the run's, has no inherited weights here or cannot take
+            images of that size, or the recipe does not fit.
+        TrainingCollapsed: a training broke down twice; the other networks are finished first.
+    """
+    with run.lock():
+        check_images(archs, read_space(run))
+        data = _data(run)
+        jobs = []
+        for arch in archs:
+            at, other_size = _at_size(arch, size)
+            start = Network(arch, "inherited") if how == "finetuned" else None
+            for seed in seeds:
+                label = _label(arch, seed, other_size, labels)
+                seeded = recipe.model_copy(update={"seed": seed})
+                jobs.append(NetworkTraining(at, seeded, data, train_on, label, start, other_size))
+        return _train_and_keep(run, jobs, parallel, progress, purpose)
+
+
+def finetune_resized(
+    run: RunDir,
+    networks: Sequence[Network],
+    recipe: Recipe,
+    size: int | Size,
+    parallel: int | None = None,
+    progress: Callable[[str], None] = print,
+    labels: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Fine-tune networks that were trained in a run on images of another size.
+
+    Position embeddings are resized, all else is taken over (`Supernet.resized`). Each network keeps its seed and the
+    images that it was trained on; the new ones are folders `networks/<network>-resized-<size>/`.
+
+    Args:
+        run: the run directory.
+        networks: trained networks of it.
+        recipe: how; its seed is replaced by each network's.
+        size: of the images, in pixels.
+        parallel, progress, labels: as for `retrain`.
+
+    Returns:
+        The rows of table `networks`, one for each network.
+
+    Raises:
+        RunDirError: a network of that name was trained with other settings.
+        UserError: a network was not trained in this run, has this size already or cannot take such images, or the
+            recipe does not fit.
+        TrainingCollapsed: a training broke down twice; the other networks are finished first.
+    """
+    with run.lock():
+        data, rows = _data(run), {row["path"]: row for row in network_rows(run)}
+        jobs = []
+        for network in networks:
+            row = rows.get(network.path)
+            if row is None:
+                raise UserError(
+                    f"{network.name} is no network that was trained in {run.name}: raynas retrain trains one"
+                )
+            at, other_size = _at_size(network.arch, size)
+            if other_size is None:
+                height, width = at.space.input_size
+                raise UserError(f"{network.name} is of {height} x {width} pixels already: give another size")
+            label = _label(network.arch, row["seed"], other_size, labels)
+            seeded = recipe.model_copy(update={"seed": row["seed"]})
+            jobs.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size))
+        return _train_and_keep(run, jobs, parallel, progress)
+
+
+def _data(run: RunDir) -> DataConfig:
+    return stored_config(run.read_yaml("preset.yaml", "data"))
+
+
+def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:
+    where = "" if size is None else f", {size[0]} x {size[1]}"
+    return f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}{where}"
+
+
+def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
+    """The arch for images of a size, and that size; the arch itself and None where they have it already."""
+    wanted = (size, size) if isinstance(size, int) else size
+    if wanted is None or wanted == arch.space.input_size:
+        return arch, None
+    with torch.device("meta"):
+        network = build_supernet(arch.space.fix(arch))
+    return network.space_at(wanted).smallest(), wanted
+
+
+def _train_and_keep(
+    run: RunDir,
+    jobs: Sequence[NetworkTraining],
+    parallel: int | None,
+    progress: Callable[[str], None],
+    purpose: str = "retraining",
+) -> list[Row]:
+    """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
+    _check_folders(run, jobs)
+    jobs = [_with_checkpoints(run, job) for job in jobs]
+    todo = [job for job in jobs if not _is_finished(run, job)]
+    for train_on in dict.fromkeys(job.train_on for job in todo):
+        progress(_images_in_words(train_on))
+    device = device_here(todo, parallel)
+    for job in todo:  # what can be refused is refused before anything is written
+        check_recipe(job.arch.space.fix(job.arch), job.recipe)
+        if device is not None:
+            job.recipe.check_device(device)
+    for job in jobs:
+        _begin(run, job)
+    for job in jobs:
+        if job not in todo:
+            progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
+    parent = TrainedSupernet(run)
+    starts = [_weights_to_start_from(run, job, parent) for job in todo]
+    images = {job.data: load_data(job.data) for job in todo}
+    attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
+    with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
+        for job, trained in finished:
+            _keep(run, job, trained, preprocessing_of(images[job.data].resized(job.arch.space.input_size)))
+            progress(f"{job.label}: trained, {run.name}/{job.network.path}")
+    rows = {row["path"]: row for row in network_rows(run)}
+    return [rows[job.network.path] for job in jobs]
+
+
+def _images_in_words(train_on: str) -> str:
+    """What networks are about to be trained on."""
+    if train_on == "train":
+        return "training on the training images alone: the search split is left for scoring (train_on: train)"
+    return (
+        "training on the training images and the search split, since the search is over (train_on: train+search); "
+        "raynas retrain --on train leaves the search split out"
+    )
+
+
+def _check_folders(run: RunDir, jobs: Sequence[NetworkTraining]) -> None:
+    """Refuse an arch whose folder holds, or would hold, one of the same values with other constants.
+
+    Raises:
+        RunDirError: names what differs.
+    """
+    spaces: dict[str | None, Space] = {}
+    for job in jobs:
+        path = job.network.path
+        if path not in spaces and run.exists(f"{path}/{ARCH_FILE}"):
+            spaces[path] = read_arch(run, f"{path}/{ARCH_FILE}").space
+        try:
+            spaces.setdefault(path, job.arch.space).check_own(job.arch)
+        except ConfigError as error:
+            raise RunDirError(f"{run.name}/{path}: {error}; delete that folder to train this one") from error
+
+
+def _weights_to_start_from(run: RunDir, job: NetworkTraining, parent: TrainedSupernet) -> dict[str, Tensor] | None:
+    if job.start is None:
+        return None
+    return load_weights(run, job.start, parent).resized(job.arch.space.input_size).state_dict()
+
+
+def _with_checkpoints(run: RunDir, job: NetworkTraining) -> NetworkTraining:
+    if run.path is None:
+        return job
+    name = (job.network.path or "").rpartition("/")[2]
+    return replace(job, checkpoints=str(run.path / "checkpoints" / name))
+
+
+def _begin(run: RunDir, job: NetworkTraining) -> None:
+    network = job.network
+    settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
+    if job.size is not None:
+        settings["size"] = job.size
+    if job.recipe.teachers is not None:
+        settings |= teacher_settings(load_teachers(job.recipe, load_data(job.data)))
+    again = f"give the same, or delete {run.name}/{network.path} to train it anew"
+    if not run.begin(f"{network.path}/training", settings, again) and job.checkpoints is not None:
+        shutil.rmtree(job.checkpoints, ignore_errors=True)  # those of a network whose folder was deleted
+
+
+def _is_finished(run: RunDir, job: NetworkTraining) -> bool:
+    path = job.network.path
+    return any(row["path"] == path for row in network_rows(run)) and run.exists(f"{path}/{WEIGHTS_FILE}")
+
+
+def _keep(run: RunDir, job: NetworkTraining, trained: TrainedNetwork, reading: Preprocessing) -> None:
+    """Write a network's files, then its rows: a row says that all of it is there."""
+    network, path = job.network, job.network.path
+    row = {
+        **arch_columns(job.arch),
+        **trained.row,
+        "how": network.how,
+        "trained_on": job.train_on,
+        "path": path,
+        "weights": weights_fingerprint(trained.weights),
+        "seed": job.recipe.seed,
+        **input_size(job.arch),
+        "start": None if job.start is None else job.start.path or "supernet",
+    }
+    with run.folder(str(path), last=ARCH_FILE, keep=lambda name: True) as folder:
+        (folder / ARCH_FILE).write_text(arch_text(network.arch))
+        (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous() for k, v in trained.weights.items()}))
+        (folder / ABOUT_FILE).write_text(json_text({**row, "preprocessing": reading}))
+    names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers", "event")
+    what = (path or "").removeprefix("networks/")
+    about = {"what": what, "seed": job.recipe.seed, "data": row["data"], "device": row["device"]}
+    epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in trained.history]
+    done = {entry["epoch"] for entry in run.store.read("training").to_pylist() if entry["what"] == what}
+    run.store.append("training", [entry for entry in epochs if entry["epoch"] not in done])
+    run.store.append("networks", [row])
+    if job.checkpoints is not None:
+        shutil.rmtree(job.checkpoints, ignore_errors=True)

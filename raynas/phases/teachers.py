@@ -1,0 +1,100 @@
+"""External teachers read from where they are kept: timm's models with weight files, and networks of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from raynas.data.config import stored_config
+from raynas.data.load import Data, load_data
+from raynas.errors import ConfigError, UserError
+from raynas.nets.timm_weights import load_timm
+from raynas.results import RunDir
+from raynas.runs.network_folder import ARCH_FILE
+from raynas.runs.networks import Network, find_arch, read_arch, read_space
+from raynas.runs.trained_supernet import load_weights
+from raynas.training.recipe import Recipe
+from raynas.training.teacher_config import TeacherConfig
+from raynas.training.teachers import Teacher, Teachers
+
+
+def load_teachers(recipe: Recipe, data: Data) -> Teachers | None:
+    """Load the teachers of a recipe on the CPU; None if it has none.
+
+    Raises:
+        UserError: a teacher cannot be loaded, or has other classes.
+    """
+    if recipe.teachers is None:
+        return None
+    return Teachers(recipe.teachers, [load_teacher(one, data) for one in recipe.teachers.models], data)
+
+
+def teacher_settings(teachers: Teachers | None) -> dict[str, list[str]]:
+    """Return the fingerprints of the teachers' weights, for the record of a training's settings."""
+    return {} if teachers is None else {"teachers": teachers.fingerprints}
+
+
+def load_teacher(config: TeacherConfig, data: Data) -> Teacher:
+    """Load a teacher, frozen, on the CPU, and test it on an image.
+
+    Args:
+        config: the teacher's settings.
+        data: the training data, with the teacher's classes.
+
+    Raises:
+        UserError: it cannot be loaded, has other classes, or cannot take its images.
+    """
+    teacher = _of_timm(config, data) if config.timm is not None else _of_run(config, data)
+    teacher.network.eval().requires_grad_(False)
+    example = torch.zeros(1, data.channels, *data.size)
+    try:
+        with torch.no_grad():
+            classes = teacher.logits(example, (data.mean, data.std)).shape[-1]
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise UserError(
+            f"teacher {teacher.name} cannot take images of {teacher.size[0]} x {teacher.size[1]} pixels: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if classes != data.classes:
+        raise ConfigError(f"teacher {teacher.name} knows {classes} classes, {data.name} has {data.classes}")
+    return teacher
+
+
+def _of_timm(config: TeacherConfig, data: Data) -> Teacher:
+    assert config.timm is not None
+    options = dict(config.options)
+    if config.weights is not None:
+        options.setdefault("num_classes", data.classes)
+    instead = f"{{timm: {config.timm}, weights: FILE}} among recipe.teachers.models"
+    network = load_timm(config.timm, config.weights, options, instead=instead)
+    about = getattr(network, "pretrained_cfg", None)
+    if not about:
+        raise UserError(f"teacher {config.timm}: timm does not say how its images are normalised; take it from its run")
+    channels, own = int(options.get("in_chans", 3)), options.get("img_size", about["input_size"][1:])
+    size = config.size or ((own, own) if isinstance(own, int) else tuple(own))
+    statistics = tuple(_fitted(about[name], channels, config.timm) for name in ("mean", "std"))
+    return Teacher(config.timm, network, (statistics[0], statistics[1]), size)
+
+
+def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, ...]:
+    """Return timm's statistics of colour images, or their mean for grey ones (as in our default statistics)."""
+    if channels not in (1, len(values)):
+        raise UserError(f"teacher {name}: no normalisation is known for images of {channels} channels")
+    return tuple(values) if channels == len(values) else (sum(values) / len(values),)
+
+
+def _of_run(config: TeacherConfig, data: Data) -> Teacher:
+    assert config.run is not None
+    run = RunDir(config.run)
+    folder = config.network if config.network.startswith("networks/") else None
+    if folder is not None:
+        arch = read_arch(run, f"{folder}/{ARCH_FILE}")
+    else:
+        arch = read_space(run).largest() if config.network == "largest" else find_arch(run, config.network)
+    network = load_weights(run, Network(arch, "inherited", path=folder))
+    theirs = stored_config(run.read_yaml("preset.yaml", "data"))
+    images = data if theirs == data.config else load_data(theirs)
+    if images.class_names != data.class_names:
+        raise ConfigError(f"teacher {config.name} knows other classes than {data.name} has (or in another order)")
+    return Teacher(config.name, network, (images.mean, images.std), config.size or network.space.input_size)

@@ -1,0 +1,99 @@
+"""Many subnets timed one after the other, each once and for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from raynas.errors import UserError
+from raynas.latency.rows import Latencies, Row, TimedArch
+from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
+from raynas.latency.timing import Conditions, TimedOn
+from raynas.phases.phase import phase
+from raynas.results import RunDir
+from raynas.runs.networks import check_images, read_space
+from raynas.space import Arch
+from raynas.text import duration
+
+COMMIT_S = 4.0  # the timings of so many seconds are written together, and told of in one line
+
+
+def time_archs(
+    run: RunDir | None,
+    archs: Sequence[Arch],
+    conditions: Conditions,
+    resources: Mapping[str, float] | None = None,
+    on: TimedOn | None = None,
+    predicted_ms: Sequence[float] | None = None,
+    progress: Callable[[str], None] | None = print,
+) -> list[Row]:
+    """Time subnets on the device that the conditions name, and keep the rows.
+
+    What has been timed on this very device, under these conditions and with this version of torch, is answered from its
+    row; nothing else is. Stopped and called again, it goes on where it was.
+
+    Args:
+        run: keeps the rows; None for nowhere.
+        archs: of any space; with a run, for its images and classes.
+        conditions: how they are timed.
+        resources: of the Ray actor that times, by Ray's names; this process times if not given.
+        on: what earlier timings hold for, which these must hold for, too.
+        predicted_ms: what was predicted of each arch, for its row.
+        progress: called with lines, at least every few seconds.
+
+    Returns:
+        Rows of table `latencies`, one for each arch in the order given. An arch that cannot be timed has one, too:
+        `status` failed, and the `reason`.
+
+    Raises:
+        UserError: there is no such device, it is not what `on` says, or an arch is for other images than the run's.
+        RunDirError: rows cannot be written.
+    """
+    predicted = dict(zip(archs, predicted_ms, strict=True)) if predicted_ms is not None else {}
+    with ExitStack() as stack:
+        store = None
+        if run is not None:
+            stack.enter_context(run.lock())
+            if run.exists("space.yaml"):
+                check_images(archs, read_space(run))
+            store = run.store
+        known = None if on is None else Latencies(store, on)
+        if known is None or any(known.find(arch) is None for arch in archs):
+            watch = stack.enter_context(stopwatch(conditions, resources))
+            if on not in (None, watch.on):
+                raise UserError(
+                    f"earlier timings are on {on}; here it is {watch.on}, of which they say nothing: go on there, or "
+                    "begin another search (--name)"
+                )
+            known = known or Latencies(store, watch.on)
+            # Archs of several spaces may be equal, and yet have other networks.
+            missing = {(arch.id, arch.space.fingerprint): arch for arch in archs if known.find(arch) is None}
+            if run is not None:
+                stack.enter_context(phase(run, "timing", cluster=resources is not None, say=progress))
+            _time(watch, list(missing.values()), predicted, known, progress)
+        found = [known.find(arch) for arch in archs]
+    return [dict(row) for row in found if row is not None]
+
+
+def _time(
+    watch: Stopwatch | RemoteStopwatch,
+    archs: Sequence[Arch],
+    predicted: Mapping[Arch, float],
+    known: Latencies,
+    progress: Callable[[str], None] | None,
+) -> None:
+    finished: list[TimedArch] = []
+    began = written = time.monotonic()
+    try:
+        for done, arch in enumerate(archs, 1):
+            outcome = watch.time(arch)
+            finished.append(TimedArch(arch, outcome.timing, outcome.reason, outcome.host, predicted.get(arch)))
+            if time.monotonic() - written > COMMIT_S:
+                known.commit(finished)
+                finished, written = [], time.monotonic()
+                left = (written - began) / done * (len(archs) - done)
+                if progress is not None:
+                    progress(f"timing: {done}/{len(archs)} subnets on {watch.on.device}, {duration(left)} left")
+    finally:  # stopped by hand, what is done is kept
+        known.commit(finished)

@@ -1,0 +1,109 @@
+"""What training leaves in the run directory: rows for every epoch, and the weights at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from raynas.costs import cost
+from raynas.data.load import Data
+from raynas.nets.weights import weights_fingerprint
+from raynas.results import RunDir
+from raynas.results.versions import versions
+from raynas.runs.networks import write_weights
+from raynas.space import Space
+from raynas.training.context import Event, State
+from raynas.training.health import choose_probes
+from raynas.training.progress import Printer
+from raynas.training.recipe import Recipe
+
+WHAT = "supernet"
+
+
+class Recorder:
+    """Appends the history's entries to the tables `training` and `probes`, each once, and prints them.
+
+    The history only grows, and its entries have a fixed order: the number of rows that are there says how far it was
+    written, also by a driver that was killed.
+    """
+
+    def __init__(self, run: RunDir, space: Space, data: Data, recipe: Recipe, printer: Printer):
+        self.run, self.printer = run, printer
+        printer.epochs = recipe.epochs
+        probes = choose_probes(space, recipe.seed)
+        costs = cost(space, [probe.arch for probe in probes])
+        self._probes = {
+            probe.role: {
+                "arch": probe.arch.id,
+                "network": probe.arch.network_id,
+                "values": json.dumps(probe.arch.to_dict()),
+                "macs": int(costs["macs"][index]),
+                "params": int(costs["params"][index]),
+            }
+            for index, probe in enumerate(probes)
+        }
+        self._common = {"space": space.fingerprint, "data": data.fingerprint, "seed": recipe.seed}
+        rows = run.store.read("training", ["epoch"], pc.field("what") == WHAT)
+        self._entries = len(rows)
+        self._probed = len(run.store.read("probes", ["epoch"])) // len(probes)
+
+    def event(self, event: Event) -> None:
+        """Take one event of the loop."""
+        if event["kind"] == "history":
+            self.history(event["history"], event["eta"])
+        else:
+            self.printer.event(event)
+
+    def history(self, history: Sequence[dict[str, Any]], left_s: float = 0.0) -> None:
+        """Write the entries that are not written yet, `left_s` seconds before the training's end."""
+        probed = [entry for entry in history if "probes" in entry]
+        self.run.store.append(
+            "probes",
+            [
+                {**self._common, **self._probes[row["role"]], **row, "epoch": entry["epoch"]}
+                for entry in probed[self._probed :]
+                for row in entry["probes"]
+            ],
+        )
+        self._probed = max(self._probed, len(probed))
+        self.run.store.append(
+            "training",
+            [{**self._common, "what": WHAT, **_row(entry)} for entry in history[self._entries :]],
+        )
+        self._entries = max(self._entries, len(history))
+        self.printer.history(history, left_s)
+
+
+def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the history for the table `training`."""
+    row = {key: value for key, value in entry.items() if key != "probes"}
+    if "conflict_layers" in row:
+        row["conflict_layers"] = json.dumps(row["conflict_layers"])
+    return row
+
+
+def write_supernet(run: RunDir, state: State, space: Space, data: Data, recipe: Recipe) -> None:
+    """Write the final weights, then `supernet.json`, whose presence says that training is finished."""
+    averaged = state["ema"] is not None
+    weights = {name: tensor.contiguous() for name, tensor in state["ema" if averaged else "model"].items()}
+    last: list[dict[str, Any]] = next((e["probes"] for e in reversed(state["history"]) if "probes" in e), [])
+    write_weights(
+        run,
+        weights,
+        {
+            "fingerprint": weights_fingerprint(weights),
+            "weights": "exponential moving average" if averaged else "as trained",
+            "space": space.fingerprint,
+            "data": data.fingerprint,
+            "epochs": state["epoch"],
+            "steps": state["step"],
+            "rollbacks": state["rollbacks"],
+            "seed": recipe.seed,
+            "seconds": round(sum(entry.get("seconds", 0.0) for entry in state["history"]), 3),
+            "probes": {row["role"]: row["accuracy"] for row in last},
+            "versions": versions(),
+        },
+    )

@@ -1,0 +1,1 @@
+"""Presets: everything that a run needs to know, as validated YAML."""

@@ -1,0 +1,1 @@
+"""Progress of everything that takes time."""

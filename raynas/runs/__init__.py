@@ -1,0 +1,1 @@
+"""Run directories as typed values: what lies where, read and written."""

@@ -1,0 +1,136 @@
+"""Folders that hold one network: `arch.yaml`, with its whole space, and `model.safetensors`.
+
+`raynas retrain` and `raynas export` write them; they need nothing else of the run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, parse_preprocessing
+from raynas.errors import UserError
+from raynas.results.networks import ABOUT_FILE
+from raynas.space import Arch, Space, load_arch
+
+if TYPE_CHECKING:
+    from raynas.nets.supernet import Supernet
+
+ARCH_FILE = "arch.yaml"
+WEIGHTS_FILE = "model.safetensors"
+
+
+def load_network_folder(
+    arch: str | Path, weights: bool = True, classes: int | None = None, channels: int | None = None
+) -> Supernet:
+    """A network from a folder, an arch file or a shipped arch's name.
+
+    How images become its input is its `pretrained_cfg`, which timm's tools read: what lies beside the arch file says
+    so. A network of fresh weights that has nothing beside it may be trained on any: it gets its size and ImageNet's
+    mean and deviation.
+
+    Args:
+        arch: a folder that `raynas export` or `raynas retrain` wrote, an arch file, or a shipped arch's name.
+        weights: whether to load the `model.safetensors` beside the arch file; fresh weights otherwise.
+        classes: another number of classes than the arch's: the head is then new, with a message.
+        channels: another number of channels than the arch's: weights are summed or spread over them, with a message.
+
+    Raises:
+        UserError: there is no such arch, it has no weights beside it, or they do not fit.
+    """
+    path = Path(arch)
+    file = path / ARCH_FILE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise UserError(f"{path} has no {ARCH_FILE}: give the folder of raynas export or raynas retrain")
+    found = load_arch(file)
+    beside = file.parent / WEIGHTS_FILE
+    if weights and not beside.is_file():
+        raise UserError(f"{file} has no {WEIGHTS_FILE} beside it: load it without weights (pretrained=False)")
+    name = str(beside if weights else file)
+    model = build_network(found, beside.read_bytes() if weights else None, name, classes, channels)
+    reading = _preprocessing(file.parent, found.space)
+    if reading is None:
+        if weights:
+            print(
+                f"{file.parent} does not say how images become the network's input (it has no {PREPROCESSING_FILE}): "
+                "its pretrained_cfg has ImageNet's mean and deviation, which may not be those that it was trained with"
+            )
+        reading = _imagenet(found.space)
+    reading = reading.for_network(model.space.channels, model.space.classes)
+    model.pretrained_cfg = model.default_cfg = reading.timm_config(model.space.classes)
+    return model
+
+
+def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
+    """How images become the input of the network in a folder, if the folder says so.
+
+    Raises:
+        UserError: what it says is damaged, or of other images.
+    """
+    for name, part in ((PREPROCESSING_FILE, None), (ABOUT_FILE, "preprocessing")):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            content = json.loads(file.read_bytes())
+        except ValueError as error:
+            raise UserError(f"{file} is damaged: it is not JSON: export the network again") from error
+        if part is not None:
+            content = content.get(part) if isinstance(content, dict) else None
+        if content is None:
+            continue
+        found = parse_preprocessing(content, str(file))
+        if (found.channels, found.size) != (space.channels, space.input_size):
+            raise UserError(
+                f"{file} is of images of {found.size[0]} x {found.size[1]} pixels and {found.channels} channel(s), the "
+                f"network of {space.input_size[0]} x {space.input_size[1]} and {space.channels}: export it again"
+            )
+        return found
+    return None
+
+
+def _imagenet(space: Space) -> Preprocessing:
+    """How images of ImageNet become the input of a space's networks."""
+    from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+    from raynas.data.config import DataConfig, crop_pct_for
+
+    config = DataConfig(name="imagenet")
+    colour = Preprocessing(
+        mode="RGB",
+        channels=3,
+        size=space.input_size,
+        mean=IMAGENET_DEFAULT_MEAN,
+        std=IMAGENET_DEFAULT_STD,
+        crop_pct=crop_pct_for(config, space.input_size),
+        interpolation=config.interpolation,
+    )
+    return colour.for_network(space.channels, 0)
+
+
+def build_network(
+    arch: Arch, weights: bytes | None, name: str, classes: int | None = None, channels: int | None = None
+) -> Supernet:
+    """The network of an arch, with the weights of a safetensors file or fresh ones.
+
+    Args:
+        name: of the file, for messages.
+        classes: another number of classes than the arch's: the head is then new, with a message.
+        channels: another number of channels than the arch's; see `adapt_channels`.
+
+    Raises:
+        UserError: the weights do not fit the arch.
+    """
+    from raynas.nets import build_supernet
+    from raynas.nets.weights import adapt_channels, load_supernet, parse_weights
+
+    fixed = arch.space.fix(arch)
+    space = fixed.with_input(channels=channels, classes=classes)
+    if weights is None:
+        return build_supernet(space).eval()
+    try:
+        state = parse_weights(weights, name)
+        return load_supernet(space, adapt_channels(state, fixed, space.channels)).eval()
+    except UserError as error:
+        raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error

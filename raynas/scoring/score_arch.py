@@ -1,0 +1,115 @@
+"""One subnet on one set of images: a plain function of weights, arch and pixels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raynas.data.pixels import Standardisation, normalise
+from raynas.errors import UserError
+from raynas.nets.calibration import calibrate
+from raynas.nets.supernet import Supernet
+
+PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class PixelStatistics:
+    """Per-channel mean and deviation of pixels scaled to [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a subnet did on each image.
+
+    Attributes:
+        top1, top5: bool [images]; top5 is None at five classes or fewer.
+        loss: mean cross-entropy, nats.
+        seconds: wall time of the passes over the images.
+        calibration_seconds: that of the passes before, which calibrated batch norms; None where there were none.
+    """
+
+    top1: np.ndarray
+    top5: np.ndarray | None
+    loss: float
+    seconds: float
+    calibration_seconds: float | None = None
+
+
+def check_precision(precision: str) -> None:
+    """Raises:
+    UserError: it is not one of ours.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"unknown precision {precision!r}: {', '.join(PRECISIONS)}")
+
+
+@torch.inference_mode()
+def score_arch(
+    supernet: nn.Module,
+    arch: Mapping[str, Any],
+    images: Tensor,
+    labels: Tensor,
+    statistics: Standardisation,
+    batch_size: int = 256,
+    precision: str = "fp32",
+    calibration: Tensor | None = None,
+) -> Score:
+    """Score one subnet with inherited weights; nothing of the supernet or the images is written to.
+
+    Args:
+        supernet: in eval mode, called as `supernet(x, arch)`.
+        arch: the subnet.
+        images: uint8 [n, channels, height, width], on the supernet's device.
+        labels: int64 [n], on the same device.
+        statistics: mean and deviation to normalise with.
+        batch_size: images in one pass.
+        precision: fp32, or bf16 or fp16 by autocast.
+        calibration: what its batch norms are calibrated on first, [batches, batch, channels, height, width]
+            normalised, on the same device; None where they go by their running averages, or there are none.
+
+    Raises:
+        RuntimeError: the supernet is in training mode.
+        FloatingPointError: some logits are not finite.
+    """
+    if supernet.training:
+        raise RuntimeError("a supernet is scored in eval mode: training mode may write to shared weights")
+    autocast = torch.autocast(images.device.type, PRECISIONS[precision], enabled=precision != "fp32")
+    options, calibration_seconds = {}, None
+    if calibration is not None:
+        began = time.perf_counter()
+        with autocast:
+            options["statistics"] = calibrate(cast(Supernet, supernet), arch, calibration)
+        calibration_seconds = time.perf_counter() - began
+    top5_counts = None
+    began = time.perf_counter()
+    top1, top5 = [], []
+    loss = torch.zeros((), dtype=torch.float64, device=images.device)
+    finite = torch.ones((), dtype=torch.bool, device=images.device)
+    for start in range(0, len(images), batch_size):
+        x = normalise(images[start : start + batch_size], statistics)
+        y = labels[start : start + batch_size]
+        with autocast:
+            logits = supernet(x, arch, **options)
+        logits = logits.float()
+        top5_counts = logits.shape[1] > 5
+        finite &= logits.isfinite().all()
+        loss += F.cross_entropy(logits, y, reduction="sum")
+        top1.append(logits.argmax(1) == y)
+        if top5_counts:
+            top5.append((logits.topk(5, dim=1).indices == y[:, None]).any(1))
+    if not finite:
+        raise FloatingPointError(f"logits are not finite in {precision}")
+    bits = torch.cat(top1).cpu().numpy()
+    bits5 = torch.cat(top5).cpu().numpy() if top5_counts else None
+    return Score(bits, bits5, float(loss) / len(images), time.perf_counter() - began, calibration_seconds)

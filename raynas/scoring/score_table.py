@@ -1,0 +1,160 @@
+"""The rows of table `scores` that belong to one supernet, data and precision: answered from, and added to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raynas.costs import cost
+from raynas.results import Store
+from raynas.results.schemas import SCHEMAS
+from raynas.results.versions import versions_text
+from raynas.scoring.score_arch import Score
+from raynas.scoring.scored_supernet import Calibration, ScoredSupernet
+from raynas.space import Arch, Space
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ScoredArch:
+    """How the scoring of one arch ended: with a score, or with the reason why there is none."""
+
+    arch: Arch
+    score: Score | None
+    reason: str | None
+    device: str
+    replica: str
+
+
+class ScoreTable:
+    """Known scores under one key; new ones are in the store before they are known.
+
+    What a score depends on is its key: arch, weights, space (for its constants), data, number of images, precision, and
+    what batch norms were calibrated on.
+    Batch size, threads and device change it by rounding only, and are recorded.
+
+    Args:
+        store: the run's tables; None keeps rows in memory only.
+        subject: what is scored.
+        precision, batch_size: how.
+    """
+
+    def __init__(self, store: Store | None, subject: ScoredSupernet, precision: str, batch_size: int):
+        self._store = store
+        self._space = subject.space
+        self._key: Row = {
+            "supernet": subject.weights,
+            "space": subject.space.fingerprint,
+            "data": subject.data,
+            "images": len(subject.images),
+            "precision": precision,
+            **calibration_columns(subject.calibration),
+        }
+        self._same: Row = {
+            **self._key,
+            "batch_size": batch_size,
+            "seed": subject.seed,
+        }
+        self._new: dict[str, Row] = {}
+        self._read: pa.Table | None = None
+        self._where: dict[str, int] = {}
+        self._with_bits: set[str] = set()
+        if store is not None:
+            ours = pc.scalar(True)
+            for name, value in self._key.items():
+                field = pc.field(name)
+                ours = ours & (field.is_null() if value is None else field == value)
+            self._read = store.read("scores", filter=ours)
+            self._where = {arch: index for index, arch in enumerate(self._read["arch"].to_pylist())}
+            # A driver killed between the two tables leaves bits without a score: they are not written twice.
+            self._with_bits = set(store.read("correct", ["arch"], ours)["arch"].to_pylist())
+
+    def __len__(self) -> int:
+        return len(self._where) + len(self._new)
+
+    def find(self, arch: str) -> Row | None:
+        """The row of an arch id, if it was scored before."""
+        if arch in self._new:
+            return dict(self._new[arch])
+        if arch in self._where and self._read is not None:
+            return self._read.slice(self._where[arch], 1).to_pylist()[0]
+        return None
+
+    def commit(self, outcomes: Sequence[ScoredArch]) -> list[Row]:
+        """Write the rows of some outcomes, and only then know and return them.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        outcomes = [o for i, o in enumerate(outcomes) if self.find(o.arch.id) is None and not _has(outcomes[:i], o)]
+        costs = self._costs([o.arch for o in outcomes])
+        now = datetime.now(timezone.utc)
+        rows = [
+            {**self._row(outcome), "macs": macs, "params": params, "time": now}
+            for outcome, (macs, params) in zip(outcomes, costs, strict=True)
+        ]
+        if self._store is not None:
+            bits = [o for o in outcomes if o.score is not None and o.arch.id not in self._with_bits]
+            self._store.append("correct", [self._bits(outcome) for outcome in bits])
+            self._with_bits.update(o.arch.id for o in bits)
+            self._store.append("scores", rows)  # last: with this the scores are there
+        self._new.update({row["arch"]: row for row in rows})
+        return [dict(row) for row in rows]
+
+    def _row(self, outcome: ScoredArch) -> Row:
+        arch, score = outcome.arch, outcome.score
+        row: Row = dict.fromkeys(SCHEMAS["scores"].names)
+        row |= {**self._same, "arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
+        row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
+        if score is None:
+            return row | {"status": "failed", "reason": outcome.reason}
+        return row | {
+            "status": "ok",
+            "accuracy": float(score.top1.mean()),
+            "top5": None if score.top5 is None else float(score.top5.mean()),
+            "loss": score.loss,
+            "seconds": score.seconds,
+            "calibration_seconds": score.calibration_seconds,
+        }
+
+    def _bits(self, outcome: ScoredArch) -> Row:
+        score = outcome.score
+        assert score is not None
+        return {
+            **self._key,
+            "arch": outcome.arch.id,
+            "seed": self._same["seed"],
+            "device": outcome.device,
+            "top1": np.packbits(score.top1).tobytes(),
+            "top5": None if score.top5 is None else np.packbits(score.top5).tobytes(),
+        }
+
+    def _costs(self, archs: Sequence[Arch]) -> list[tuple[int, int]]:
+        """MACs and parameters; an arch that is off the space's grid has a space of its own, with the same constants."""
+        by_space: dict[Space, list[int]] = {}
+        for index, arch in enumerate(archs):
+            by_space.setdefault(arch.space, []).append(index)
+        found = [(0, 0)] * len(archs)
+        for space, indices in by_space.items():
+            counted = cost(space, [archs[index] for index in indices])
+            for index, macs, params in zip(indices, counted["macs"], counted["params"], strict=True):
+                found[index] = (int(macs), int(params))
+        return found
+
+
+def calibration_columns(calibration: Calibration | None) -> Row:
+    """The columns that say what batch norms were calibrated on; null where nothing was."""
+    values = {} if calibration is None else calibration.config.model_dump()
+    return {f"calibration_{name}": values.get(name) for name in ("images", "batch_size", "seed")}
+
+
+def _has(outcomes: Sequence[ScoredArch], outcome: ScoredArch) -> bool:
+    return any(other.arch.id == outcome.arch.id for other in outcomes)

@@ -1,0 +1,151 @@
+"""What is scored: a supernet, the images of the search split, and the fingerprints of both."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raynas.data.augment import AugmentConfig
+from raynas.data.calibration import calibration_batches
+from raynas.data.config import CalibrationConfig, stored_config
+from raynas.data.images import decode
+from raynas.data.load import Data, load_data
+from raynas.errors import UserError
+from raynas.nets.calibration import wants_calibration
+from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
+from raynas.results import RunDir
+from raynas.scoring.score_arch import PixelStatistics
+from raynas.space import Space
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the batch norms of every subnet are calibrated on.
+
+    Attributes:
+        config: how the images were drawn.
+        batches: normalised, float32 [batches, batch, channels, height, width].
+    """
+
+    config: CalibrationConfig
+    batches: Tensor
+
+
+@dataclass(frozen=True)
+class ScoredSupernet:
+    """A supernet and the images that its subnets are scored on.
+
+    Attributes:
+        space: the supernet's space.
+        supernet: in eval mode, on the CPU.
+        images: uint8 [n, channels, height, width]; `labels` int64 [n].
+        statistics: what pixels are normalised with.
+        weights: fingerprint of the weights; `data`: of the images.
+        seed: of the supernet's training, where known.
+        calibration: for a supernet whose subnets have statistics of their own.
+    """
+
+    space: Space
+    supernet: nn.Module
+    images: Tensor
+    labels: Tensor
+    statistics: PixelStatistics
+    weights: str
+    data: str
+    seed: int | None = None
+    calibration: Calibration | None = None
+
+
+def load_scored_supernet(run: RunDir, images: int | None = None) -> ScoredSupernet:
+    """The trained supernet of a run directory and its search split, decoded once.
+
+    Args:
+        run: holds `space.yaml`, `preset.yaml`, `supernet.safetensors` and `supernet.json`.
+        images: score on so many images of the search split; all where left out.
+
+    Raises:
+        RunDirError: a file is missing: the supernet is not trained yet.
+        UserError: the data cannot be loaded, or there are not as many images.
+    """
+    run.require("supernet.safetensors")
+    space = Space.from_dict(run.read_yaml("space.yaml"))
+    weights = run.read_bytes("supernet.safetensors")
+    supernet = load_supernet(space, parse_weights(weights, f"{run.name}/supernet.safetensors"))
+    data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
+    pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
+    seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
+    statistics = PixelStatistics(data.mean, data.std)
+    calibration = load_calibration(run, data) if wants_calibration(supernet) else None
+    return make_scored_supernet(
+        space, supernet, pixels, labels, statistics, images, data.fingerprint, seed=seed, calibration=calibration
+    )
+
+
+def load_calibration(run: RunDir, data: Data) -> Calibration:
+    """What the preset of a run says that batch norms are calibrated on.
+
+    Raises:
+        UserError: an image cannot be read, or there are too few.
+    """
+    preset = run.read_yaml("preset.yaml", "data")
+    config = CalibrationConfig.model_validate(preset.get("calibration", {}))
+    augment = AugmentConfig.model_validate(preset.get("recipe", {}).get("augment", {}))
+    return Calibration(config, calibration_batches(data, augment, config))
+
+
+def make_scored_supernet(
+    space: Space,
+    supernet: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    statistics: PixelStatistics | None = None,
+    images: int | None = None,
+    data: str | None = None,
+    seed: int | None = None,
+    calibration: Calibration | None = None,
+) -> ScoredSupernet:
+    """A subject made of a supernet and images that are at hand.
+
+    Args:
+        space: the supernet's.
+        supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
+        pixels: uint8 [n, channels, height, width].
+        labels: int64 [n].
+        statistics: to normalise with; mean 0 and deviation 1 where left out.
+        images: so many of them, always the same ones: a larger number includes those of a smaller.
+        data: fingerprint of the pixels, labels and statistics; computed where left out.
+        seed: of the supernet's training.
+        calibration: of batch norms.
+
+    Raises:
+        UserError: the arrays have the wrong types or lengths, or there are not as many images.
+    """
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4:
+        raise UserError(f"images must be uint8 [n, channels, height, width], found {pixels.dtype} {list(pixels.shape)}")
+    if labels.dtype != torch.int64 or labels.shape != (len(pixels),):
+        raise UserError(f"labels must be int64 [{len(pixels)}], found {labels.dtype} {list(labels.shape)}")
+    if statistics is None:
+        statistics = PixelStatistics((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
+    if data is None:
+        content = pixels.numpy().tobytes() + labels.numpy().tobytes() + repr(statistics).encode()
+        data = hashlib.sha256(content).hexdigest()[:16]
+    if images is not None:
+        chosen = torch.from_numpy(choose_images(len(pixels), images))
+        pixels, labels = pixels[chosen], labels[chosen]
+    weights = weights_fingerprint(supernet.state_dict())
+    return ScoredSupernet(space, supernet.eval(), pixels, labels, statistics, weights, data, seed, calibration)
+
+
+def choose_images(total: int, n: int) -> np.ndarray:
+    """Indices of n of `total` images, ascending; those of a smaller n are among those of a larger.
+
+    Raises:
+        UserError: n is not between 1 and `total`.
+    """
+    if not 1 <= n <= total:
+        raise UserError(f"images: {n} wanted, but the search split has {total}; give 1 to {total}")
+    return np.sort(np.random.default_rng(0).permutation(total)[:n])

@@ -1,0 +1,307 @@
+"""The replicas of a pool: Ray actors that are started, fed, watched, replaced and ended.
+
+A lost replica costs only the archs that it was at. Its first task is blamed; what was queued behind it is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from raynas.errors import UserError, reason
+from raynas.scoring.replica import WeightsChanged
+from raynas.scoring.score_table import ScoredArch
+from raynas.space import Arch, Space
+
+log = logging.getLogger(__name__)
+
+TRIES = 3  # replicas that one arch may take down before it counts as failed
+IN_FLIGHT = 2  # tasks at each replica: one at work, one waiting
+TASK_S = 0.05  # archs are handed out in tasks of about this length,
+TASK_ARCHS = 16  # and of at most so many
+GET_S = 60.0  # for a result that is there already
+TELL_S = 30.0  # of waiting for replicas in silence
+
+
+@dataclass(eq=False)
+class _Task:
+    archs: list[Arch]
+    ref: Any
+
+
+@dataclass(eq=False)
+class _Member:
+    """A replica that lives, or is about to."""
+
+    slot: int
+    name: str
+    actor: Any
+    ready_ref: Any
+    started: float
+    node: str | None = None  # known once it is ready
+    pid: int = 0
+    device: str = ""
+    tasks: deque[_Task] = field(default_factory=deque)
+    since: float = 0.0  # when the first task became the first
+
+
+class Supervisor:
+    """Replicas and the tasks in flight.
+
+    Args:
+        size: number of replicas.
+        start: makes the actor of a name.
+        space: of the supernet.
+        time_limit_s: of a task; None for 60 s and 20 times the slowest arch so far.
+        start_limit_s: how long no replica at all may be ready.
+        needs: what one replica needs, in words.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        start: Callable[[str], Any],
+        space: Space,
+        time_limit_s: float | None,
+        start_limit_s: float,
+        needs: str,
+    ):
+        self._start_actor = start
+        self._space = space
+        self._time_limit_s = time_limit_s
+        self._start_limit_s = start_limit_s
+        self._needs = needs
+        self._queue: deque[list[Arch]] = deque()
+        self._lost: dict[str, int] = {}  # replicas lost by arch id
+        self._seconds: float | None = None  # of an arch, lately
+        self._slowest: float | None = None
+        self._failed_starts = 0
+        self._outcomes: list[ScoredArch] = []
+        self._none_ready_since = self._told = time.monotonic()
+        self._members = [self._member(slot) for slot in range(size)]
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _member(self, slot: int) -> _Member:
+        name = f"raynas-replica-{slot}"
+        try:
+            actor = self._start_actor(name)
+        except ValueError:  # the name is taken: by its predecessor, not yet gone, or by another pool
+            name = f"{name}-{uuid.uuid4().hex[:6]}"
+            actor = self._start_actor(name)
+        return _Member(slot, name, actor, actor.ready.remote(), time.monotonic())
+
+    @property
+    def ready(self) -> list[_Member]:
+        """The replicas that have started."""
+        return [member for member in self._members if member.node is not None]
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or in flight and every outcome has been taken."""
+        return not self._queue and not self._outcomes and not any(member.tasks for member in self._members)
+
+    def in_flight(self) -> set[str]:
+        """Ids of the archs that are queued or at a replica."""
+        chunks = [*self._queue, *(task.archs for member in self._members for task in member.tasks)]
+        return {arch.id for chunk in chunks for arch in chunk}
+
+    def forget_queue(self) -> None:
+        """Drop what no replica has yet."""
+        self._queue.clear()
+
+    def feed(self, archs: Iterator[Arch]) -> None:
+        """Give every ready replica enough to do, and keep one task ready; archs are pulled only as there is room."""
+        self._pull(archs)
+        for round_ in range(IN_FLIGHT):  # one each before a second for anybody
+            for member in self.ready:
+                if self._queue and len(member.tasks) <= round_ and not self._wants_to_be_alone(member):
+                    self._send(member, self._queue.popleft())
+                    self._pull(archs)
+
+    def _wants_to_be_alone(self, member: _Member) -> bool:
+        """Whether the next task may not join a replica's: one that a replica was lost at has nobody beside it.
+
+        A replica may die at its second task before the driver has seen the first one's result, and the first is blamed:
+        so may an innocent arch be, but alone it is never blamed twice.
+        """
+        chunks = [task.archs for task in member.tasks]
+        return bool(chunks) and any(arch.id in self._lost for chunk in (*chunks, self._queue[0]) for arch in chunk)
+
+    def _pull(self, archs: Iterator[Arch]) -> None:
+        if self._queue:
+            return
+        size = 1 if self._seconds is None else max(1, min(TASK_ARCHS, int(TASK_S / max(self._seconds, 1e-6))))
+        chunk: list[Arch] = []
+        for arch in archs:
+            chunk.append(arch)
+            if len(chunk) == size:
+                break
+        if chunk:
+            self._queue.append(chunk)
+
+    def _send(self, member: _Member, chunk: list[Arch]) -> None:
+        # Values are smaller than an arch with its space; one of another space has to bring it along.
+        sent = [dict(arch) if arch.space.fingerprint == self._space.fingerprint else arch for arch in chunk]
+        if not member.tasks:
+            member.since = time.monotonic()
+        member.tasks.append(_Task(chunk, member.actor.score.remote(sent)))
+
+    def poll(self, timeout_s: float) -> list[ScoredArch]:
+        """Wait for something to happen, at most so long; the outcomes that came.
+
+        Raises:
+            UserError: no replica could be started in time, or none can start at all.
+            WeightsChanged: a replica wrote to shared memory.
+        """
+        refs = {member.ready_ref: member for member in self._members if member.node is None}
+        refs |= {task.ref: member for member in self._members for task in member.tasks}
+        if refs:
+            done, _ = ray.wait(list(refs), num_returns=1, timeout=timeout_s)
+            if done:  # whatever else is there by now
+                done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+            for ref in done:
+                member = refs[ref]
+                if member in self._members:  # not replaced by an earlier one of these
+                    self._take(member, ref)
+        self._watch()
+        taken, self._outcomes = self._outcomes, []
+        return taken
+
+    def _take(self, member: _Member, ref: Any) -> None:
+        starting = ref == member.ready_ref
+        try:
+            value = ray.get(ref, timeout=GET_S)
+        except RayActorError as error:
+            self._replace(member, _why_it_died(error), starting)
+            return
+        except RayTaskError as error:
+            if isinstance(error.cause, WeightsChanged):
+                raise error.cause from None
+            raise
+        except (RayError, GetTimeoutError) as error:  # its result went with its node
+            self._replace(member, reason(error), starting)
+            return
+        if starting:
+            member.node, member.pid, member.device = value
+            self._failed_starts = 0
+            return
+        task = next(task for task in member.tasks if task.ref == ref)
+        member.tasks.remove(task)
+        member.since = time.monotonic()
+        for arch, (score, why) in zip(task.archs, value, strict=True):
+            self._outcomes.append(ScoredArch(arch, score, why, member.device, member.name))
+            if score is not None:
+                self._seconds = score.seconds if self._seconds is None else 0.8 * self._seconds + 0.2 * score.seconds
+                self._slowest = max(self._slowest or 0.0, score.seconds)
+
+    # -- trouble -------------------------------------------------------------------------------------------------------
+
+    def limit_s(self) -> float:
+        """How long a task may take now."""
+        if self._time_limit_s is not None:
+            return self._time_limit_s
+        return 1800.0 if self._slowest is None else 60.0 + 20.0 * self._slowest
+
+    def _watch(self) -> None:
+        now, limit = time.monotonic(), self.limit_s()
+        for member in list(self._members):
+            if member.tasks and now - member.since > limit:
+                self._replace(member, f"no answer within {limit:.0f} s (time_limit_s)", False)
+        if self.ready:
+            self._none_ready_since = self._told = now
+        elif now - self._none_ready_since > self._start_limit_s:
+            raise UserError(f"no replica could start within {self._start_limit_s:.0f} s: {self._room()}")
+        elif now - self._told > TELL_S:
+            self._told = now
+            log.warning("waiting for replicas to start: %s", self._room())
+
+    def _room(self) -> str:
+        free, total = ray.available_resources(), ray.cluster_resources()
+        have = ", ".join(f"{free.get(k, 0):g} of {total.get(k, 0):g} {k}s free" for k in ("CPU", "GPU"))
+        return f"each needs {self._needs}, the cluster has {have}. Ask for fewer or smaller replicas, or free some"
+
+    def _replace(self, member: _Member, why: str, starting: bool) -> None:
+        """End a replica, put its archs back, and start another in its place."""
+        ray.kill(member.actor, no_restart=True)
+        self._failed_starts += starting
+        if self._failed_starts >= TRIES:
+            if not self.ready:
+                raise UserError(f"replicas cannot start: {why}")
+            log.warning("%s cannot start (%s); going on with %d", member.name, why, len(self.ready))
+            self._members.remove(member)
+            return
+        log.warning("%s was lost (%s); another takes its place", member.name, why)
+        chunks = [task.archs for task in member.tasks]
+        if chunks:
+            chunks[:1] = self._blame(chunks[0], member, why)
+        self._queue.extendleft(reversed(chunks))
+        self._members[self._members.index(member)] = self._member(member.slot)
+
+    def _blame(self, archs: list[Arch], member: _Member, why: str) -> list[list[Arch]]:
+        """What is to be done again of the task that a replica was lost at: each arch alone, to find the guilty one."""
+        if len(archs) > 1:
+            return [[arch] for arch in archs]
+        (arch,) = archs
+        self._lost[arch.id] = self._lost.get(arch.id, 0) + 1
+        if self._lost[arch.id] < TRIES:
+            return [archs]
+        text = f"{TRIES} replicas were lost at it, the last: {why}"
+        self._outcomes.append(ScoredArch(arch, None, text, member.device, member.name))
+        return []
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def verify(self, timeout_s: float) -> list[str]:
+        """Names of shared arrays that were written to, asked of one replica on each node."""
+        one_each = {member.node: member for member in self.ready if not member.tasks}
+        names: list[str] = []
+        for member in one_each.values():
+            try:
+                names += ray.get(member.actor.verify.remote(), timeout=timeout_s)
+            except RayError as error:
+                log.warning("%s could not check its weights at the end: %s", member.name, reason(error))
+        return names
+
+    def ask_all(self, call: Callable[[Any], Any], timeout_s: float) -> Sequence[Any]:
+        """What a method of every replica returns, all at once: `ask_all(lambda actor: actor.verify.remote(), 60)`."""
+        return ray.get([call(member.actor) for member in self.ready], timeout=timeout_s)
+
+    def wait_for_all(self) -> None:
+        """Until every replica is ready.
+
+        Raises:
+            UserError: they cannot be started.
+        """
+        deadline = time.monotonic() + self._start_limit_s
+        while len(self.ready) < len(self._members):
+            self.poll(1.0)
+            if time.monotonic() > deadline:
+                raise UserError(f"only {len(self.ready)} of {len(self._members)} replicas could start: {self._room()}")
+
+    def end(self) -> None:
+        """End every replica."""
+        for member in self._members:
+            ray.kill(member.actor, no_restart=True)
+        self._members = []
+
+
+def _why_it_died(error: RayActorError) -> str:
+    """The line of Ray's report that says most: the exception of a constructor, or how the process ended."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
+    if any("creation task" in line for line in lines):
+        return lines[-1][:300]
+    if any("unexpectedly" in line for line in lines):
+        return "its process ended: it crashed, or was killed by the system for want of memory, or from outside"
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,28 @@
+"""The supernet families, each imported when one of its spaces is first read.
+
+A family is a folder in `raynas/families`: `space.py` (its constants and dimensions, `FAMILY`), `cost.py` (`terms`),
+`model.py` (`SUPERNET`) and `checkpoint.py` (the layouts of released checkpoints). The first two import no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raynas.space.rules import Family
+
+FAMILIES: dict[str, str] = {name: f"raynas.families.{name}" for name in ("vit", "twins", "vit_res", "hybrid", "s3")}
+"""The package of each family, by the name that a space file gives."""
+
+
+def family_module(name: str, part: str) -> ModuleType:
+    """Import one module of a family: `space`, `cost`, `model` or `checkpoint`."""
+    return importlib.import_module(f"{FAMILIES[name]}.{part}")
+
+
+def family_of(name: str) -> Family:
+    """Return a family's constants and dimensions."""
+    family: Family = family_module(name, "space").FAMILY
+    return family

@@ -1,0 +1,96 @@
+"""Types that define a family's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from raynas.config import Config, Location
+
+if TYPE_CHECKING:
+    from raynas.space.arch import Arch
+    from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Constraint on the choices of one dimension.
+
+    Attributes:
+        type: `int`, `float` or `bool`.
+        minimum: the smallest legal value; a float must also be above 0.
+        maximum: the largest legal value: far beyond any use, so that costs always fit 64 bits.
+        descending: True if a smaller value costs more (patch size); choices are listed in ascending cost.
+    """
+
+    type: type
+    minimum: float
+    maximum: float
+    descending: bool = False
+
+
+class CommonConstants(Config):
+    """Constants common to all families: channel sharing (see `raynas.nets.sharing`) and the token head.
+
+    Attributes:
+        sharing: `ordinal` gives each width the first channels; `bilateral` trains a left and a right path, and scores
+            the mean of their logits; `cyclic` gives each width an interval that wraps around.
+        groups: for `cyclic`, the number of groups that an axis is divided into.
+        token_head: True to add a second classifier, of every patch token after the final norm. It learns from token
+            labels in training; scores do not use it. Its parameters count, its MACs do not.
+    """
+
+    sharing: Literal["ordinal", "bilateral", "cyclic"] = "ordinal"
+    groups: int | None = Field(None, ge=1, le=48)
+    token_head: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ten_groups(cls, data: Any) -> Any:
+        """Default to ten groups, as in the paper."""
+        if not isinstance(data, dict):
+            return data
+        if data.get("sharing") == "cyclic":
+            return {**data, "groups": 10 if data.get("groups") is None else data["groups"]}
+        if data.get("groups") is not None and data.get("sharing", "ordinal") in ("ordinal", "bilateral"):
+            raise ValueError("groups are for sharing: cyclic alone")
+        return data
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's vocabulary.
+
+    Attributes:
+        constants: model of the constants of a whole space.
+        dimensions: every dimension's template and rule, e.g. `{"blocks.*.heads": Rule(int, 1, 1024)}`.
+        resolve: fills in constants whose defaults depend on the space, given constants and dimensions. It runs once,
+            when a space is read, so that a forward pass never depends on choices that were not taken.
+        check: yields faults that the family cannot build: the place in the space file, and the problem. Only the first
+            is reported.
+        scale: returns the arch with its widths multiplied by a factor, as a one-point space (see
+            `raynas.costs.scale_to_macs`).
+        required: returns the dimensions that a space must have, and no others, given its constants and the templates
+            that it names. None: all of them.
+        acting: returns the arch's effective values, equal for choices that give the same network (see
+            `Arch.network_id`). None: the values themselves.
+    """
+
+    constants: type[Config]
+    dimensions: dict[str, Rule]
+    resolve: Callable[[Any, tuple[Dimension, ...]], Any]
+    check: Callable[[Space], Iterator[tuple[Location, str]]]
+    scale: Callable[[Arch, float], Arch]
+    required: Callable[[Any, set[str]], list[str]] | None = None
+    acting: Callable[[Arch], Mapping[str, Any]] | None = None
+
+
+def hidden_width(width: Any, ratio: Any) -> Any:
+    """Return the hidden channels of an MLP, floor(width x ratio): an int for numbers, int64 for arrays."""
+    product = np.floor(np.multiply(width, ratio))
+    return int(product) if np.ndim(product) == 0 else product.astype(np.int64)

@@ -1,0 +1,108 @@
+"""Vocabulary common to staged families: `stages.*.depth` or `stages.*.blocks.*.kept` select the blocks that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from raynas.config import Location
+from raynas.space.rules import CommonConstants, Rule
+
+if TYPE_CHECKING:
+    from raynas.space.dimension import Dimension
+    from raynas.space.space import Space
+
+MAX_TOKENS = 2**16
+"""The most tokens that a stage may have."""
+
+
+class StagedConstants(CommonConstants):
+    """Constants common to staged families.
+
+    Attributes:
+        drop_path_depths: number of each stage's blocks in the ramp of the drop-path rate, which rises linearly from 0
+            over all stages; by default the most blocks. A shallower stage leaves out steps of the ramp. Layers between
+            stages are never dropped (a hybrid's first layers are blocks themselves).
+    """
+
+    drop_path_depths: tuple[Annotated[int, Field(ge=0, le=256)], ...] | None = None
+
+
+ConstantsT = TypeVar("ConstantsT", bound=StagedConstants)
+
+
+def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Return the dimensions of a staged family, given those of a block."""
+    return {
+        "stages.*.width": Rule(int, 1, 2**15),
+        "stages.*.depth": Rule(int, 0, 256),
+        "stages.*.blocks.*.kept": Rule(bool, 0, 1),
+        **{f"stages.*.blocks.*.{leaf}": rule for leaf, rule in block.items()},
+    }
+
+
+def staged_templates(given: set[str], block: Iterable[str]) -> list[str]:
+    """Return the dimensions that a space with these templates must have, given those of a block."""
+    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in block)]
+
+
+def depth_or_kept(given: set[str]) -> str:
+    """Return the template that selects the blocks that run: depth or kept."""
+    return "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
+
+
+def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:
+    """Return the constants with the default ramp of drop-path rates filled in from the dimensions."""
+    depths = constants.drop_path_depths
+    return constants.model_copy(update={"drop_path_depths": most_blocks(dimensions) if depths is None else depths})
+
+
+def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:
+    """Yield faults of constants with one value for each stage: `drop_path_depths` and those listed."""
+    constants, most = space.constants, most_blocks(space.dimensions)
+    for name in (*listed, "drop_path_depths"):
+        if len(getattr(constants, name)) != len(most):
+            yield ("constants", name), f"needs one value for each of the {len(most)} stages"
+    for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
+        if blocks > ramp:
+            yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
+
+
+def check_query_widths(space: Space) -> Iterator[tuple[Location, str]]:
+    """Yield faults of query widths that a head count does not divide."""
+    for dimension in space.dimensions:
+        block, _, leaf = dimension.name.rpartition(".")
+        if leaf == "query_width":
+            for query, heads in product(dimension.choices, space[f"{block}.heads"].choices):
+                if query % heads:
+                    place = ("dimensions", "stages", int(block.split(".")[1]), "blocks")
+                    yield place, f"query_width {query} cannot be cut into {heads} heads"
+
+
+def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:
+    """Return the largest number of blocks of each stage."""
+    most: dict[int, int] = {}
+    for dimension in dimensions:
+        if not dimension.name.startswith("stages."):
+            continue
+        stage, leaf = int(dimension.name.split(".")[1]), dimension.name.rpartition(".")[2]
+        most.setdefault(stage, 0)
+        if leaf == "depth":
+            most[stage] = max(dimension.choices)
+        elif leaf == "kept":
+            most[stage] += 1
+    return tuple(most[stage] for stage in sorted(most))
+
+
+def running(arch: Mapping[str, Any], stage: int) -> list[int]:
+    """Return the indices of the blocks that an arch runs in a stage."""
+    depth = f"stages.{stage}.depth"
+    if depth in arch:
+        return list(range(int(arch[depth])))
+    kept = {
+        name: value for name, value in arch.items() if name.startswith(f"stages.{stage}.") and name.endswith(".kept")
+    }
+    return [int(name.split(".")[3]) for name, value in kept.items() if value]
