@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_run import PRESET, SPACE, small_run
 
 import raynas
 from raynas.commands.main import _parser, main
@@ -21,6 +20,7 @@ from raynas.presets.preset import Preset, load_preset, override, parse_overrides
 from raynas.results import RunDir
 from raynas.runs.networks import find_arch
 from raynas.space import Space, load_space
+from tests.small_run import PRESET, SPACE, small_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

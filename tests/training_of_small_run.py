@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_run import PRESET, SPACE
-
 from raynas.data.load import load_data
 from raynas.phases.training_record import Recorder, write_supernet
 from raynas.results import RunDir
 from raynas.training.context import LocalContext
 from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
+from tests.small_run import PRESET, SPACE
 
 
 def trained_run(path: Path) -> RunDir:

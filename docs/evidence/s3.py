@@ -191,7 +191,7 @@ def networks_of(space: Any) -> list[Any]:
     return list(dict.fromkeys(sampled(space, ARCHS)))
 
 
-def space_quality(space: str, seed: int, supernet: dict[str, Any] = SHORT) -> list[Row]:
+def quality(space: str, seed: int, supernet: dict[str, Any] = SHORT) -> list[Row]:
     """A space's E-T error by a supernet of a few epochs."""
     made = hand_made(space)
     trained, _ = train(made, "digits", supernet, seed, SANDWICH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from itertools import chain, count, islice
 
 import torch
@@ -14,6 +15,19 @@ from raynas.data.load import Data
 from raynas.data.loader import TrainLoader
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the batch norms of every subnet are calibrated on.
+
+    Attributes:
+        config: how the images were drawn.
+        batches: normalised, float32 [batches, batch, channels, height, width].
+    """
+
+    config: CalibrationConfig
+    batches: Tensor
 
 
 def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,6 @@ from torch import Tensor, nn
 
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, select_layers
-
-if TYPE_CHECKING:
-    from raynas.families.vit.attention import RelativeIndex, RelativePosition
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +64,8 @@ class Block(nn.Module):
         unit: channels of a unit of the query axis.
         scale: factor on the raw scores; None for one over the square root of a head's channels.
         eps: epsilon of the norms.
-        relative: relative position on keys and values, if any.
+        relative: attention in place of the plain one, `relative(q, k, v, scale, index)`, whose parameters do not
+            depend on choices.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class Block(nn.Module):
         unit: int,
         scale: float | None,
         eps: float,
-        relative: RelativePosition | None = None,
+        relative: nn.Module | None = None,
     ):
         super().__init__()
         self.scale = scale
@@ -120,12 +118,12 @@ class Block(nn.Module):
             groups.append(heads if self.qkv.bias is None else {**heads, "qkv.bias": (0, self.qkv.unit)})
         return groups
 
-    def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: RelativeIndex | None = None) -> Tensor:
+    def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: nn.Module | None = None) -> Tensor:
         """Run the block on tokens [batch, tokens, width].
 
         Args:
             paths: [2, batch], factors on each row's two branches; None for 1.
-            index: the grid's pairs, if there is relative position.
+            index: given to `relative`, for the grid.
         """
         axes = self.axes(shape)
         attended = self.attend(self.norm1(x, *axes["norm1"]), shape, index)
@@ -134,7 +132,7 @@ class Block(nn.Module):
         hidden = shape.hidden.mask(hidden, inplace=True)  # gelu's gradient does not need its output
         return _added(x, self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
 
-    def attend(self, x: Tensor, shape: BlockShape, index: RelativeIndex | None) -> Tensor:
+    def attend(self, x: Tensor, shape: BlockShape, index: nn.Module | None) -> Tensor:
         """Return multi-head self-attention [batch, tokens, width]."""
         axes = self.axes(shape)
         q, k, v = self.qkv(x, *axes["qkv"]).unbind(3)

@@ -196,7 +196,7 @@ Images of {height} x {width} pixels, {space.channels} channel(s); {space.classes
 With timm (fine-tune it on other classes: `num_classes=...` makes a new head):
 
 ```python
-import raynas, timm
+import raynas.timm, timm
 
 model = timm.create_model("raynas_vit", pretrained=True, arch="{name}").eval()
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))

@@ -15,9 +15,9 @@ from raynas.nets.released import check_finite
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet, parse_weights
 from raynas.results import RunDir
+from raynas.runs.calibration import load_calibration
 from raynas.runs.network_folder import WEIGHTS_FILE, build_network
 from raynas.runs.networks import Network, belongs, read_space
-from raynas.scoring.scored_supernet import load_calibration
 from raynas.space import Arch
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from raynas.data.calibration import Calibration
 from raynas.errors import reason
 from raynas.results import RunDir, Store
 from raynas.scoring.replica import WeightsChanged, device_name
 from raynas.scoring.score_arch import PixelStatistics, score_arch
 from raynas.scoring.score_table import ScoredArch
-from raynas.scoring.scored_supernet import Calibration, ScoredSupernet, make_scored_supernet
+from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_weights import changed, checksums, take_apart
 from raynas.space import Arch, Space

@@ -11,12 +11,13 @@ import ray
 from torch import Tensor, nn
 
 from raynas.cluster.connection import ray_cluster
+from raynas.data.calibration import Calibration
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
 from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
 from raynas.scoring.score_arch import PixelStatistics
 from raynas.scoring.score_table import ScoredArch
-from raynas.scoring.scored_supernet import Calibration, ScoredSupernet, make_scored_supernet
+from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_weights import changed, checksums, take_apart
 from raynas.scoring.supervisor import Supervisor

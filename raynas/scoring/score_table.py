@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raynas.costs import cost
+from raynas.data.calibration import Calibration
 from raynas.results import Store
 from raynas.results.schemas import SCHEMAS
 from raynas.results.versions import versions_text
 from raynas.scoring.score_arch import Score
-from raynas.scoring.scored_supernet import Calibration, ScoredSupernet
+from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.space import Arch, Space
 
 Row = dict[str, Any]

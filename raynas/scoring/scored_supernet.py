@@ -9,30 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raynas.data.augment import AugmentConfig
-from raynas.data.calibration import calibration_batches
-from raynas.data.config import CalibrationConfig, stored_config
+from raynas.data.calibration import Calibration
+from raynas.data.config import stored_config
 from raynas.data.images import decode
-from raynas.data.load import Data, load_data
+from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.results import RunDir
+from raynas.runs.calibration import load_calibration
 from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Space
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What the batch norms of every subnet are calibrated on.
-
-    Attributes:
-        config: how the images were drawn.
-        batches: normalised, float32 [batches, batch, channels, height, width].
-    """
-
-    config: CalibrationConfig
-    batches: Tensor
 
 
 @dataclass(frozen=True)
@@ -83,18 +70,6 @@ def load_scored_supernet(run: RunDir, images: int | None = None) -> ScoredSupern
     return make_scored_supernet(
         space, supernet, pixels, labels, statistics, images, data.fingerprint, seed=seed, calibration=calibration
     )
-
-
-def load_calibration(run: RunDir, data: Data) -> Calibration:
-    """What the preset of a run says that batch norms are calibrated on.
-
-    Raises:
-        UserError: an image cannot be read, or there are too few.
-    """
-    preset = run.read_yaml("preset.yaml", "data")
-    config = CalibrationConfig.model_validate(preset.get("calibration", {}))
-    augment = AugmentConfig.model_validate(preset.get("recipe", {}).get("augment", {}))
-    return Calibration(config, calibration_batches(data, augment, config))
 
 
 def make_scored_supernet(

@@ -15,10 +15,10 @@ from raynas.costs.flop_counter import count_macs
 from raynas.nets import build_supernet
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
-from tests.nets.hybrid_spaces import HYBRID
-from tests.nets.s3_spaces import S3
-from tests.nets.twins_spaces import TWINS
-from tests.nets.vit_res_spaces import VIT_RES
+from tests.families.hybrid_spaces import HYBRID
+from tests.families.s3_spaces import S3
+from tests.families.twins_spaces import TWINS
+from tests.families.vit_res_spaces import VIT_RES
 
 
 def small(size: Any = 16, patches: tuple[int, ...] = (4,), channels: int = 1, **constants: Any) -> Space:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from nets_spaces import make_images, make_space, make_supernet, some_archs
 from torch import Tensor
 
 from raynas.errors import UserError
@@ -15,6 +14,7 @@ from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
 from raynas.scoring.shared_weights import changed, checksums, put_together, take_apart
 from raynas.space import Arch
+from tests.families.nets_spaces import make_images, make_space, make_supernet, some_archs
 
 every_space = pytest.mark.parametrize("name", ["hybrid", "hybrid cyclic", "hybrid bilateral"])
 

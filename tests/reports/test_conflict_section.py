@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from small_run import PRESET, SPACE
-
 from raynas.data.load import load_data
 from raynas.phases.training_record import Recorder
 from raynas.reports.conflict import conflict_section
 from raynas.reports.html import Picture, Table
 from raynas.results import RunDir
 from raynas.training.progress import Printer
+from tests.small_run import PRESET, SPACE
 
 
 def test_the_page_shows_what_was_counted(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import ray
-import scoring_parts
 from torch import Tensor
 
 from raynas.data.images import decode
 from raynas.data.load import load_data
 from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Arch, Space, load_space
+from tests.scoring import scoring_parts
 
 ray.cloudpickle.register_pickle_by_value(scoring_parts)  # replicas do not see this folder
 

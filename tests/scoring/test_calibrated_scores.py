@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from scoring_parts import make_run
 
 from raynas.data.augment import AugmentConfig
 from raynas.data.images import decode
@@ -21,14 +20,15 @@ from raynas.nets.weights import load_supernet, parse_weights
 from raynas.presets.preset import Preset, override
 from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
+from raynas.runs.calibration import load_calibration
 from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
-from raynas.scoring.scored_supernet import load_calibration
 from raynas.space import Arch, Space, load_space
 from raynas.training.context import LocalContext
 from raynas.training.health import ProbeImages, choose_probes, score_probes
 from raynas.training.preflight import check_calibration
+from tests.scoring.scoring_parts import make_run
 
 VOLATILE = {"seconds", "calibration_seconds", "time", "replica"}
 SHIFT = {"shift": 1}  # so that the seed of the draw shows in the images, too

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import ray
-from hand_written_search import climb
-from scoring_parts import make_run
 
 from raynas.results import RunDir
 from raynas.scoring.local import LocalScorer
 from raynas.space import Space
+from tests.scoring.hand_written_search import climb
+from tests.scoring.scoring_parts import make_run
 
 PROGRAM = Path(__file__).parent / "hand_written_search.py"
 

@@ -8,7 +8,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from scoring_parts import Naughty, make_run
 from torch import Tensor
 
 from raynas.costs import cost
@@ -21,6 +20,7 @@ from raynas.scoring.local import LocalScorer
 from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_arch import PixelStatistics, score_arch
 from raynas.space import Arch, Space
+from tests.scoring.scoring_parts import Naughty, make_run
 
 Digits = tuple[Tensor, Tensor, PixelStatistics]
 

@@ -11,7 +11,6 @@ import psutil
 import pytest
 import ray
 import torch
-from scoring_parts import Linear, Naughty, make_run
 from torch import Tensor
 
 from raynas.errors import UserError
@@ -22,6 +21,7 @@ from raynas.scoring.pool import ScorePool
 from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Arch, Space
+from tests.scoring.scoring_parts import Linear, Naughty, make_run
 
 Digits = tuple[Tensor, Tensor, PixelStatistics]
 VOLATILE = {"seconds", "time", "replica"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from search_parts import vit
 
 from raynas.space import Space
+from tests.search.search_parts import vit
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from search_parts import accuracy, drive, vit
 
 from raynas.costs import cost
 from raynas.errors import InfeasibleError, UserError
 from raynas.search import NSGA2, AskTell, Evolution, ParetoEvolution, PredictorEvolution, RandomSearch
 from raynas.space import Space, load_space
+from tests.search.search_parts import accuracy, drive, vit
 
 Make = Callable[..., Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search_parts import accuracy, drive, vit
 
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.search import Evolution, RandomSearch
 from raynas.search.evolution import released_mutation
 from raynas.space import INACTIVE, Space, load_space
+from tests.search.search_parts import accuracy, drive, vit
 
 
 def test_finds_the_optimum_of_a_counted_space(medium: Space) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from search_parts import drive, vit
 
 from raynas.costs import Constraints, cost
 from raynas.errors import InfeasibleError
 from raynas.search import NSGA2, Evolution, RandomSearch
 from raynas.space import Arch, load_space
+from tests.search.search_parts import drive, vit
 
 SPACE = load_space("vitas/v1")
 WINDOW = {"macs": (7.17e8, 7.195e8), "params": (None, 5.5e6)}

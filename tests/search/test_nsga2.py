@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from search_parts import accuracy, drive, front_of, hypervolume, vit
 
 from raynas.costs import cost
 from raynas.errors import UserError
@@ -12,6 +11,7 @@ from raynas.search import NSGA2, RandomSearch
 from raynas.search.config import Direction
 from raynas.search.objectives import non_dominated
 from raynas.space import Arch, Space
+from tests.search.search_parts import accuracy, drive, front_of, hypervolume, vit
 
 BOTH: dict[str, Direction] = {"accuracy": "max", "macs": "min"}
 COSTS_ONLY: dict[str, Direction] = {"macs": "min", "params": "max"}

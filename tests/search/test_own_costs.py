@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search_parts import accuracy, drive
 
 from raynas.config import Document, validate
 from raynas.costs import Constraints, sample_within
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search
 from raynas.space import Codes, Space
+from tests.search.search_parts import accuracy, drive
 
 SEARCHES = {
     "random": lambda space, **given: RandomSearch(space, evaluations=60, **given),

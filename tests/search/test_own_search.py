@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search_parts import Scorer, accuracy
 
 from raynas.best import best_first
 from raynas.costs import cost
@@ -17,6 +16,7 @@ from raynas.errors import UserError
 from raynas.search import RandomSearch, run_search
 from raynas.search.own import RecordedSearch
 from raynas.space import Arch, Space
+from tests.search.search_parts import Scorer, accuracy
 
 
 class Own:
@@ -166,11 +166,10 @@ def test_then_the_lower_loss_wins(small: Space) -> None:
 
 
 def test_the_documented_search_works_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from small_run import small_run
-
     from raynas.commands.main import main
     from raynas.phases.report_data import traces
     from raynas.runs.networks import find_arch
+    from tests.small_run import small_run
 
     page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
     (tmp_path / "my_climb.py").write_text(page.split("```python\n")[-1].split("```")[0])

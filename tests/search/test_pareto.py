@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search_parts import accuracy, drive, front_of, vit
 
 from raynas.costs import cost
 from raynas.errors import UserError
@@ -14,6 +13,7 @@ from raynas.search import ParetoEvolution
 from raynas.search.config import Direction
 from raynas.search.survival import survive
 from raynas.space import Arch, Space, load_space
+from tests.search.search_parts import accuracy, drive, front_of, vit
 
 BOTH: dict[str, Direction] = {"accuracy": "max", "macs": "min"}
 SMALL: dict[str, Any] = {"initial": 30, "parents": 12, "mutations": 12, "crossovers": 12}

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from search_parts import drive, vit
 
 from raynas.errors import UserError
 from raynas.search import RandomSearch
 from raynas.space import Space
+from tests.search.search_parts import drive, vit
 
 
 def test_a_smaller_budget_is_a_first_part(medium: Space) -> None:

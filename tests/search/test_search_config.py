@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_parts import Scorer, TwoMethods, drive
 
 from raynas.config import parse_yaml, validate
 from raynas.errors import ConfigError, InfeasibleError, UserError
@@ -15,6 +14,7 @@ from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_se
 from raynas.search.build import SEARCHES
 from raynas.search.config import OPTIONS
 from raynas.space import Space, load_space
+from tests.search.search_parts import Scorer, TwoMethods, drive
 
 
 def read(text: str) -> SearchConfig:
@@ -113,7 +113,7 @@ def test_several_objectives(medium: Space) -> None:
 
 
 def test_a_search_of_the_users_own(medium: Space) -> None:
-    search = build_search(read("name: search_parts:TwoMethods\noptions: {steps: 2}\nseed: 4"), medium)
+    search = build_search(read("name: tests.search.search_parts:TwoMethods\noptions: {steps: 2}\nseed: 4"), medium)
     assert isinstance(search, TwoMethods)
     assert len(drive(search)) == 4
 
@@ -121,12 +121,12 @@ def test_a_search_of_the_users_own(medium: Space) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: search_parts:Missing", "cannot be imported"),
+        ("name: tests.search.search_parts:Missing", "cannot be imported"),
         ("name: no_such_module:Search", "cannot be imported"),
-        ("name: search_parts:not_a_search", "ask.*tell"),
-        ("name: search_parts:TwoMethods\noptions: {step: 2}", "takes no 'step'.*did you mean 'steps'"),
-        ("name: search_parts:TwoMethods\nevaluations: 2", "takes no 'evaluations'"),
-        ("name: search_parts:__doc__", "neither a class nor a function"),
+        ("name: tests.search.search_parts:not_a_search", "ask.*tell"),
+        ("name: tests.search.search_parts:TwoMethods\noptions: {step: 2}", "takes no 'step'.*did you mean 'steps'"),
+        ("name: tests.search.search_parts:TwoMethods\nevaluations: 2", "takes no 'evaluations'"),
+        ("name: tests.search.search_parts:__doc__", "neither a class nor a function"),
     ],
 )
 def test_mistakes_in_a_search_of_the_users_own(medium: Space, text: str, message: str) -> None:

@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 import pytest
-from search_parts import Scorer, StreamingScorer, TwoMethods, accuracy, drive, oracle
 
 from raynas.errors import UserError
 from raynas.search import NSGA2, Evolution, PredictorEvolution, RandomSearch, run_search
 from raynas.search.loop import Progress, duration
 from raynas.space import Space
+from tests.search.search_parts import Scorer, StreamingScorer, TwoMethods, accuracy, drive, oracle
 
 SEARCHES: dict[str, Any] = {
     "random": lambda space: RandomSearch(space, evaluations=70),

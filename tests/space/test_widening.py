@@ -11,7 +11,7 @@ import pytest
 
 from raynas.space import Space, load_space
 
-RELEASED = json.loads((Path(__file__).parents[1] / "data" / "resnas_warmup_schedule.json").read_text())
+RELEASED = json.loads((Path(__file__).parents[1] / "golden" / "resnas_warmup_schedule.json").read_text())
 
 
 def vit(width: list[int], **dimensions: object) -> Space:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from training_parts import SPACE, few, plan, recipe
 
 from raynas.config import parse_yaml, validate
 from raynas.costs import cost
@@ -16,6 +15,7 @@ from raynas.results.run_dir import plain
 from raynas.space import Arch, load_space
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
+from tests.training.training_parts import SPACE, few, plan, recipe
 
 WIDTH = 1000.0
 

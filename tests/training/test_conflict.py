@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from test_projection import CONTRARY, gradients_of_a_step
-from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.space import load_space
 from raynas.training.conflict import compare, is_compared, ratios
 from raynas.training.gradients import Gradients
 from raynas.training.loop import train_loop
 from raynas.training.projection import layer_of
+from tests.training.training_parts import SPACE, few, plan, recipe, same
 
 WATCHED = {"health": {"conflict": {"steps": 1, "layers": True}, "probe_every": 100}}
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
-from training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -23,6 +22,7 @@ from raynas.training.recipe import Recipe
 from raynas.training.samplers import Losses, Pass
 from raynas.training.state import TrainingState
 from raynas.training.streams import derive
+from tests.training.training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 SETTINGS = {"opt": "momentum", "lr": 0.1, "weight_decay": 0.05}
 BATCH_NORM = "digits/vit_resnas"

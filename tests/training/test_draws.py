@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_parts import SPACE, few, plan, recipe
 
 from raynas.config import parse_yaml, validate
 from raynas.costs import cost, span
@@ -17,6 +16,7 @@ from raynas.phases.inputs import estimate
 from raynas.results.run_dir import plain
 from raynas.space import load_space
 from raynas.training.plan import Plan
+from tests.training.training_parts import SPACE, few, plan, recipe
 
 
 def no_losses(archs: object) -> list[float]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.costs import cost
 from raynas.errors import TrainingCollapsed
@@ -16,6 +15,7 @@ from raynas.space import Space
 from raynas.training.context import LocalContext
 from raynas.training.health import choose_probes, verdict
 from raynas.training.loop import train_loop
+from tests.training.training_parts import SPACE, few, plan, recipe, same
 
 
 def breaking(at: set[int], how: str) -> Any:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from training_parts import few, plan, recipe
 
 from raynas.errors import UserError
 from raynas.nets.calibration import calibrate
 from raynas.nets.weights import load_supernet
 from raynas.space import Space
 from raynas.training.loop import train_loop
+from tests.training.training_parts import few, plan, recipe
 
 CONV: dict[str, Any] = {"width": [4, 6], "depth": [1], "kernel": [3], "expansion": [2]}
 SPACE = Space.from_dict(

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.data.loader import TrainLoader
 from raynas.errors import ConfigError
@@ -21,6 +20,7 @@ from raynas.training.gradients import Gradients
 from raynas.training.loop import train_loop
 from raynas.training.samplers import Losses, Pass
 from raynas.training.streams import derive
+from tests.training.training_parts import SPACE, few, plan, recipe, same
 
 
 def smallest(space: Space, rng: np.random.Generator, losses: Losses) -> list[Pass]:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from training_parts import SPACE, few, plan, recipe
 
 from raynas.data.loader import TrainLoader
 from raynas.data.token_labels import TokenLabelsConfig
@@ -16,6 +15,7 @@ from raynas.nets import build_supernet
 from raynas.phases.local_training import train_network
 from raynas.training.loop import train_loop
 from raynas.training.streams import derive
+from tests.training.training_parts import SPACE, few, plan, recipe
 
 TOKENS = SPACE.replace(constants=SPACE.constants.model_copy(update={"token_head": True}))
 ONE_STEP = {"opt": "momentum", "momentum": 0.0, "weight_decay": 0.0, "lr": 0.1, "warmup_epochs": 0}

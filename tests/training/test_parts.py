@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from training_parts import SPACE, plan, recipe
 
 from raynas.config import parse_yaml, validate
 from raynas.data.config import DataConfig
@@ -18,6 +17,7 @@ from raynas.training.objectives import inplace_distillation, labels
 from raynas.training.plan import Plan
 from raynas.training.preflight import rehearse
 from raynas.training.samplers import Pass, sandwich, single_path
+from tests.training.training_parts import SPACE, plan, recipe
 
 
 def no_losses(archs: object) -> list[float]:

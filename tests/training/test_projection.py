@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.config import parse_yaml, validate
 from raynas.data.loader import TrainLoader
@@ -25,8 +24,9 @@ from raynas.training.preflight import rehearse
 from raynas.training.projection import Project, layer_of, unit_of
 from raynas.training.samplers import Losses, Pass
 from raynas.training.streams import derive
+from tests.training.training_parts import SPACE, few, plan, recipe, same
 
-GOLDEN = np.load(Path(__file__).parents[1] / "data" / "nasvit_gradient_projection.npz")
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "nasvit_gradient_projection.npz")
 NAMES = [f"{i}.weight" for i in range(6)]
 ONE_STEP = {"opt": "momentum", "momentum": 0.0, "weight_decay": 0.0, "lr": 0.1, "warmup_epochs": 0}
 

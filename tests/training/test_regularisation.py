@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from training_parts import SPACE, few, plan, recipe
 
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
@@ -16,6 +15,7 @@ from raynas.space import Space, load_space
 from raynas.training.loop import train_loop
 from raynas.training.preflight import rehearse
 from raynas.training.recipe import build_optimizer, build_schedule
+from tests.training.training_parts import SPACE, few, plan, recipe
 
 
 @pytest.mark.parametrize(("drop_for", "others"), [("largest", 0.0), ("all", 0.5)])

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_parts import plan, recipe
 
 from raynas.families.hybrid.checkpoint import Layout, read_whole
 from raynas.nets import build_supernet
@@ -20,7 +19,8 @@ from raynas.training.projection import Project
 from raynas.training.samplers import Pass, Role
 from raynas.training.state import TrainingState
 from raynas.training.step import Step, train_step
-from tests.nets.nasvit_golden import arch_of, golden, golden_space
+from tests.families.nasvit_golden import arch_of, golden, golden_space
+from tests.training.training_parts import plan, recipe
 
 SETS: dict[str, Gradients] = {}
 
@@ -41,7 +41,7 @@ def test_a_whole_step_is_the_released_one() -> None:
     model = model.double().train()
     archs = [arch_of(about["subnets"][name], space) for name in ("largest", "smallest", "sub_a_res80", "sub_b_res96")]
     roles: tuple[Role, ...] = ("largest", "smallest", "random", "random")
-    with np.load(Path(__file__).parents[1] / "data" / "nasvit_sandwich_step.npz") as file:
+    with np.load(Path(__file__).parents[1] / "golden" / "nasvit_sandwich_step.npz") as file:
         step_of = {name: file[name] for name in file}
     settings = recipe(opt="momentum", momentum=0.0, weight_decay=0.0, epochs=1, batch_size=3)
     parameters = dict(model.named_parameters())

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.errors import RunDirError, UserError
 from raynas.phases.local_training import train_network
 from raynas.training.context import LocalContext, State, read_state
 from raynas.training.loop import train_loop
+from tests.training.training_parts import SPACE, few, plan, recipe, same
 
 EVERYTHING = {
     "augment": {"shift": 1, "hflip": 0.5, "reprob": 0.5},

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from training_parts import SPACE, few, plan, recipe, same
 
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
@@ -16,8 +15,9 @@ from raynas.nets.supernet import Supernet
 from raynas.space import Space
 from raynas.training.loop import train_loop
 from raynas.training.sorting import sort_channels
+from tests.training.training_parts import SPACE, few, plan, recipe, same
 
-GOLDEN = Path(__file__).parents[1] / "data" / "resnas_channel_sorting.npz"
+GOLDEN = Path(__file__).parents[1] / "golden" / "resnas_channel_sorting.npz"
 HEADS, HEAD_DIM = 4, 4
 
 

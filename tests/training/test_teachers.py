@@ -12,10 +12,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
-from small_run import SPACE as RUN_SPACE
-from small_run import small_run
 from torch import Tensor, nn
-from training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 from raynas.config import parse_yaml, validate
 from raynas.data.config import DataConfig
@@ -32,6 +29,9 @@ from raynas.training.loop import train_loop
 from raynas.training.streams import derive
 from raynas.training.teacher_config import TeacherConfig, TeachersConfig
 from raynas.training.teachers import Teacher, Teachers
+from tests.small_run import SPACE as RUN_SPACE
+from tests.small_run import small_run
+from tests.training.training_parts import SPACE, few, plan, recipe, same, teacher_file
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,106 @@
+"""An s3 network with every choice fixed is timm's Swin transformer, S3's among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models.swin_transformer import SwinTransformer
+from torch import nn
+
+from raynas.costs import cost
+from raynas.costs.flop_counter import count_macs
+from raynas.errors import UserError
+from raynas.families.s3.checkpoint import read_timm
+from raynas.space import load_arch
+from tests.families.nets_spaces import make_images
+from tests.families.timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
+
+SIZES = {
+    "tiny": ("swin_s3_tiny_224", 28_328_674, 4_623_332_352),
+    "small": ("swin_s3_small_224", 49_737_298, 9_404_703_744),
+    "base": ("swin_s3_base_224", 71_125_762, 13_655_012_352),
+    "swin_tiny": ("swin_tiny_patch4_window7_224", 28_288_354, 4_490_566_656),
+    "swin_small": ("swin_small_patch4_window7_224", 49_606_258, 8_740_875_264),
+    "swin_base": ("swin_base_patch4_window7_224", 87_768_224, 15_430_946_816),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_published_networks_are_timms(size: str) -> None:
+    """Every parameter has its place, and costs are those of the released code (S3) or of timm's (Swin), counted."""
+    name, params, macs = SIZES[size]
+    model = on_meta(name)
+    space, state = read_timm(model, name)
+    arch = load_arch(f"s3/published/{size}")
+    assert space.smallest().network_id == arch.network_id and space.constants == arch.space.constants
+    computed = cost(arch.space, [arch])
+    assert (computed["params"][0], computed["macs"][0]) == (params, macs)
+    assert sum(parameter.numel() for parameter in model.parameters()) == params
+    assert sum(tensor.numel() for tensor in state.values()) == params
+
+
+def test_logits_and_macs_at_full_size() -> None:
+    model = randomised(timm.create_model("swin_s3_tiny_224"))
+    ours = from_timm(model, read_timm)
+    assert_same_logits(ours, model)
+    assert count_macs(ours, make_images(ours.space, 1)) == SIZES["tiny"][2]
+
+
+def small(size: tuple[int, int], windows: Any, **options: Any) -> nn.Module:
+    """Three stages of 2, 3 and 2 blocks."""
+    shape: dict[str, Any] = {"embed_dim": 8, "depths": (2, 3, 2), "num_heads": (2, 4, 8), "mlp_ratio": (2, 3.3, 1.5)}
+    shape |= {"img_size": size, "patch_size": 2, "in_chans": 2, "num_classes": 9, "window_size": windows}
+    return randomised(SwinTransformer(**{**shape, **options}))
+
+
+@pytest.mark.parametrize(
+    ("size", "windows"),
+    [((32, 32), 4), ((16, 32), (2, 4, 7)), ((20, 28), 16)],
+    ids=["shifted in two stages", "shifted along one axis", "whole grids, odd ones to merge"],
+)
+def test_logits_gradients_and_macs(size: tuple[int, int], windows: Any) -> None:
+    model = small(size, windows)
+    ours = from_timm(model, read_timm)
+    image = make_images(ours.space, 1)
+    assert count_macs(ours, image) == count_macs(model, image)
+    pairs = {
+        "embedding.conv.weight": "patch_embed.proj.weight",
+        "stages.1.merging.linear.weight": "layers.1.downsample.reduction.weight",
+        "stages.2.blocks.1.fc2.weight": "layers.2.blocks.1.mlp.fc2.weight",
+    }
+    assert_same_gradients(ours, model, pairs)
+    table = ours.get_parameter("stages.0.blocks.1.bias.table").grad
+    theirs_table = model.get_parameter("layers.0.blocks.1.attn.relative_position_bias_table").grad
+    assert table is not None and theirs_table is not None
+    torch.testing.assert_close(table.flatten(1).T, theirs_table, rtol=1e-4, atol=1e-4)
+
+
+def test_resized_it_is_timms_of_that_size() -> None:
+    """Where windows divide every grid: the last one, which was a single window, is cut and shifted now."""
+    model, larger = small((16, 16), 2), small((32, 32), 2)
+    larger.load_state_dict({name: value for name, value in model.state_dict().items() if "mask" not in name}, False)
+    assert_same_logits(from_timm(model, read_timm).resized(32), larger)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"windows": 5}, r"windows of \(5, 5\), shifted by \(0, 0\), on a grid of \(16, 16\) in stage 0"),
+        ({"windows": (2, 4)}, r"windows of \(2, 4\)"),
+        ({"windows": 4, "head_dim": (4, 5, 4)}, "heads of 4 and 5 channels"),
+        ({"windows": 4, "global_pool": "max"}, "pools by 'max'"),
+        ({"windows": 4, "num_classes": 0}, "no classifier"),
+        ({"windows": 4, "qkv_bias": False}, r"has no layers.0.blocks.0.attn.qkv.bias"),
+    ],
+)
+def test_what_an_s3_space_lacks_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_timm(small((32, 32), **options), "model")
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(UserError, match="is not a Swin transformer that an s3 space can express"):
+        read_timm(on_meta("resnet18"), "resnet18")

@@ -1,0 +1,162 @@
+"""Evaluation: right numbers, one row for each network, and a count of how often the test split was read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from raynas.costs import cost
+from raynas.data.load import load_data, load_test
+from raynas.errors import RunDirError, UserError
+from raynas.latency.timing import Conditions
+from raynas.nets.weights import load_supernet
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
+from raynas.phases.retrain import retrain
+from raynas.phases.timing import time_archs
+from raynas.results import RunDir
+from raynas.runs.networks import Network, find_arch, write_arch
+from raynas.search import RandomSearch
+from raynas.space import save_arch
+from tests.small_run import PRESET, SPACE, small_run
+
+ARCH = SPACE.smallest()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = small_run(tmp_path / "run")
+    write_arch(run, "best/arch.yaml", ARCH)
+    return run
+
+
+def test_row_is_what_a_plain_loop_measures(run: RunDir) -> None:
+    (row,) = evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+    data, test = load_data("digits"), load_test("digits")
+    supernet = load_supernet(SPACE, load(run.read_bytes("supernet.safetensors"))).eval()
+    right, top5, loss = 0, 0, 0.0
+    with torch.no_grad():
+        pixels = torch.stack([torch.as_tensor(np.asarray(test[i][0])) for i in range(len(test))])
+        rows = supernet((pixels / 255 - data.mean[0]) / data.std[0], ARCH)
+        for logits, label in zip(rows, test.labels.tolist(), strict=True):
+            right += int(logits.argmax() == label)
+            top5 += int(label in logits.topk(5).indices)
+            loss += float(torch.logsumexp(logits, 0) - logits[label])
+    assert row["images"] == len(test)
+    assert row["accuracy"] * len(test) == pytest.approx(right, abs=1)  # a tie may round otherwise in a batch
+    assert row["top5"] * len(test) == pytest.approx(top5, abs=1)
+    assert row["loss"] == pytest.approx(loss / len(test), rel=1e-4)
+    assert (row["arch"], row["how"], row["reading"], row["seed"]) == (ARCH.id, "inherited", 1, None)
+
+
+def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
+    lines: list[str] = []
+    networks = [Network(ARCH, "inherited"), Network(SPACE.largest(), "inherited")]
+    first = evaluate(run, networks, progress=lines.append)
+    assert [row["reading"] for row in first] == [1, 2]
+    assert len(lines) == 2
+    answered = evaluate(run, networks[::-1], progress=lines.append)
+    assert [row["reading"] for row in answered] == [2, 1]
+    assert len(lines) == 2 and run.store.read("evaluations").num_rows == 2
+    (again,) = evaluate(run, networks[:1], again=True, progress=lines.append)
+    assert again["reading"] == 3 and again["accuracy"] == first[0]["accuracy"]
+    assert run.store.read("evaluations").num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(torch.nan, r"supernet\.safetensors: norm\.bias holds NaN"), (3e38, "weights are finite and outputs are not")],
+)
+def test_outputs_that_are_not_finite_are_one_line(run: RunDir, value: float, said: str) -> None:
+    state = load(run.read_bytes("supernet.safetensors"))
+    state["norm.bias"][:] = value
+    state["head.weight"][:] = 100
+    run.write_bytes("supernet.safetensors", save(state))
+    with pytest.raises(UserError, match=said):
+        evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+    assert run.store.read("evaluations").num_rows == 0
+
+
+def test_nothing_finished(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    with pytest.raises(RunDirError, match=r"best/arch\.yaml"):
+        networks_to_evaluate(run)
+
+
+def test_a_name_that_is_no_arch(run: RunDir) -> None:
+    with pytest.raises(UserError, match=r"no arch 'nope': .* \(give best, reference, the id of a scored subnet, or an"):
+        networks_to_evaluate(run, "nope")
+    with pytest.raises(UserError, match="did you mean 'autoformer/published/tiny'"):
+        networks_to_evaluate(run, "autoformer/publishd/tiny")
+
+
+def test_an_arch_outside_the_space_has_no_inherited_weights(run: RunDir) -> None:
+    wide = SPACE.off_grid({**ARCH, "width": 33})
+    with pytest.raises(UserError, match="not in space"):
+        evaluate(run, [Network(wide, "inherited")], progress=lambda line: None)
+
+
+def test_an_arch_in_memory_for_other_images_is_refused(run: RunDir) -> None:
+    """By all that takes archs of a run; as files they are fitted to the run, with a line."""
+    for foreign, words in (
+        (SPACE.with_input(size=16).smallest(), "16 x 16 pixels, not 8 x 8"),
+        (SPACE.with_input(classes=3).smallest(), "classes 3, not 10"),
+    ):
+        with pytest.raises(UserError, match=words):
+            evaluate(run, [Network(foreign, "inherited")], progress=lambda line: None)
+        with pytest.raises(UserError, match=words):
+            retrain(run, [foreign], PRESET.recipe, parallel=1)
+        with pytest.raises(UserError, match=words):
+            time_archs(run, [foreign], Conditions(), progress=None)
+        search = RandomSearch(SPACE, evaluations=1)
+        (arch,) = search.ask(1)
+        with pytest.raises(UserError, match=words):
+            search.tell([foreign.space.arch(dict(arch))], [0.5])
+
+
+def test_a_reference_that_is_not_there_is_not_advised_by_what_failed(run: RunDir) -> None:
+    with pytest.raises(UserError, match=r"raynas pipeline makes one.*--arch FILE"):
+        find_arch(run, "reference")
+
+
+def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
+    code = f"""
+import sys
+from raynas.results import RunDir
+from raynas.phases.retrain import retrain
+from raynas.search import RandomSearch
+with RunDir({run.uri!r}).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    root = str(Path(__file__).parents[2])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, **pipes) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RunDirError, match=str(holder.pid)):
+            evaluate(run, [Network(ARCH, "inherited")])
+        holder.communicate("")
+
+
+def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: RunDir, tmp_path: Path) -> None:
+    elsewhere = SPACE.with_input(size=16, classes=3)
+    save_arch(elsewhere.smallest(), tmp_path / "arch.yaml")
+    told: list[str] = []
+    find_arch(run, str(tmp_path / "arch.yaml"), told.append)
+    assert len(told) == 1 and "for 16 x 16 pixels, not 8 x 8; classes 3, not 10" in told[0]
+    (row,) = evaluate(run, networks_to_evaluate(run, str(tmp_path / "arch.yaml")), progress=lambda line: None)
+    assert row["macs"] == cost(SPACE, [ARCH])["macs"][0] and row["space"] == SPACE.fingerprint
+    wide_heads = SPACE.constants.model_copy(update={"head_dim": 24})
+    other = elsewhere.replace(constants=wide_heads).smallest()
+    save_arch(other, tmp_path / "other.yaml")
+    found = find_arch(run, str(tmp_path / "other.yaml"))
+    assert found == other and found.space == SPACE.replace(constants=wide_heads)
+    with pytest.raises(UserError, match="has other constants than space"):
+        evaluate(run, networks_to_evaluate(run, str(tmp_path / "other.yaml")), progress=lambda line: None)

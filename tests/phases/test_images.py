@@ -1,0 +1,114 @@
+"""What is said and refused of images before anything is trained on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raynas.commands.main import main
+from raynas.data.config import DataConfig
+from raynas.errors import UserError
+from raynas.phases.images import check_data, check_images, check_made_for, describe_reading
+from raynas.phases.inputs import load_inputs, resolve_data
+from raynas.phases.train import train
+from raynas.presets.preset import Preset, load_preset, override
+from raynas.space import load_space
+from tests.data.pictures import write_classes
+
+
+@pytest.fixture
+def colours(tmp_path: Path) -> str:
+    """RGB images of 16 x 16 in numbered class folders."""
+    write_classes(tmp_path / "colours", {"1": 12, "10": 12, "2": 12}, size=(16, 16))
+    return str(tmp_path / "colours")
+
+
+def on(name: str, **data: object) -> Preset:
+    return override(load_preset("digits"), {"data": {"name": name, **data}})
+
+
+def test_other_data_than_the_presets_must_not_lose_colour_or_size_unsaid(colours: str, tmp_path: Path) -> None:
+    digits = load_preset("digits")
+    with pytest.raises(UserError) as refused:
+        check_made_for(digits, on(colours))
+    assert "16 x 16 RGB" in str(refused.value) and "8 x 8 grey" in str(refused.value)
+    assert "--set data.size=own --set data.channels=own" in str(refused.value)
+    with pytest.raises(UserError, match=r"--set data.channels=own; to read"):
+        check_made_for(digits, on(colours, size=8))
+    for said in ({"size": 8, "channels": 1}, {"size": "own", "channels": "own"}):
+        check_made_for(digits, on(colours, **said))
+    check_made_for(override(digits, {"data": colours}), on(colours))  # the preset's own data
+    check_made_for(digits, on("mnist5k"))  # whose size the space follows
+    write_classes(tmp_path / "grey", {"a": 4, "b": 4}, size=(8, 8), mode="L")
+    check_made_for(digits, on(str(tmp_path / "grey")))
+    with pytest.raises(UserError, match="16 x 16 RGB"):
+        train("digits", data=colours, run_dir=tmp_path / "run")
+
+
+def test_the_space_follows_the_images_and_how_they_are_read_is_said(colours: str) -> None:
+    follows = on(colours, size="own", channels="own")
+    space, data = load_inputs(follows)
+    assert (space.input_size, space.channels) == ((16, 16), 3) == (data.size, data.channels)
+    lines = describe_reading(follows, data)
+    assert lines[0] == "the images are read as they are: 16 x 16 RGB"
+    assert "plain order (1, 10, 2)" in lines[1] and "data.class_order=natural" in lines[1]
+    smaller = on(colours, class_order="natural")
+    said = describe_reading(smaller, load_inputs(smaller)[1])
+    assert said == ["the images, 16 x 16 RGB, are read as 8 x 8 grey: digits/vit is of such images"]
+
+
+def test_all_that_cannot_be_read_is_listed_before_training(colours: str, tmp_path: Path) -> None:
+    for name in ("1/003.png", "2/030.png"):
+        (Path(colours) / name).write_bytes(b"no image")
+    said: list[str] = []
+    preset = on(colours, size=8, channels=1)
+    with pytest.raises(UserError, match=r"^2 of 36 images cannot be read .*data.skip=unreadable$"):
+        train(preset, run_dir=tmp_path / "run", progress=said.append)
+    assert [line.split(":")[:2] for line in said] == [
+        ["unreadable", f" {colours}/1/003.png"],
+        ["unreadable", f" {colours}/2/030.png"],
+    ]
+    assert not (tmp_path / "run").exists()
+    skipping = override(preset, {"data.skip": "unreadable"})
+    said.clear()
+    check_images(skipping, said.append)
+    assert len(said) == 2 and all(line.startswith("skipped: ") for line in said)
+    assert resolve_data(skipping, load_space("digits/vit")).skip == ("1/003.png", "2/030.png")
+
+
+def test_images_that_are_all_black_are_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for k in range(4):
+            Image.new("RGBA", (8, 8), (0, 0, 0, 30 * k)).save(tmp_path / name / f"{k}.png")
+    with pytest.raises(UserError, match="one colour all over"):
+        check_images(on(str(tmp_path)), lambda line: None)
+
+
+def test_the_command_says_what_there_is(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--data", colours]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        "36",
+        "16 x 16 36",
+        "RGB 36",
+        "train 22, search 6, test 8",
+        "3: 1 12, 10 12, 2 12",
+        "data.class_order",
+    ):
+        assert part in said
+    assert main(["check", "--data", colours, "--set", "data.class_order=natural"]) == 0
+    assert "3: 1 12, 2 12, 10 12" in capsys.readouterr().out
+    (Path(colours) / "1" / "003.png").write_bytes(b"")
+    assert main(["check", "--data", colours]) == 2
+    told = capsys.readouterr()
+    assert f"unreadable: {colours}/1/003.png" in told.out and told.err.count("\n") == 1
+
+
+def test_the_embedded_data_can_be_looked_at() -> None:
+    said: list[str] = []
+    check_data(DataConfig(name="digits"), say=said.append)
+    assert "images    1,797" in said and "sizes     8 x 8 1,797" in said

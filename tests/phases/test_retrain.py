@@ -1,0 +1,190 @@
+"""Retraining: one-point spaces through the training loop, several seeds, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from raynas.costs import cost
+from raynas.errors import ConfigError, RunDirError
+from raynas.nets.supernet import Supernet
+from raynas.phases import network_training
+from raynas.phases.retrain import retrain
+from raynas.results import RunDir
+from raynas.results.networks import network_rows
+from raynas.runs.network_folder import load_network_folder
+from raynas.runs.networks import Network, trained_networks
+from raynas.runs.trained_supernet import TrainedSupernet
+from tests.small_run import PRESET, SPACE, small_run
+
+ARCH = SPACE.smallest()
+RECIPE = PRESET.recipe
+LINES: list[str] = []
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return small_run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Row]:
+    """A run in which the smallest arch was retrained with seed 0, and its row."""
+    run = small_run(tmp_path_factory.mktemp("retrain") / "run")
+    torch.set_num_threads(1)
+    (row,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=LINES.append)
+    return run, row
+
+
+def weights(run: RunDir, row: Row) -> dict[str, torch.Tensor]:
+    return load(run.read_bytes(f"{row['path']}/model.safetensors"))
+
+
+def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_files_and_rows(trained: tuple[RunDir, Row]) -> None:
+    run, row = trained
+    assert row["path"] == f"networks/{ARCH.id}-scratch-0"
+    assert run.list(row["path"]) == ["arch.yaml", "model.safetensors", "network.json", "training.yaml"]
+    assert (row["how"], row["trained_on"], row["epochs"], row["seed"]) == ("scratch", "train", 1, 0)
+    assert row["params"] == sum(tensor.numel() for tensor in weights(run, row).values())
+    assert row["macs"] == int(cost(SPACE, [ARCH])["macs"][0])
+    assert trained_networks(run) == [Network(ARCH, "scratch", 0, row["path"])]
+    assert equal(load_network_folder(run.local_or_uri(row["path"])).state_dict(), weights(run, row))
+    (history,) = run.store.read("training").to_pylist()
+    assert history["what"] == f"{ARCH.id}-scratch-0" and history["epoch"] == 1
+
+
+def test_what_is_trained_is_not_trained_again(trained: tuple[RunDir, Row]) -> None:
+    run, row = trained
+    lines: list[str] = []
+    (answered,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=lines.append)
+    assert answered == row and run.store.read("networks").num_rows == 1
+    assert lines == [f"{ARCH.id}, seed 0: trained already, {run.local_or_uri(row['path'])}"]
+
+
+def test_other_settings_are_refused(trained: tuple[RunDir, Row]) -> None:
+    with pytest.raises(RunDirError, match=rf"lr was 0\.002, is 0\.5; .*delete .*{trained[1]['path']} to train it anew"):
+        retrain(trained[0], [ARCH], RECIPE.model_copy(update={"lr": 0.5}), parallel=1, progress=LINES.append)
+
+
+def test_a_network_whose_folder_was_deleted_is_trained_anew(run: RunDir) -> None:
+    (first,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=LINES.append)
+    shutil.rmtree(run.local_or_uri(first["path"]))
+    assert trained_networks(run) == []
+    other = RECIPE.model_copy(update={"lr": 0.01})
+    (second,) = retrain(run, [ARCH], other, parallel=1, progress=LINES.append)
+    assert second["path"] == first["path"] and second["weights"] != first["weights"]
+    assert network_rows(run) == [second] and run.store.read("networks").num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"opt_args": {"wings": 2}}, "recipe.opt"), ({"amp": "fp16"}, "fp16 needs a GPU")]
+)
+def test_what_cannot_be_trained_leaves_nothing(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, change: Row, words: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=words):
+        retrain(run, [ARCH], RECIPE.model_copy(update=change), parallel=1, progress=LINES.append)
+    assert not run.list("networks")
+
+
+def test_fine_tuning_starts_from_the_inherited_weights(run: RunDir) -> None:
+    still = RECIPE.model_copy(
+        update={"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0}
+    )  # a rate of 0 keeps what it began with
+    (row,) = retrain(run, [ARCH], still, how="finetuned", parallel=1, progress=LINES.append)
+    assert row["how"] == "finetuned" and row["path"].endswith("-finetuned-0")
+    assert equal(weights(run, row), TrainedSupernet(run).subnet(ARCH).state_dict())
+
+
+def test_training_on_the_search_split_leaves_it_unmeasured(run: RunDir, trained: tuple[RunDir, Row]) -> None:
+    (row,) = retrain(run, [ARCH], RECIPE, train_on="train+search", parallel=1, progress=LINES.append)
+    assert row["accuracy"] is None and row["trained_on"] == "train+search"
+    other, plain = trained
+    assert plain["path"] != row["path"] and plain["accuracy"] is not None
+    images = [found.store.read("training")["images"].to_pylist() for found in (run, other)]
+    assert images[0] > images[1]
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
+def test_seeds_side_by_side_are_those_one_after_the_other(run: RunDir, trained: tuple[RunDir, Row]) -> None:
+    alone, _ = trained
+    one = retrain(alone, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
+    two = retrain(run, [ARCH], RECIPE, seeds=[0, 1], progress=LINES.append)
+    assert [row["seed"] for row in two] == [0, 1]
+    assert not equal(weights(run, two[0]), weights(run, two[1]))
+    for first, second in zip(one, two, strict=True):
+        assert equal(weights(alone, first), weights(run, second))
+        assert first["accuracy"] == second["accuracy"]
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_ends_the_same(run: RunDir, tmp_path: Path) -> None:
+    recipe = RECIPE.model_copy(update={"epochs": 12})
+    code = f"""
+import torch
+torch.set_num_threads(1)
+from raynas.results import RunDir
+from raynas.phases.retrain import retrain
+from raynas.space import load_space
+from raynas.training.recipe import Recipe
+recipe = Recipe.model_validate_json({recipe.model_dump_json()!r})
+retrain(RunDir({run.uri!r}), [load_space("digits/vit").smallest()], recipe, parallel=1)
+"""
+    root = str(Path(__file__).parents[2])
+    checkpoints = Path(run.uri) / "checkpoints"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and len(list(checkpoints.rglob("*.pt"))) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    assert run.store.read("networks").num_rows == 0
+    torch.set_num_threads(1)
+    alone = small_run(tmp_path / "alone")
+    (whole,) = retrain(alone, [ARCH], recipe, parallel=1, progress=LINES.append)
+    (resumed,) = retrain(run, [ARCH], recipe, parallel=1, progress=LINES.append)
+    assert equal(weights(alone, whole), weights(run, resumed))
+    assert not list(checkpoints.rglob("*.pt"))
+    epochs = [row["epoch"] for row in run.store.read("training").to_pylist()]
+    assert epochs == list(range(1, 13))
+    attempts = [(row["phase"], row["name"], row["status"]) for row in run.store.read("phases").to_pylist()]
+    assert attempts == [("retraining", "scratch", "killed"), ("retraining", "scratch", "finished")]
+
+
+def test_a_rollback_is_told_and_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The health check goes back once, and training goes on: here after a loss that was NaN in the second epoch."""
+    monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
+    steps = 0
+
+    def break_once(self: Any, images: Any, arch: Any = None, **options: Any) -> Any:
+        nonlocal steps
+        steps += self.training
+        logits = whole(self, images, arch, **options)
+        return logits * float("nan") if self.training and steps == 15 else logits
+
+    whole = Supernet.forward
+    monkeypatch.setattr(Supernet, "forward", break_once)
+    lines: list[str] = []
+    retrain(run, [ARCH], RECIPE.model_copy(update={"epochs": 3}), parallel=1, progress=lines.append)
+    assert any("epoch 1/3, rollback" in line for line in lines)
+    rows = run.store.read("training").to_pylist()
+    assert [row["epoch"] for row in rows if row["loss"] is not None] == [1, 2, 3]
+    assert ["the loss is nan" in (row["event"] or "") for row in rows].count(True) == 1

@@ -1,0 +1,225 @@
+"""Searches in a run directory: what is read back from the rows is what was searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raynas.costs import cost
+from raynas.errors import RunDirError, UserError
+from raynas.phases.evaluate import evaluate, networks_to_evaluate
+from raynas.phases.report_data import traces
+from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, has_ended, make_scorer, read_back, search
+from raynas.reports import write_report
+from raynas.reports.collect import collect
+from raynas.results import RunDir
+from raynas.runs.networks import find_arch
+from raynas.scoring.local import LocalScorer
+from raynas.search import SearchConfig
+from raynas.space import Arch, Space, load_arch
+from tests.small_run import PRESET, SPACE, small_run
+
+SETTINGS = SearchSettings(search=PRESET.search, scoring=Scoring(images=40))
+
+
+class Failing:
+    """A scorer that stops after some archs, as a killed process would."""
+
+    def __init__(self, scorer: LocalScorer, after: int):
+        self._scorer, self._left = scorer, after
+
+    def score(self, archs: list) -> list[Any]:
+        rows = []
+        for arch in archs:
+            if self._left == 0:
+                raise KeyboardInterrupt
+            self._left -= 1
+            rows += self._scorer.score([arch])
+        return rows
+
+
+def carry_out(run: RunDir, settings: SearchSettings, name: str = "search") -> None:
+    with make_scorer(run, settings, replicas=0) as scorer:
+        search(run, settings, scorer, name, progress=None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = small_run(tmp_path_factory.mktemp("searches") / "run")
+    carry_out(run, SETTINGS)
+    carry_out(run, SearchSettings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE)
+    return run
+
+
+def test_history_read_back_from_rows(run: RunDir) -> None:
+    made, finished = read_back(run, "search")
+    rows = {row["arch"]: row["accuracy"] for row in run.store.read("scores").to_pylist()}
+    assert finished and made.evaluations == 14
+    assert [row.objectives["accuracy"] for row in made.history] == [rows[row.arch.id] for row in made.history]
+    macs = {row.arch: int(cost(SPACE, [row.arch])["macs"][0]) for row in made.history}
+    best = min(made.history, key=lambda row: (-row.objectives["accuracy"], macs[row.arch]))
+    assert find_arch(run, "best") == best.arch == made.best()
+
+
+def test_best_is_a_file_that_stands_alone(run: RunDir, tmp_path: Path) -> None:
+    copied = tmp_path / "moved.yaml"
+    copied.write_bytes(run.read_bytes("best/arch.yaml"))
+    assert load_arch(copied) == find_arch(run, "best")
+    assert load_arch(copied).space == SPACE
+
+
+def test_baseline_has_the_same_budget_and_constraints(run: RunDir) -> None:
+    main, random = traces(run)
+    assert (main.name, random.name) == ("evolution", "random search")
+    assert len(main.archs) == len(random.archs) == 14
+    made, _ = read_back(run, BASELINE)
+    assert cost(SPACE, [row.arch for row in made.history])["macs"].max() <= 900_000
+    assert main.limits == random.limits == {"macs": (None, 900_000)}
+
+
+def test_an_interrupted_search_goes_on_to_the_same_end(run: RunDir, tmp_path: Path) -> None:
+    other = small_run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt), LocalScorer(other, images=40) as scorer:
+        search(other, SETTINGS, Failing(scorer, 8), progress=None)
+    made, finished = read_back(other, "search")
+    assert not finished and made.evaluations == 8
+    assert not has_ended(other, "search") and has_ended(run, "search") and not has_ended(run, "another")
+    (trace,) = traces(other)
+    assert not trace.finished and len(trace.archs) == 8
+    carry_out(other, SETTINGS)
+    assert traces(other)[0] == traces(run)[0]
+    assert find_arch(other, "best") == find_arch(run, "best")
+    arches = other.store.read("scores")["arch"].to_pylist()
+    assert len(arches) == len(set(arches)) == 14
+
+
+def test_other_settings_are_refused(run: RunDir) -> None:
+    changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
+    with pytest.raises(RunDirError, match=r"seed was 0, is 5.*--name"):
+        carry_out(run, changed)
+
+
+def test_several_objectives_leave_a_front(run: RunDir) -> None:
+    """Found by a predictor; measured on the search split, evaluated on the test split, and on the page."""
+    evolution = {"initial": 20, "mutations": 5, "crossovers": 5, "generations": 2}
+    options = {"samples": 12, "held_out": 6, "verify": 8, "least_tau": -1, "evolution": evolution}
+    both: dict[str, Any] = {"accuracy": "max", "macs": "min"}
+    settings = SearchSettings(
+        search=SearchConfig(name="predictor", objectives=both, options=options), scoring=Scoring(images=40)
+    )
+    lines: list[str] = []
+    with make_scorer(run, settings, replicas=0) as scorer:
+        search(run, settings, scorer, "front", progress=lines.append)
+    assert sum("front: accuracy predicted from 6 scores; on 6 held out: Kendall's tau " in line for line in lines) == 1
+    made, finished = read_back(run, "front")
+    assert finished and made.evaluations == 20
+    names = {path.removesuffix(".yaml") for path in run.list("searches/front/front")}
+    assert names == {row.arch.id for row in made.front()}
+    chosen = load_arch(run.local_or_uri("searches/front/arch.yaml"))
+    rows = {row["arch"]: row for row in run.store.read("scores").to_pylist() if row["images"] == 40}
+    accuracy = {row.arch.id: row.objectives["accuracy"] for row in made.front()}
+    assert accuracy == {name: rows[name]["accuracy"] for name in names}  # never a prediction
+    assert accuracy[chosen.id] == max(accuracy.values())
+
+    tested = evaluate(run, networks_to_evaluate(run, "front/front"), progress=lambda line: None)
+    assert {row["arch"] for row in tested} == names and {row["how"] for row in tested} == {"inherited"}
+    assert [row["macs"] for row in tested] == sorted(row["macs"] for row in tested)
+    with pytest.raises(RunDirError, match="only a finished search with several objectives leaves a front"):
+        networks_to_evaluate(run, "front")
+    (trace,) = (trace for trace in traces(run) if trace.front)
+    assert {row["arch"]: row["accuracy"] for row in trace.front} == accuracy
+    assert (
+        trace.predicted is not None
+        and [row["of"] for row in trace.predicted.points] == ["held out"] * 6 + ["proposed"] * 8
+    )
+    (row,) = trace.predicted.tried
+    assert row["held_out"] == row["fitted"] == 6 and row["used"]
+    page = Path(write_report(run, traces(run))).read_text()
+    assert "How good the predictor is" in page and "6 held out, 8 proposed" in page
+    assert all(f"{row['accuracy']:.2%}" in page for row in tested)
+
+
+def test_a_scored_arch_is_found_by_its_id(run: RunDir) -> None:
+    made, _ = read_back(run, "search")
+    assert find_arch(run, made.history[3].arch.id) == made.history[3].arch
+
+
+def test_so_is_one_off_the_spaces_grid(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    arch = SPACE.off_grid({**SPACE.smallest(), "width": 40})
+    with LocalScorer(run, images=10) as scorer:
+        scorer.score([arch])
+    assert find_arch(run, arch.id) == arch and arch not in SPACE
+
+
+def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    carry_out(run, SETTINGS)
+    before, winner = collect(run).scores, find_arch(run, "best")
+    with LocalScorer(run, images=15, precision="bf16") as scorer:
+        scorer.score([winner])
+    after = collect(run).scores
+    assert after == before and {row["images"] for row in after} == {40}
+    carry_out(run, SETTINGS)
+    said = run.read_yaml("best/arch.yaml")["found"]["inherited weights"]
+    rows = [row for row in run.store.read("scores").to_pylist() if row["arch"] == winner.id]
+    assert {row["images"] for row in rows} == {15, 40}
+    assert said["images"] == 40 and said["accuracy"] == rows[0]["accuracy"]
+
+
+class Own:
+    """A search of a user's own, with a mistake at the first `ask`, at the second or in `best`; or with none."""
+
+    def __init__(self, space: Space, mistake: str, evaluations: int, **options: Any):
+        self.space, self.mistake, self.asked = space, mistake, 0
+        self.evaluations = evaluations
+        self.told: list[Arch] = []
+
+    def ask(self, n: int) -> list[Arch]:
+        self.asked += 1
+        if self.mistake == f"ask {self.asked}":
+            raise UserError("this search is refused")
+        told = len(self.told)
+        return [self.space.sample(np.random.default_rng(told))] if told < self.evaluations else []
+
+    def tell(self, archs: list[Arch], scores: list[Any]) -> None:
+        self.told += archs
+
+    def best(self) -> Arch:
+        if self.mistake == "best":
+            raise UserError("this search is refused")
+        return self.told[0]
+
+
+@pytest.mark.parametrize("mistake", ["ask 1", "ask 2", "best"])
+def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path, mistake: str) -> None:
+    run = small_run(tmp_path / "run")
+    before = run.list()
+
+    def settings(mistake: str) -> SearchSettings:
+        config = SearchConfig(name="test_searches:Own", evaluations=2, options={"mistake": mistake})
+        return SearchSettings(search=config, scoring=Scoring(images=10))
+
+    with pytest.raises(UserError, match="refused"):
+        carry_out(run, settings(mistake), "u")
+    assert run.list("searches") == [] and not run.exists("searches/u.yaml")
+    if mistake == "ask 1":  # nothing was scored
+        assert run.list() == before
+    carry_out(run, settings("none"), "u")
+    assert has_ended(run, "u") and run.exists("searches/u/arch.yaml")
+    scored = run.store.read("scores").num_rows
+    assert scored == 2  # what the refused one scored counts
+    with pytest.raises(RunDirError, match="began with other settings"):
+        carry_out(run, settings("ask 1"), "u")
+
+
+def test_an_interrupted_search_keeps_its_name(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    with make_scorer(run, SETTINGS, replicas=0) as scorer, pytest.raises(KeyboardInterrupt):
+        search(run, SETTINGS, Failing(scorer, 3), progress=None)
+    changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
+    with pytest.raises(RunDirError, match="began with other settings"):
+        carry_out(run, changed)
