@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
 import os
-import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +14,8 @@ import pydantic
 import yaml
 
 from raynas.errors import ConfigError
-from raynas.locations import NO_CREDENTIALS, hide_secrets, holds_credentials
+from raynas.locations import NO_CREDENTIALS, holds_credentials
+from raynas.text import is_text, named, nearest, one_line, shown
 
 Location = tuple[str | int, ...]
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -33,10 +32,6 @@ MAX_DEPTH = 40
 MAX_YAML_NODES = 100_000
 """Far more than any configuration needs; aliases can blow a short file up without limit."""
 
-_REPR = reprlib.Repr()
-_REPR.maxlevel, _REPR.maxlist, _REPR.maxtuple, _REPR.maxdict = 3, 8, 8, 4
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
-
 _SHAPES = {
     "dict_type": "expected a mapping ({{}} for an empty one)",
     "model_type": "expected a mapping",
@@ -46,8 +41,6 @@ _SHAPES = {
     "too_short": "expected at least {min_length} item(s)",
 }
 """Those of pydantic's errors that speak of Python's types, in the words of YAML."""
-
-_YAML_NAMES = {dict: "a mapping", list: "a list", str: "text", type(None): "nothing", bool: "true or false"}
 
 
 class Config(pydantic.BaseModel):
@@ -261,39 +254,6 @@ class _Lines:
 
     def _error(self, line: int, message: str) -> ConfigError:
         return ConfigError(f"{self.source}:{line}: {message}")
-
-
-def is_text(value: str) -> bool:
-    """Return True if text can be written to a file and name one: no NUL, and all of it UTF-8."""
-    return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
-
-
-def shown(value: Any) -> str:
-    """A value as it stands in an error message: its repr, on one line, not too long, and without credentials."""
-    if isinstance(value, str) and holds_credentials(value):
-        return repr(hide_secrets(value))
-    return one_line(hide_secrets(_REPR.repr(value)))
-
-
-def named(value: Any) -> str:
-    """What kind of YAML value this is, in words."""
-    return _YAML_NAMES.get(type(value)) or f"{type(value).__name__} {shown(value)}"
-
-
-def one_line(text: str, longest: int = 600) -> str:
-    """Text without a line break or a control character that would play with a terminal, cut if it is too long."""
-    text = " ".join(text.split())
-    text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= longest else text[: longest - 3] + "..."
-
-
-def nearest(name: str, known: Sequence[str], hint: str | None = None) -> str:
-    """`" (did you mean 'x'?)"`, or a hint in brackets: by default the list of what is known."""
-    close = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.5)
-    if close:
-        return f" (did you mean {close[0]!r}?)"
-    listed = ", ".join([*known[:20], "..."] if len(known) > 20 else known)
-    return f" ({hint or f'known: {listed}'})"
 
 
 def validate(model: type[ConfigT], document: Document, location: Location = ()) -> ConfigT:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from raynas.config import shown
 from raynas.errors import ConfigError, UserError, reason
+from raynas.text import shown
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from raynas.config import Config, Document, load_object, parse_yaml, read_yaml, shown, validate, write_yaml
+from raynas.config import Config, Document, load_object, parse_yaml, read_yaml, validate, write_yaml
 from raynas.errors import ConfigError
+from raynas.text import shown
 
 
 class Inner(Config):

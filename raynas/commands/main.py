@@ -45,9 +45,10 @@ from raynas.commands.verbs import (
     search,
     train,
 )
-from raynas.config import MOST_SEEDS, is_text, one_line, shown
+from raynas.config import MOST_SEEDS
 from raynas.errors import ClusterError, UserError
 from raynas.locations import hide_secrets, refuse_credentials
+from raynas.text import is_text, one_line, shown
 
 FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 LONGEST_MESSAGE = 2000  # characters

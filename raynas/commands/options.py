@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from raynas.config import nearest, shown
 from raynas.errors import UserError
+from raynas.text import nearest, shown
 
 
 class Parser(argparse.ArgumentParser):

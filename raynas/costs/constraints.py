@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from raynas.config import nearest, shown
 from raynas.costs.chain_builder import span
 from raynas.costs.cost import COSTS, cost
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.space import Codes, Space
+from raynas.text import nearest, shown
 
 Bounds = tuple[float | None, float | None]
 """Inclusive (low, high); None leaves a side open."""

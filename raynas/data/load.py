@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from raynas.config import nearest
 from raynas.data import embedded
 from raynas.data.config import EMBEDDED, PAPERS_CROP_FROM, DataConfig, crop_pct_for
 from raynas.data.files import list_files
@@ -33,6 +32,7 @@ from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.data.torch_dataset import TorchSource, read_torch_dataset
 from raynas.errors import UserError
 from raynas.locations import hide_secrets, is_uri
+from raynas.text import nearest
 
 log = logging.getLogger(__name__)
 

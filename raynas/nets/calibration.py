@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raynas.config import shown
 from raynas.errors import UserError
 from raynas.nets.batch_norm import ElasticBatchNorm, NormStatistics, using
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch
+from raynas.text import shown
 
 
 def wants_calibration(network: nn.Module) -> bool:

@@ -11,11 +11,11 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.config import shown
 from raynas.errors import UserError
 from raynas.nets.batch_norm import NormStatistics, using
 from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
+from raynas.text import shown
 
 Execution = Literal["auto", "groups", "masks"]
 EXECUTIONS: tuple[Execution, ...] = get_args(Execution)

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from raynas.config import nearest, shown
 from raynas.errors import UserError, reason
 from raynas.nets.released import check_file, check_finite, check_weights
 from raynas.nets.weights import mismatch
+from raynas.text import nearest, shown
 
 _WANTED = "not a file of weights: give a .safetensors file, or a state dict that torch.save wrote (tensors alone)"
 

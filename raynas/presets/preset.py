@@ -10,23 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import pydantic
 from pydantic import Field, field_validator, model_validator
 
-from raynas.config import (
-    MAX_DEPTH,
-    MOST_SEEDS,
-    Config,
-    Document,
-    Seed,
-    is_text,
-    parse_yaml,
-    read_yaml,
-    shown,
-    validate,
-)
+from raynas.config import MAX_DEPTH, MOST_SEEDS, Config, Document, Seed, parse_yaml, read_yaml, validate
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import ConfigError, UserError
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.search.config import SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
+from raynas.text import is_text, shown
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 

@@ -28,11 +28,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raynas.config import nearest
 from raynas.errors import RunDirError, UserError, reason
 from raynas.filesystem import check_plain, write_whole
 from raynas.results.schemas import SCHEMAS
 from raynas.results.versions import versions_text
+from raynas.text import nearest
 
 log = logging.getLogger(__name__)
 

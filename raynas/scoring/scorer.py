@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, TypeVar
 
-from raynas.config import shown
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
 from raynas.scoring.score_table import Row, ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet
 from raynas.space import Arch, Space
+from raynas.text import shown
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from raynas.config import shown
 from raynas.costs import COSTS, Bounds, Constraints, CostFunction
 from raynas.errors import UserError
 from raynas.search.candidates import Candidates, logger
@@ -19,6 +18,7 @@ from raynas.search.history import Evaluated, History
 from raynas.search.objectives import Objectives, Score
 from raynas.space import Arch, Codes, Space
 from raynas.space.space import Uniform
+from raynas.text import shown
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raynas.config import load_object, nearest
+from raynas.config import load_object
 from raynas.costs import CostFunction
 from raynas.errors import ConfigError, UserError
 from raynas.search.base import AskTell
@@ -17,6 +17,7 @@ from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictor_evolution import PredictorEvolution
 from raynas.search.random_search import RandomSearch
 from raynas.space import Space
+from raynas.text import nearest
 from raynas.user_code import kind, parameters_of, running
 
 SEARCHES: dict[str, type] = {

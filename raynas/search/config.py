@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat, PositiveFloat, field_validator, model_validator
 
-from raynas.config import Config, Seed, nearest, shown
+from raynas.config import Config, Seed
 from raynas.costs import COSTS
 from raynas.latency.timing import Conditions
+from raynas.text import nearest, shown
 
 Direction = Literal["max", "min"]
 _Bounds = tuple[FiniteFloat | None, FiniteFloat | None]

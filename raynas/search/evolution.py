@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from raynas.config import shown
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import at_least
 from raynas.search.config import Direction
 from raynas.search.genetic import Breeding, Mutation
 from raynas.space import Codes, Space
+from raynas.text import shown
 
 
 def released_mutation(space: Space) -> dict[str, float]:

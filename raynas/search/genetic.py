@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from raynas.config import shown
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
 from raynas.space import INACTIVE, Codes, Space
+from raynas.text import shown
 
 Mutation = float | Mapping[str, float]
 """Probability of redrawing a gene: one for all, or by template with `"*"` for the rest."""

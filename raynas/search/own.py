@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raynas.config import one_line, shown
 from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost
 from raynas.errors import ConfigError, UserError
 from raynas.search.config import Direction
 from raynas.search.history import Evaluated, History
 from raynas.search.objectives import Objectives, Score
 from raynas.space import Arch, Space
+from raynas.text import one_line, shown
 from raynas.user_code import kind, running, takes
 
 STALLED = 100

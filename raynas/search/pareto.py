@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from raynas.config import shown
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import at_least
@@ -15,6 +14,7 @@ from raynas.search.config import Direction
 from raynas.search.genetic import Breeding, Mutation
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
+from raynas.text import shown
 
 
 class ParetoEvolution(Breeding):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raynas.config import load_object, nearest, shown
+from raynas.config import load_object
 from raynas.costs import Bounds, CostFunction, cost
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
@@ -18,6 +18,7 @@ from raynas.search.genetic import budget_of
 from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictors import PREDICTORS, Fit, Predict, PredictorQuality, assess, checked
 from raynas.space import Arch, Codes, Space
+from raynas.text import nearest, shown
 from raynas.user_code import kind, running, takes
 
 _GENERATION = 2**31  # more than any generation, to ask the inner search for whole ones

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raynas.config import shown
 from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.base import Search, at_least
 from raynas.search.config import Direction
 from raynas.space import Codes, Space
 from raynas.space.space import Uniform
+from raynas.text import shown
 
 _CHUNK = 64
 

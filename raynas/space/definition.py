@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from raynas.config import Config, Document, Location, named, nearest, shown
+from raynas.config import Config, Document, Location
 from raynas.space.dimension import Choice, Dimension, template_of
 from raynas.space.families import family_of
 from raynas.space.rules import Rule
+from raynas.text import named, nearest, shown
 
 _TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 MAX_BLOCKS = 256

@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from raynas.config import Config, nearest, read_yaml, shown, validate, write_yaml
+from raynas.config import Config, read_yaml, validate, write_yaml
 from raynas.errors import ConfigError
 from raynas.space.arch import Arch, flatten
 from raynas.space.space import Space
+from raynas.text import nearest, shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 SPACES = next(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raynas.config import Document, nearest, shown, validate, write_yaml
+from raynas.config import Document, validate, write_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space import variation
 from raynas.space.arch import Arch, flatten
@@ -23,6 +23,7 @@ from raynas.space.definition import SpaceConfig, read_dimensions, rule_of, write
 from raynas.space.dimension import Choice, Dimension, same_kind, template_of
 from raynas.space.families import FAMILIES, family_of
 from raynas.space.variation import Probability
+from raynas.text import nearest, shown
 
 Uniform = Literal["dimensions", "archs"]
 

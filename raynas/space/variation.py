@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from raynas.config import nearest, shown
 from raynas.errors import ConfigError
 from raynas.space.arch import Arch
 from raynas.space.codes import INACTIVE, Codes
 from raynas.space.dimension import Dimension
+from raynas.text import nearest, shown
 
 if TYPE_CHECKING:
     from raynas.space.space import Space

@@ -9,9 +9,10 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from raynas.config import Config, Document, nearest, shown, validate
+from raynas.config import Config, Document, validate
 from raynas.costs import COSTS, cost, sample_within, span
 from raynas.errors import InfeasibleError
+from raynas.text import nearest, shown
 
 if TYPE_CHECKING:
     from raynas.space import Arch, Codes, Space

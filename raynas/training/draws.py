@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from raynas.config import holds_boolean, nearest, shown
+from raynas.config import holds_boolean
 from raynas.costs import COSTS, sample_within
 from raynas.costs.alignment import aligned
 from raynas.errors import ConfigError
 from raynas.space import Distribution
+from raynas.text import nearest, shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raynas.config import shown
 from raynas.errors import ConfigError
+from raynas.text import shown
 from raynas.training.samplers import Pass
 
 Gradients = list[Tensor | None]

@@ -18,8 +18,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from raynas.config import shown
 from raynas.errors import ConfigError
+from raynas.text import shown
 from raynas.training.alpha_divergence import adaptive_divergence
 from raynas.training.samplers import Pass
 

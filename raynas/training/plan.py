@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 from pydantic import Field
 
-from raynas.config import Config, load_object, nearest
+from raynas.config import Config, load_object
 from raynas.errors import ConfigError
+from raynas.text import nearest
 from raynas.training.gradients import GradientPolicy, Sum
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.projection import Project

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raynas.config import nearest, shown
 from raynas.errors import ConfigError
+from raynas.text import nearest, shown
 from raynas.training.gradients import LARGEST, SUBNETS, Gradients, added, by_role, checked_limit, clipped
 from raynas.training.samplers import Pass
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from raynas.config import Config, Seed, shown
+from raynas.config import Config, Seed
 from raynas.data.augment import AugmentConfig
 from raynas.data.token_labels import TokenLabelsConfig
 from raynas.errors import ConfigError, reason
+from raynas.text import shown
 from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from raynas.config import shown
 from raynas.errors import ConfigError
+from raynas.text import shown
 from raynas.training.attentive import Attentive, draw_attentively, read_attentive
 from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
 from raynas.user_code import kind

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from raynas.config import nearest
 from raynas.errors import ConfigError
 from raynas.space import Choice, Codes, Space
 from raynas.space.definition import rule_of
+from raynas.text import nearest
 
 Blocks = Literal["most", "any", "apart"]
 
