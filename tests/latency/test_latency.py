@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.latency.predictor import LatencyPredictor, features
-from raynas.latency.timing import Conditions, TimedOn, time_arch, timed_on
+from raynas.latency.timing import Conditions, TimedOn, _window, time_arch, timed_on
 from raynas.space import Space, load_space
 from tests.space.space_parts import vit
 
@@ -21,19 +21,20 @@ ON = TimedOn(device="a phone", batch_size=4, dtype="fp32", threads=1, torch="2.0
 DIGITS = load_space("digits/vit")
 
 
-def test_a_larger_network_takes_longer() -> None:
-    small = vit(width=[16], depth=[1]).smallest()
-    large = DIGITS.largest()
-    assert cost(large.space, [large])["macs"][0] > 20 * cost(small.space, [small])["macs"][0]
-    quick, slow = (time_arch(arch, QUICK) for arch in (small, large))
-    for timing in (quick, slow):
-        low, high = timing.quartiles
-        assert 0 < low <= timing.ms <= high and timing.passes >= 5
-        assert timing.images_per_s == pytest.approx(1000 / timing.ms)
-    assert slow.ms > 2 * quick.ms
-    assert slow.ratio > 1.3 and quick.ratio == pytest.approx(1, abs=0.2)  # of the smallest of its own space
-    batch = time_arch(large, QUICK.model_copy(update={"batch_size": 64}))
-    assert batch.ms > slow.ms and batch.images_per_s > slow.images_per_s
+def test_a_timing_is_consistent() -> None:
+    timing = time_arch(DIGITS.largest(), QUICK.model_copy(update={"batch_size": 4}))
+    low, high = timing.quartiles
+    assert 0 < low <= timing.ms <= high and timing.ratio > 0 and timing.passes >= 5
+    assert timing.images_per_s == pytest.approx(4 * 1000 / timing.ms)
+
+
+def test_medians_and_quartiles_of_a_window() -> None:
+    # Seconds of the arch and of the smallest arch, turn by turn; the busy fourth turn slows both.
+    turns = [(0.004, 0.002), (0.002, 0.001), (0.003, 0.001), (0.090, 0.045), (0.006, 0.002)]
+    window = _window(iter(turns).__next__, seconds=0.0)
+    assert window.passes == 5
+    assert window.ms == pytest.approx(4.0) and window.quartiles == pytest.approx((3.0, 6.0))
+    assert window.ratio == pytest.approx(2.0)  # of each turn by itself, so that what slows both does not count
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
@@ -43,7 +44,7 @@ def test_nothing_of_the_process_is_changed(dtype: str) -> None:
     timing = time_arch(DIGITS.smallest(), Conditions(dtype=dtype, threads=other, seconds=0.001))  # type: ignore[arg-type]
     assert torch.get_num_threads() == threads and torch.equal(torch.get_rng_state(), state)
     assert (timing.on.threads, timing.on.dtype, timing.on.torch) == (other, dtype, torch.__version__)
-    assert timing.passes == 5 or timing.ms < 1
+    assert timing.passes >= 5
 
 
 def test_conditions_are_part_of_what_a_timing_holds_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -41,19 +42,22 @@ def test_a_phase_is_a_row_and_a_line(run: RunDir, package: Path) -> None:
     (row,) = run.store.read("phases").to_pylist()
     assert (row["phase"], row["name"], row["status"]) == ("search", "random", "finished")
     assert row["joules"] == pytest.approx(25.0) and row["measured"] == "1 CPU package"
-    assert 0.5 <= row["seconds"] < 5 and (row["time"] - row["began"]).total_seconds() == pytest.approx(
-        row["seconds"], abs=1
-    )
+    assert row["seconds"] >= 0.5 and row["began"] < row["time"]
     assert row["machines"] == 1 and row["device"] and "raynas=" in row["versions"]
     assert lines == [f"search random: {row['seconds']:.1f} s, 25 J (1 CPU package)"]
 
 
 def test_a_fast_counter_is_read_in_between(run: RunDir, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phase_module, "BEAT_S", 0.05)
+    total = 0
     with phase(run, "supernet", say=None):
+        while read_phases(run)[0]["joules"] != 0:  # until the counter has been read once
+            time.sleep(0.02)
         for joules in (40, 90, 40):  # 50 J a turn: the ends alone would tell of 50 J
-            time.sleep(0.5)
             package.write_text(f"{joules}000000\n")
+            total += 50
+            while read_phases(run)[0]["joules"] != total:
+                time.sleep(0.02)
     (row,) = run.store.read("phases").to_pylist()
     assert row["joules"] == pytest.approx(150.0)
 
@@ -68,9 +72,9 @@ def test_without_counters_the_line_says_why(run: RunDir, tmp_path: Path, monkeyp
     assert row["joules"] is None and row["measured"] is None
     with phase(run, "search", say=lines.append):
         pass
-    assert lines == [
-        f"supernet: 0.0 s; its energy is not known (CPU: no counters in {tmp_path}/none)",
-        "search: 0.0 s",  # once in a run
+    assert [re.sub(r"[\d.]+ s", "0 s", line) for line in lines] == [
+        f"supernet: 0 s; its energy is not known (CPU: no counters in {tmp_path}/none)",
+        "search: 0 s",  # once in a run
     ]
 
 
