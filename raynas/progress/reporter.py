@@ -1,0 +1,272 @@
+"""The one reporter of everything that takes time: lines that stay, and the state of what is under way.
+
+A function that takes time has a parameter `progress`: anything that is called with whole lines, such as `print` or a
+list's `append`. By default it is `silent`. A command passes `terminal()`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from raynas.text import duration
+
+Progress = Callable[[str], None]
+"""Takes a line of text, without its end."""
+
+EVERY_S = 4.0
+"""The state of what is under way is a line of its own after so many seconds without one."""
+
+
+def silent(line: str) -> None:
+    """Show nothing."""
+
+
+class Activity:
+    """A piece of work under way; made by `Reporter.doing`.
+
+    Attributes:
+        what: the work in a few words, such as `training the supernet`.
+        unit: what is counted, such as `subnets scored`.
+        done: how many so far.
+        total: how many in all; None where that is not known.
+        detail: the newest state in a few words, such as `loss 1.234`.
+    """
+
+    def __init__(self, what: str, total: float | None, unit: str, changed: Callable[[], None]):
+        self.what, self.unit, self.total = what, unit, total
+        self.done, self.detail = 0.0, ""
+        self._changed = changed
+        self._began = self._opened = time.monotonic()
+        self._seen = deque([(self._began, 0.0)])
+
+    def update(self, done: float | None = None, detail: str | None = None, total: float | None = None) -> None:
+        """Set how far the work is; what is not given stays."""
+        now = time.monotonic()
+        before, self.done = self.done, self.done if done is None else done
+        self.detail = self.detail if detail is None else detail
+        if self.done < before or total not in (None, self.total):  # begun anew, or only now
+            self._opened, self._seen = now, deque([(now, self.done)])
+        elif done is not None and now - self._opened < 1:  # what is answered at once says nothing of the rest
+            self._seen[-1] = (now, done)
+        elif done is not None:
+            self._opened = now
+            self._seen = deque([*self._seen, (now, done)], maxlen=30)
+        self.total = self.total if total is None else total
+        self._changed()
+
+    def advance(self, steps: float = 1, detail: str | None = None) -> None:
+        """Count further steps."""
+        self.update(self.done + steps, detail)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end by the pace of the last updates; None where that cannot be said yet."""
+        since, before = self._seen[0]
+        if self.total is None or self.done <= before:
+            return None
+        return (time.monotonic() - since) / (self.done - before) * max(0.0, self.total - self.done)
+
+    @property
+    def state(self) -> str:
+        """How far it is, without its name; empty where nothing is known."""
+        of = "" if self.total is None else f"/{self.total:,.0f}"
+        counted = f"{self.done:,.0f}{of} {self.unit}".rstrip() if of or self.done else ""
+        left = self.left_s
+        known = [part for part in (counted, self.detail) if part]
+        ends = f"{self.elapsed} so far" if left is None else f"{duration(left)} left"
+        return ", ".join([*known, ends]) if known else ""
+
+    @property
+    def elapsed(self) -> str:
+        """The time that it has taken so far, such as `12 s`."""
+        return duration(time.monotonic() - self._began)
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.state}" if self.state else f"... {self.what}, {self.elapsed}"
+
+
+class Reporter:
+    """Shows progress: call it with a line of text, and name what is under way with `doing`.
+
+    The state of the innermost activity is a line of its own whenever nothing was written for a while, also while the
+    work does not come round to telling. A thread sees to that as long as anything is under way.
+
+    Args:
+        write: gets every line.
+        every_s: seconds of silence before a state is written.
+    """
+
+    def __init__(self, write: Progress = silent, every_s: float = EVERY_S):
+        self._write, self._every_s = write, every_s
+        self._pause_s = 0.5
+        self._indent = ""
+        self._written = time.monotonic()
+        self._under_way: list[Activity] = []
+        self._polls: list[Callable[[], None]] = []
+        self._polling = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, line: str) -> None:
+        """Write a line that stays."""
+        self._written = time.monotonic()
+        self._write(textwrap.indent(line, self._indent))
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        """Indent the lines of the block."""
+        before, self._indent = self._indent, self._indent + "  "
+        try:
+            yield
+        finally:
+            self._indent = before
+
+    @contextmanager
+    def doing(self, what: str, total: float | None = None, unit: str = "") -> Iterator[Activity]:
+        """Show an activity for the time of the block; blocks may lie within one another.
+
+        Args:
+            what: a few words, such as `training the supernet`.
+            total: how many steps it has; None where that is not known.
+            unit: what a step is, such as `subnets scored`.
+        """
+        activity = Activity(what, total, unit, self._changed)
+        self._under_way.append(activity)
+        try:
+            if self._write is not silent:
+                self._begin()
+            yield activity
+        finally:
+            self._under_way.remove(activity)
+            self._end()
+
+    @contextmanager
+    def polling(self, poll: Callable[[], None]) -> Iterator[None]:
+        """Call a function about twice a second, from the reporter's thread, for the time of the block.
+
+        Raises:
+            Exception: what the function raised; it is not called again then, and the block goes on to its end.
+        """
+        failed: list[BaseException] = []
+
+        def careful() -> None:
+            try:
+                if not failed:
+                    poll()
+            except BaseException as error:
+                failed.append(error)
+
+        self._polls.append(careful)
+        try:
+            self._begin()
+            yield
+        finally:
+            with self._polling:
+                self._polls.remove(careful)
+            self._end()
+        if failed:
+            raise failed[0]
+
+    def _changed(self) -> None:
+        self._write_state(self._every_s)
+
+    def _write_state(self, after_s: float) -> None:
+        under_way = self._under_way[-1:]
+        if under_way and self._write is not silent and time.monotonic() - self._written >= after_s:
+            self(str(under_way[0]))
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._stop.clear()
+            self._written = time.monotonic()
+            self._thread = threading.Thread(target=self._watch, name="raynas-progress", daemon=True)
+            self._thread.start()
+
+    def _end(self) -> None:
+        if self._thread is not None and not self._under_way and not self._polls:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+
+    def _watch(self) -> None:
+        polled = time.monotonic()
+        while not self._stop.wait(self._pause_s):
+            if time.monotonic() - polled >= 0.5:
+                polled = time.monotonic()
+                with self._polling:
+                    for poll in self._polls:
+                        poll()
+            self._show()
+
+    def _show(self) -> None:
+        self._write_state(self._every_s + 0.7)  # later than an update, which is told by whoever makes it
+
+
+class _Terminal(Reporter):
+    """Shows what is under way as a bar that rewrites itself below the lines."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
+        super().__init__(lambda line: console.print(line, soft_wrap=True))
+        self._pause_s = 0.25
+        self._live = Live(
+            console=console,
+            get_renderable=self._bar,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def _begin(self) -> None:
+        self._live.start()
+        super()._begin()
+
+    def _end(self) -> None:
+        super()._end()
+        if self._thread is None:
+            self._live.stop()
+
+    def _changed(self) -> None:
+        """Leave it to the thread, which redraws the bar."""
+
+    def _show(self) -> None:
+        self._live.refresh()
+
+    def _bar(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        under_way = self._under_way[-1:]
+        if not under_way:
+            return ""
+        activity = under_way[0]
+        bar = "..." if activity.total is None else ProgressBar(activity.total, activity.done, width=24)
+        row = Table.grid(padding=(0, 1))
+        for _ in range(3):
+            row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_row(activity.what, bar, activity.state or activity.elapsed)
+        return row
+
+
+def reporter(progress: Progress) -> Reporter:
+    """Return a function's `progress` as a reporter, which it may be already."""
+    return progress if isinstance(progress, Reporter) else Reporter(progress)
+
+
+def terminal() -> Reporter:
+    """Return the reporter of a command: a bar where standard output is a terminal, whole lines elsewhere."""
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return _Terminal()
+    return Reporter(lambda line: print(line, flush=True))
