@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow.compute as pc
 
 from raynas.costs.columns import arch_columns
 from raynas.latency.timing import TimedOn, Timing
 from raynas.results import Store
-from raynas.results.schemas import SCHEMAS
+from raynas.results.schemas import SCHEMAS, Row
 from raynas.space import Arch
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import numpy as np
 
 from raynas.errors import RunDirError, UserError
 from raynas.latency.predictor import LatencyPredictor
-from raynas.latency.rows import Latencies, Row, on_of
+from raynas.latency.rows import Latencies, on_of
 from raynas.latency.timing import TimedOn
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.space import Arch, Space
 
 _CHUNK = 64

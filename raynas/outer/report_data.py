@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from raynas.costs import Constraints
 from raynas.errors import RunDirError
-from raynas.outer.evolution.record import Row, iteration_folder, read_iterations
+from raynas.outer.evolution.record import iteration_folder, read_iterations
 from raynas.outer.experiment import tried_folders
 from raynas.outer.trial_progress import trial_name
 from raynas.phases.search import MAIN, read_back, settings_of
 from raynas.reports.collect import Tried
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.results.scores import comparable_scores
 from raynas.runs.networks import find_arch, read_space
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -18,6 +17,7 @@ from raynas.data.load import load_data, load_test
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.runs.networks import (
     Network,
     belongs,
@@ -31,8 +31,6 @@ from raynas.runs.networks import (
 from raynas.runs.trained_supernet import TrainedSupernet, load_weights
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import PixelStatistics, score_arch
-
-Row = dict[str, Any]
 
 
 def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:

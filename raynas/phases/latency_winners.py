@@ -9,9 +9,10 @@ from typing import Any
 
 from raynas.costs import Bounds
 from raynas.latency.predictor import LatencyPredictor
-from raynas.latency.rows import Latencies, Row
+from raynas.latency.rows import Latencies
 from raynas.phases.timing import time_archs
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.search.config import LatencyConfig
 from raynas.search.history import History
 from raynas.search.objectives import non_dominated

@@ -23,6 +23,7 @@ from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.phases.local_training import train_network
+from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import PixelStatistics, score_arch
@@ -32,7 +33,6 @@ from raynas.training.recipe import Recipe
 
 Size = tuple[int, int]
 PROGRESS_S = 4.0
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
 
 from raynas.cluster.connection import on_loopback
 from raynas.energy import counters
@@ -16,12 +15,12 @@ from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
 from raynas.results import RunDir
 from raynas.results.phases import energy_text, keep_last, note_phase, seconds_text
+from raynas.results.schemas import Row
 from raynas.results.versions import versions_text
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 60.0  # between readings: the fastest counters (AMD's, 65 kJ) take two minutes for a turn at 500 W
-Row = dict[str, Any]
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from raynas.locations import hide_secrets, open_location
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.runs.networks import read_space
 from raynas.scoring.progress import score_with_progress
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
-Row = dict[str, Any]
 RESAMPLES = 1000
 FEWEST = 4  # pairs: an interval from fewer says nothing
 FINETUNE_RATE = 0.1  # of the recipe's learning rate: what is inherited is refined, not replaced

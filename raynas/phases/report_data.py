@@ -12,13 +12,12 @@ from raynas.phases.latency_winners import known_candidates
 from raynas.phases.search import BASELINE, MAIN, SearchSettings, folder_of, latency_predictor, read_back, settings_of
 from raynas.reports.collect import Predicted, Timed, Trace
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.runs.networks import read_space
 from raynas.search import PredictorEvolution
 from raynas.search.config import TIMED
 from raynas.search.history import History
 from raynas.space import Arch
-
-Row = dict[str, Any]
 
 
 def traces(run: RunDir) -> list[Trace]:

@@ -25,12 +25,13 @@ from raynas.data.preprocessing import Preprocessing, preprocessing_of
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.phases.network_training import NetworkTraining, Row, Size, TrainedNetwork, device_here, train_all
+from raynas.phases.network_training import NetworkTraining, Size, TrainedNetwork, device_here, train_all
 from raynas.phases.phase import phase
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.results import RunDir
 from raynas.results.networks import ABOUT_FILE, network_rows
 from raynas.results.run_dir import json_text
+from raynas.results.schemas import Row
 from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE
 from raynas.runs.networks import Network, arch_text, check_images, input_size, read_arch, read_space
 from raynas.runs.trained_supernet import TrainedSupernet, load_weights

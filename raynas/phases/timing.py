@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from raynas.errors import UserError
-from raynas.latency.rows import Latencies, Row, TimedArch
+from raynas.latency.rows import Latencies, TimedArch
 from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 from raynas.latency.timing import Conditions, TimedOn
 from raynas.phases.phase import phase
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.runs.networks import check_images, read_space
 from raynas.space import Arch
 from raynas.text import duration

@@ -12,6 +12,7 @@ from raynas.costs import cost
 from raynas.data.load import Data
 from raynas.nets.weights import weights_fingerprint
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.results.versions import versions
 from raynas.runs.networks import write_weights
 from raynas.space import Space
@@ -77,7 +78,7 @@ class Recorder:
         self.printer.history(history, left_s)
 
 
-def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _row(entry: Mapping[str, Any]) -> Row:
     """An entry of the history for the table `training`."""
     row = {key: value for key, value in entry.items() if key != "probes"}
     if "conflict_layers" in row:

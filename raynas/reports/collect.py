@@ -12,6 +12,7 @@ from raynas.intervals import mean_interval
 from raynas.results import RunDir
 from raynas.results.networks import network_rows
 from raynas.results.phases import read_phases
+from raynas.results.schemas import Row
 from raynas.results.scores import comparable_scores
 from raynas.space import Arch, Space
 
@@ -21,7 +22,6 @@ HOW = {
     "scratch": "retrained from scratch",
     "resized": "retrained, then fine-tuned",
 }
-Row = dict[str, Any]
 Bounds = tuple[float | None, float | None]
 
 

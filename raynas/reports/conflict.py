@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from raynas.reports import figures
 from raynas.reports.html import Percent, Picture, Section, Table
-
-Row = dict[str, Any]
+from raynas.results.schemas import Row
 
 
 def conflict_section(rows: Sequence[Row]) -> Section | None:

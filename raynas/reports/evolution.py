@@ -16,9 +16,9 @@ from raynas.best import best_first
 from raynas.reports import figures
 from raynas.reports.html import Part, Percent, Picture, Section, Table
 from raynas.results.phases import seconds_text
+from raynas.results.schemas import Row
 from raynas.space.counting import shown_count
 
-Row = dict[str, Any]
 _COLUMNS = 3  # of small plots
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from raynas.reports import figures
 from raynas.reports.collect import Trace
 from raynas.reports.html import Part, Percent, Picture, Section, Table
+from raynas.results.schemas import Row
 
-Row = dict[str, Any]
 TITLES = {
     "accuracy": "search split",
     "top5": "top-5, search split",

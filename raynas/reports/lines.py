@@ -9,6 +9,7 @@ from raynas.costs import cost
 from raynas.intervals import mean_interval
 from raynas.reports.collect import HOW, collect
 from raynas.results import RunDir
+from raynas.results.schemas import Row
 from raynas.space import Arch
 
 
@@ -30,7 +31,7 @@ def finished_lines(run: RunDir) -> list[str]:
     return lines
 
 
-def retrained_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+def retrained_lines(rows: Sequence[Row]) -> list[str]:
     """One line for each architecture that was retrained: accuracy on the search split over its seeds, and folders."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

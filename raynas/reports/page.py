@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import yaml
 
 from raynas.reports import figures
-from raynas.reports.collect import HOW, Content, Row, Trace, Tried, collect
+from raynas.reports.collect import HOW, Content, Trace, Tried, collect
 from raynas.reports.conflict import conflict_section
 from raynas.reports.evolution import evolution_lead, evolution_section
 from raynas.reports.front import front_section, predictor_section
@@ -22,6 +21,7 @@ from raynas.reports.sharing import sharing_section
 from raynas.reports.trials import trials_lead, trials_section
 from raynas.results import RunDir
 from raynas.results.run_dir import EVOLUTION
+from raynas.results.schemas import Row
 
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
@@ -210,7 +210,7 @@ def _test_split(content: Content) -> Section:
     return Section("The test split", [text, Table("evaluations", [*header, "folder", "time (UTC)"], rows)])
 
 
-def _pixels(row: dict[str, Any]) -> str | None:
+def _pixels(row: Row) -> str | None:
     return None if row["height"] is None else f"{row['height']} x {row['width']}"
 
 

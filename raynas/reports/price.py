@@ -7,8 +7,7 @@ from typing import Any
 
 from raynas.reports.html import Note, Section, Table
 from raynas.results.phases import energy_text, seconds_text
-
-Row = dict[str, Any]
+from raynas.results.schemas import Row
 
 
 def price_section(rows: Sequence[Row]) -> Section | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from raynas.reports import figures
 from raynas.reports.html import Picture, Section, Table
+from raynas.results.schemas import Row
 
-Row = dict[str, Any]
 NAMES = {
     "macs": "MACs",
     "inherited": "inherited weights",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from raynas.reports import figures
 from raynas.reports.collect import HOW, Content, Finished, Trace, pareto
 from raynas.reports.html import Percent, Picture, Section, Table
 from raynas.reports.quantities import QUANTITIES, number
+from raynas.results.schemas import Row
 
 TWO_PATHS = (
     "This space shares weights bilaterally: a score is that of the mean of a left and a right path's logits. A network "
@@ -140,7 +140,7 @@ def _section(content: Content, cost: Cost, suffix: str) -> Section:
     return Section(heading, [picture])
 
 
-def _caption(content: Content, cost: Cost, rows: Sequence[dict[str, Any]], scored: int, timed: bool) -> str:
+def _caption(content: Content, cost: Cost, rows: Sequence[Row], scored: int, timed: bool) -> str:
     quantity = QUANTITIES[cost.name]
     text = (
         f"Each point is one of {len(rows):,} subnets, scored with the weights it inherits from the supernet on "

@@ -8,10 +8,9 @@ from typing import Any
 
 from raynas.errors import RunDirError
 from raynas.results.run_dir import RunDir
-from raynas.results.schemas import SCHEMAS
+from raynas.results.schemas import SCHEMAS, Row
 
 FILE = "phase.json"  # the newest attempt, as it stood a while ago or as it ended; then its row is in the table, too
-Row = dict[str, Any]
 
 
 def note_phase(run: RunDir, row: Mapping[str, Any]) -> None:

@@ -5,7 +5,12 @@ New columns are added at the end and are nullable: a fragment that was written b
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+
+Row = dict[str, Any]
+"""One row of a table: values by column."""
 
 
 def _field(name: str, kind: pa.DataType, doc: str) -> pa.Field:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow.compute as pc
 
 from raynas.results.run_dir import RunDir
-
-Row = dict[str, Any]
+from raynas.results.schemas import Row
 
 _CALIBRATION = ("calibration_images", "calibration_batch_size", "calibration_seed")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raynas.results.schemas import Row
 from raynas.space import Arch
 from raynas.text import duration
 
@@ -28,7 +29,7 @@ def score_with_progress(
     """
     total = len({arch.id for arch in archs})
     began = said = time.monotonic()
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Row] = {}
     for row in scorer.score_iter(archs):
         rows[row["arch"]] = row
         now = time.monotonic()

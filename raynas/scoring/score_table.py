@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +14,11 @@ import pyarrow.compute as pc
 from raynas.costs import cost
 from raynas.data.calibration import Calibration
 from raynas.results import Store
-from raynas.results.schemas import SCHEMAS
+from raynas.results.schemas import SCHEMAS, Row
 from raynas.results.versions import versions_text
 from raynas.scoring.score_arch import Score
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.space import Arch, Space
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

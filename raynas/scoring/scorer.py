@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
-from raynas.scoring.score_table import Row, ScoredArch, ScoreTable
+from raynas.results.schemas import Row
+from raynas.scoring.score_table import ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet
 from raynas.space import Arch, Space
 from raynas.text import shown

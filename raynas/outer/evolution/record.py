@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -15,9 +14,8 @@ from raynas.outer.evolution.moves import Move
 from raynas.outer.evolution.quality import SpaceQuality
 from raynas.results import RunDir
 from raynas.results.phases import read_phases
+from raynas.results.schemas import Row
 from raynas.space import Arch, Space
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
