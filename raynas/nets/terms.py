@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raynas.space import Space
+
 
 class Counts(NamedTuple):
     """Costs of one term for n archs, int64 [n] each.
@@ -39,3 +41,20 @@ class Term:
     name: str
     dimensions: tuple[str, ...]
     count: Callable[..., Counts]
+
+
+def counts(macs: np.ndarray, params: np.ndarray) -> Counts:
+    """Return counts whose `paper_macs` equal their `macs`."""
+    return Counts(macs, params, macs)
+
+
+def mlp(tokens: int | np.ndarray, width: np.ndarray, hidden: np.ndarray) -> Counts:
+    """Return the cost of a block's second half: norm and two linear layers."""
+    weights = 2 * width * hidden
+    return counts(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
+
+
+def head(space: Space, width: np.ndarray) -> Counts:
+    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
+    heads = 1 + int(space.constants.token_head)
+    return counts(width * space.classes, heads * (width + 1) * space.classes + 2 * width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from raynas.space.arch import Arch
     from raynas.space.dimension import Dimension
     from raynas.space.space import Space
+
+MAX_TOKENS = 2**16
+"""The most tokens of an image, or of a stage."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,45 @@ class Family:
     scale: Callable[[Arch, float], Arch]
     required: Callable[[Any, set[str]], list[str]] | None = None
     acting: Callable[[Arch], Mapping[str, Any]] | None = None
+
+
+def check_blocks(space: Space) -> Iterator[tuple[Location, str]]:
+    """Yield faults of query widths that a head count does not divide, and of MLP ratios without a hidden channel."""
+    for dimension in space.dimensions:
+        block, _, leaf = dimension.name.rpartition(".")
+        parts = block.split(".")
+        staged = parts[0] == "stages"
+        place: Location = ("dimensions", "stages", int(parts[1]), "blocks") if staged else ("dimensions", parts[0])
+        if leaf == "query_width":
+            for query, heads in product(dimension.choices, space[f"{block}.heads"].choices):
+                if query % heads:
+                    yield place, f"query_width {query} cannot be cut into {heads} heads"
+        elif leaf == "mlp_ratio":
+            width = f"stages.{parts[1]}.width" if staged else "width"
+            if hidden_width(min(space[width].choices), min(dimension.choices)) < 1:
+                yield place, "the smallest width times the smallest mlp_ratio leaves no hidden channel"
+
+
+def scaled_widths(arch: Arch, factor: float) -> dict[str, Any]:
+    """Return an arch's values with embedding, query and hidden widths multiplied by `factor`, rounded to legal ones."""
+    values: dict[str, Any] = dict(arch)
+    for name, value in arch.items():
+        block, _, leaf = name.rpartition(".")
+        if leaf in ("width", "mlp_width", "query_width"):
+            unit = arch[f"{block}.heads"] if leaf == "query_width" else 1
+            values[name] = unit * max(1, round(value * factor / unit))
+    return values
+
+
+def with_scaled_heads(space: Space, factor: float) -> Space:
+    """Return the space with the constant `head_dim`, if any, multiplied by `factor`, rounded to a legal value."""
+    constants: Any = space.constants
+    if constants.head_dim is None:
+        return space
+    head_dim = max(1, round(constants.head_dim * factor))
+    # A scale other than the default keeps its ratio to the default.
+    scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
+    return space.replace(constants=constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale}))
 
 
 def hidden_width(width: Any, ratio: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -14,9 +13,6 @@ from raynas.space.rules import CommonConstants, Rule
 if TYPE_CHECKING:
     from raynas.space.dimension import Dimension
     from raynas.space.space import Space
-
-MAX_TOKENS = 2**16
-"""The most tokens that a stage may have."""
 
 
 class StagedConstants(CommonConstants):
@@ -69,17 +65,6 @@ def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Loc
     for stage, (blocks, ramp) in enumerate(zip(most, constants.drop_path_depths, strict=True)):
         if blocks > ramp:
             yield ("constants", "drop_path_depths"), f"counts {ramp} blocks in stage {stage}, which has up to {blocks}"
-
-
-def check_query_widths(space: Space) -> Iterator[tuple[Location, str]]:
-    """Yield faults of query widths that a head count does not divide."""
-    for dimension in space.dimensions:
-        block, _, leaf = dimension.name.rpartition(".")
-        if leaf == "query_width":
-            for query, heads in product(dimension.choices, space[f"{block}.heads"].choices):
-                if query % heads:
-                    place = ("dimensions", "stages", int(block.split(".")[1]), "blocks")
-                    yield place, f"query_width {query} cannot be cut into {heads} heads"
 
 
 def most_blocks(dimensions: Iterable[Dimension]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from raynas.families.hybrid.space import (
     squeezed_width,
     window_grid,
 )
-from raynas.nets.terms import Counts, Term
+from raynas.nets.terms import Counts, Term, counts
 from raynas.space import Space
 from raynas.space.stages import most_blocks
 
@@ -66,7 +66,7 @@ def _places(grid: tuple[Any, Any]) -> Any:
 def _stem(space: Space, resolution: Any, width: np.ndarray) -> Counts:
     """Return the cost of a convolution without bias and its batch norm."""
     weights = KERNEL * space.channels * width
-    return _alike(_places(grids(space, resolution)[0]) * weights, weights + 2 * width)
+    return counts(_places(grids(space, resolution)[0]) * weights, weights + 2 * width)
 
 
 def _first(
@@ -81,7 +81,7 @@ def _first(
     """Return the cost of a stage's first layer, whose shortcut has a convolution if the widths differ."""
     macs, params = _inverted_residual(space, stage, stage, resolution, inputs, width, kernel, expansion)
     shortcut = np.where(inputs == width, 0, inputs * width)
-    return _alike(macs + _places(grids(space, resolution)[stage + 1]) * shortcut, params + shortcut)
+    return counts(macs + _places(grids(space, resolution)[stage + 1]) * shortcut, params + shortcut)
 
 
 def _residual(
@@ -97,7 +97,7 @@ def _residual(
     """Return the cost of a later layer of a convolutional stage, of stride 1."""
     macs, params = _inverted_residual(space, stage, stage + 1, resolution, width, width, kernel, expansion)
     acts = depth > layer
-    return _alike(acts * macs, acts * params)
+    return counts(acts * macs, acts * params)
 
 
 def _inverted_residual(
@@ -148,7 +148,7 @@ def _block(
     scaling = 0 if constants.scaling == "none" else 2 * width
     params = linear + convolved + 2 * heads**2 + biases + relative + 6 * width + scaling
     acts = depth > layer
-    return _alike(acts * macs, acts * params)
+    return counts(acts * macs, acts * params)
 
 
 def _head(space: Space, resolution: Any, width: np.ndarray, mixed: np.ndarray) -> Counts:
@@ -156,9 +156,4 @@ def _head(space: Space, resolution: Any, width: np.ndarray, mixed: np.ndarray) -
     wide = space.constants.head_expansion * width
     tokens = _places(grids(space, resolution)[-1])
     mix, classify = wide * mixed, mixed * space.classes
-    return _alike(tokens * width * wide + mix + classify, width * wide + 2 * wide + mix + classify + space.classes)
-
-
-def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Return counts whose `paper_macs` equal their `macs`."""
-    return Counts(macs, params, macs)
+    return counts(tokens * width * wide + mix + classify, width * wide + 2 * wide + mix + classify + space.classes)

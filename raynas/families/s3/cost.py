@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from raynas.families.s3.space import MERGED, fitted, grids
-from raynas.nets.terms import Counts, Term
+from raynas.nets.terms import Counts, Term, counts, head, mlp
 from raynas.space import Space
 from raynas.space.rules import hidden_width
 from raynas.space.stages import most_blocks
@@ -35,19 +35,19 @@ def terms(space: Space) -> list[Term]:
             attended = (width, f"{block}.window", f"{block}.heads", *query)
             listed.append(Term(f"{block}.attention", attended, partial(_attention, grid, space.constants.head_dim)))
             listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_ratio"), partial(_mlp, tokens)))
-    return [*listed, Term("head", (width,), partial(_head, space))]
+    return [*listed, Term("head", (width,), partial(head, space))]
 
 
 def _embedding(space: Space, width: np.ndarray) -> Counts:
     """Return the cost of the patch embedding and its norm."""
     weights = space.channels * space.constants.patch_size**2 * width
-    return _alike(math.prod(grids(space)[0]) * weights, weights + 3 * width)
+    return counts(math.prod(grids(space)[0]) * weights, weights + 3 * width)
 
 
 def _merging(tokens: int, before: np.ndarray, width: np.ndarray) -> Counts:
     """Return the cost of a merging: the norm of four tokens' channels, and a linear layer without biases."""
     weights = MERGED * before * width
-    return _alike(tokens * weights, weights + 2 * MERGED * before)
+    return counts(tokens * weights, weights + 2 * MERGED * before)
 
 
 def _attention(
@@ -65,22 +65,8 @@ def _attention(
     linear = 4 * width * query
     table = heads * np.prod([2 * side - 1 for side in sides], axis=0)
     macs = math.prod(grid) * linear + 2 * padded * np.prod(sides, axis=0) * query
-    return _alike(macs, linear + 3 * query + table + (heads > 0) * 3 * width)
+    return counts(macs, linear + 3 * query + table + (heads > 0) * 3 * width)
 
 
 def _mlp(tokens: int, width: np.ndarray, ratio: np.ndarray) -> Counts:
-    """Return the cost of a block's second half: norm and two linear layers."""
-    hidden = hidden_width(width, ratio)
-    weights = 2 * width * hidden
-    return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
-
-
-def _head(space: Space, width: np.ndarray) -> Counts:
-    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
-    heads = 1 + int(space.constants.token_head)
-    return _alike(width * space.classes, heads * (width + 1) * space.classes + 2 * width)
-
-
-def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Return counts whose `paper_macs` equal their `macs`."""
-    return Counts(macs, params, macs)
+    return mlp(tokens, width, hidden_width(width, ratio))

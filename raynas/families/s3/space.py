@@ -14,11 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.rules import Family, Rule, hidden_width
+from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, scaled_widths, with_scaled_heads
 from raynas.space.stages import (
-    MAX_TOKENS,
     StagedConstants,
-    check_query_widths,
     check_stages,
     most_blocks,
     staged_dimensions,
@@ -81,33 +79,12 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
         yield ("constants", "patch_size"), f"{patch} is larger than the {height} x {width} image"
     if math.prod(grids(space)[0]) > MAX_TOKENS:
         yield ("constants", "patch_size"), f"{patch} makes more than {MAX_TOKENS} tokens"
-    yield from check_query_widths(space)
-    for dimension in space.dimensions:
-        stage, leaf = dimension.name.split(".")[1], dimension.name.rpartition(".")[2]
-        narrowest = min(space[f"stages.{stage}.width"].choices)
-        if leaf == "mlp_ratio" and hidden_width(narrowest, min(dimension.choices)) < 1:
-            problem = "the smallest width times the smallest mlp_ratio leaves no hidden channel"
-            yield ("dimensions", "stages", int(stage), "blocks"), problem
+    yield from check_blocks(space)
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
     """Multiply embedding and head (or query) widths by `factor`, rounded to legal values; keep everything else."""
-    space, constants = arch.space, arch.space.constants
-    if constants.head_dim is not None:
-        head_dim = max(1, round(constants.head_dim * factor))
-        # A scale other than the default keeps its ratio to the default.
-        scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
-        changed = constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale})
-        space = space.replace(constants=changed)
-    values: dict[str, Any] = dict(arch)
-    for name, value in arch.items():
-        block, _, leaf = name.rpartition(".")
-        if leaf == "width":
-            values[name] = max(1, round(value * factor))
-        elif leaf == "query_width":
-            heads = arch[f"{block}.heads"]
-            values[name] = heads * max(1, round(value * factor / heads))
-    return space.off_grid(values)
+    return with_scaled_heads(arch.space, factor).off_grid(scaled_widths(arch, factor))
 
 
 def _acting(arch: Arch) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from raynas.families.twins.space import grids
-from raynas.nets.terms import Counts, Term
+from raynas.nets.terms import Counts, Term, counts, head, mlp
 from raynas.space import Space
 from raynas.space.stages import most_blocks
 
@@ -26,7 +26,7 @@ def terms(space: Space) -> list[Term]:
     """Return the terms of a twins space, which add up to the cost of a subnet."""
     listed: list[Term] = []
     before: tuple[str, ...] = ()
-    grid_of = grids(space.input_size, space.constants.patch_sizes)
+    grid_of = grids(space)
     for stage, blocks in enumerate(most_blocks(space.dimensions)):
         grid, here, width = grid_of[stage], f"stages.{stage}", f"stages.{stage}.width"
         patch = space.constants.patch_sizes[stage]
@@ -43,21 +43,21 @@ def terms(space: Space) -> list[Term]:
             attention = partial(_attention, grid, space.constants.window, reduction)
             listed += [
                 Term(f"{block}.attention", attended, attention),
-                Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(_mlp, math.prod(grid))),
+                Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(mlp, math.prod(grid))),
             ]
         before = (width,)
-    return [*listed, Term("head", before, partial(_head, space.classes, 1 + int(space.constants.token_head)))]
+    return [*listed, Term("head", before, partial(head, space))]
 
 
 def _embedding(tokens: int, inputs: int, *widths: np.ndarray) -> Counts:
     """Return the cost of a patch embedding and its norm; `inputs` of a patch for each channel of the stage before."""
     weights = inputs * np.prod(widths, axis=0)
-    return _alike(tokens * weights, weights + 3 * widths[-1])
+    return counts(tokens * weights, weights + 3 * widths[-1])
 
 
 def _position(tokens: int, width: np.ndarray) -> Counts:
     """Return the cost of a positional-encoding generator."""
-    return _alike(tokens * PEG * width, (PEG + 1) * width)
+    return counts(tokens * PEG * width, (PEG + 1) * width)
 
 
 def _attention(
@@ -76,20 +76,4 @@ def _attention(
         global_macs = global_macs + keys * weights
         reducing = weights + acts * 3 * width
     chosen = is_global.astype(bool)
-    return _alike(np.where(chosen, global_macs, local_macs), params + chosen * reducing)
-
-
-def _mlp(tokens: int, width: np.ndarray, hidden: np.ndarray) -> Counts:
-    """Return the cost of a block's second half: norm and two linear layers."""
-    weights = 2 * width * hidden
-    return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
-
-
-def _head(classes: int, heads: int, width: np.ndarray) -> Counts:
-    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
-    return _alike(width * classes, heads * (width * classes + classes) + 2 * width)
-
-
-def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Return counts whose `paper_macs` equal their `macs`."""
-    return Counts(macs, params, macs)
+    return counts(np.where(chosen, global_macs, local_macs), params + chosen * reducing)

@@ -167,9 +167,8 @@ class TwinsSupernet(StagedSupernet[Stage]):
     def __init__(self, space: Space):
         super().__init__(space)
         inputs, stages = space.channels, []
-        places = grids(space.input_size, space.constants.patch_sizes)
         for index, blocks in enumerate(most_blocks(space.dimensions)):
-            stages.append(Stage(space, index, places, inputs, blocks))
+            stages.append(Stage(space, index, grids(space), inputs, blocks))
             inputs = stages[-1].width
         self.stages = nn.ModuleList(stages)
         self.add_heads(inputs)

@@ -6,17 +6,16 @@ to a sub-sampled grid (global), then an MLP. The dimensions set the number of st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.rules import Family, Rule
+from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, scaled_widths
 from raynas.space.stages import (
-    MAX_TOKENS,
     StagedConstants,
-    check_query_widths,
     check_stages,
     staged_dimensions,
     staged_templates,
@@ -54,10 +53,10 @@ class TwinsConstants(StagedConstants):
     embedding_norm_eps: float = Field(1e-5, gt=0)
 
 
-def grids(size: tuple[int, int], patch_sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """Return rows and columns of every stage's tokens for (height, width) pixels; partial patches count."""
-    found = []
-    for patch in patch_sizes:
+def grids(space: Space) -> list[tuple[int, int]]:
+    """Return rows and columns of every stage's tokens; partial patches count."""
+    size, found = space.input_size, []
+    for patch in space.constants.patch_sizes:
         size = -(-size[0] // patch), -(-size[1] // patch)
         found.append(size)
     return found
@@ -69,30 +68,20 @@ def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
 
 
 def _check(space: Space) -> Iterator[tuple[Location, str]]:
-    constants = space.constants
     yield from check_stages(space, ("patch_sizes", "reductions"))
-    size, what = space.input_size, "image"
-    for stage, patch in enumerate(constants.patch_sizes):
-        height, width = size
-        if patch > max(size):
-            yield ("constants", "patch_sizes", stage), f"{patch} is larger than the {height} x {width} {what}"
-        size, what = grids(size, [patch])[0], "grid of the stage before"
-        if size[0] * size[1] > MAX_TOKENS:
+    before, what = space.input_size, "image"
+    for stage, (patch, grid) in enumerate(zip(space.constants.patch_sizes, grids(space), strict=True)):
+        if patch > max(before):
+            yield ("constants", "patch_sizes", stage), f"{patch} is larger than the {before[0]} x {before[1]} {what}"
+        if math.prod(grid) > MAX_TOKENS:
             yield ("constants", "patch_sizes", stage), f"{patch} makes more than {MAX_TOKENS} tokens"
-    yield from check_query_widths(space)
+        before, what = grid, "grid of the stage before"
+    yield from check_blocks(space)
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
     """Multiply embedding, query and hidden widths by `factor`, rounded to legal values; keep everything else."""
-    values: dict[str, Any] = dict(arch)
-    for name, value in arch.items():
-        block, _, leaf = name.rpartition(".")
-        if leaf in ("width", "mlp_width"):
-            values[name] = max(1, round(value * factor))
-        elif leaf == "query_width":
-            heads = arch[f"{block}.heads"]
-            values[name] = heads * max(1, round(value * factor / heads))
-    return arch.space.off_grid(values)
+    return arch.space.off_grid(scaled_widths(arch, factor))
 
 
 _BLOCK = {

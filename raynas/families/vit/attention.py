@@ -7,7 +7,7 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.families.vit.cost import relative_groups
+from raynas.families.vit.space import relative_groups
 from raynas.nets.layers import new_parameter
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.families.vit.attention import RelativeIndex, RelativePosition
-from raynas.families.vit.cost import block_genes, hidden_channels, slots, stacked_depth
+from raynas.families.vit.cost import slots, stacked_depth
+from raynas.families.vit.space import block_genes, hidden_channels
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.classifier import classify, select_heads

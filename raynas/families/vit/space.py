@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.rules import CommonConstants, Family, Rule
+from raynas.space.rules import (
+    MAX_TOKENS,
+    CommonConstants,
+    Family,
+    Rule,
+    check_blocks,
+    hidden_width,
+    scaled_widths,
+    with_scaled_heads,
+)
 
 if TYPE_CHECKING:
     from raynas.space.arch import Arch
     from raynas.space.dimension import Dimension
     from raynas.space.space import Space
-
-
-MAX_TOKENS = 2**16
 
 
 class VitConstants(CommonConstants):
@@ -58,6 +64,51 @@ class VitConstants(CommonConstants):
     max_depth: int | None = Field(None, ge=1, le=256)
 
 
+# -- shapes: the same for numbers and for arrays [n], so that networks and costs cannot differ -------------------------
+
+
+def patch_grid(size: tuple[int, int], patch_size: Any) -> tuple[Any, Any]:
+    """Return rows and columns of patches on an image of (height, width) pixels; partial patches are padded."""
+    return -(-size[0] // patch_size), -(-size[1] // patch_size)
+
+
+def relative_groups(rows: Any, columns: Any, class_token: bool, head_dim: int) -> Any:
+    """Return the number of key groups of relative position: grid rows, grid columns and the class token.
+
+    Queries, keys and values are that many channels wider inside the attention product. Empty groups pad the head to a
+    multiple of 16 channels, which makes the product faster.
+    """
+    groups = rows + columns + int(class_token)
+    return groups + -(head_dim + groups) % 16
+
+
+def relative_entries(distance: int) -> int:
+    """Return the number of entries multiplied with a query: two tables of 2 R + 2, and the sum of first entries."""
+    return 2 * (2 * distance + 2) + 1
+
+
+def gene(space: Space, index: int, leaf: str) -> str:
+    """Return the dimension of a block's `leaf`: the block's own, or the common one if one block is stacked."""
+    stacked = f"block.{leaf}"
+    return stacked if space.has(stacked) else f"blocks.{index}.{leaf}"
+
+
+def block_genes(space: Space, index: int) -> tuple[str, str, str]:
+    """Return the dimensions of a block's heads, query width (the heads again if they determine it), and MLP."""
+    heads = gene(space, index, "heads")
+    query = gene(space, index, "query_width")
+    ratio = gene(space, index, "mlp_ratio")
+    return heads, query if space.has(query) else heads, ratio if space.has(ratio) else gene(space, index, "mlp_width")
+
+
+def hidden_channels(width: Any, gene: str, value: Any) -> Any:
+    """Return the hidden channels of an MLP, from its dimension's value: a ratio to the embedding width, or a width."""
+    return hidden_width(width, value) if gene.endswith("mlp_ratio") else value
+
+
+# -- the family --------------------------------------------------------------------------------------------------------
+
+
 def _required(constants: VitConstants, given: set[str]) -> list[str]:
     stacked = any(template.startswith("block.") for template in given)
     block = "block" if stacked else "blocks.*"
@@ -95,7 +146,7 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
     height, width = space.input_size
     if largest > max(height, width):
         yield ("dimensions", "patch_size"), f"{largest} is larger than the {height} x {width} image"
-    if -(-height // finest) * -(-width // finest) > MAX_TOKENS:
+    if math.prod(patch_grid(space.input_size, finest)) > MAX_TOKENS:
         yield ("dimensions", "patch_size"), f"{finest} makes more than {MAX_TOKENS} tokens"
     if (constants.depth_macs is None) != (constants.max_depth is None):
         given, missing = ("depth_macs", "max_depth") if constants.max_depth is None else ("max_depth", "depth_macs")
@@ -108,38 +159,12 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
         yield ("constants", "qkv_bias"), "thirds is AutoFormer's layout: it needs head_dim and private_heads: none"
     if constants.relative_position is not None and constants.head_dim is None:
         yield ("constants", "relative_position"), "its tables have a head's channels: it needs head_dim"
-    for dimension in space.dimensions:
-        prefix, _, leaf = dimension.name.rpartition(".")
-        if leaf == "mlp_ratio" and min(space["width"].choices) * min(dimension.choices) < 1:
-            yield (
-                ("dimensions", prefix.split(".")[0]),
-                "the smallest width times the smallest mlp_ratio leaves no hidden channel",
-            )
-        if leaf == "query_width":
-            for query, heads in product(dimension.choices, space[f"{prefix}.heads"].choices):
-                if query % heads:
-                    yield ("dimensions", prefix.split(".")[0]), f"query_width {query} cannot be cut into {heads} heads"
+    yield from check_blocks(space)
 
 
 def _scale(arch: Arch, factor: float) -> Arch:
     """Multiply embedding, head (or query) and hidden widths by `factor`, rounded to legal values; keep the rest."""
-    space, constants = arch.space, arch.space.constants
-    values: dict[str, Any] = dict(arch)
-    if constants.head_dim is not None:
-        head_dim = max(1, round(constants.head_dim * factor))
-        # A scale other than the default keeps its ratio to the default.
-        attention_scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
-        space = space.replace(
-            constants=constants.model_copy(update={"head_dim": head_dim, "attention_scale": attention_scale})
-        )
-    for name, value in arch.items():
-        prefix, _, leaf = name.rpartition(".")
-        if leaf in ("width", "mlp_width"):
-            values[name] = max(1, round(value * factor))
-        elif leaf == "query_width":
-            heads = arch[f"{prefix}.heads"]
-            values[name] = heads * max(1, round(value * factor / heads))
-    return space.off_grid(values)
+    return with_scaled_heads(arch.space, factor).off_grid(scaled_widths(arch, factor))
 
 
 _BLOCK: Mapping[str, Rule] = {

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from raynas.families.vit_res.space import grids
-from raynas.nets.terms import Counts, Term
+from raynas.nets.terms import Counts, Term, counts, head, mlp
 from raynas.space import Space
 from raynas.space.stages import most_blocks
 
@@ -37,8 +37,8 @@ def terms(space: Space) -> list[Term]:
             if space.has(f"{block}.heads"):  # else never kept
                 attention = partial(_attention, patches + 1, head_dim)
                 listed.append(Term(f"{block}.attention", (width, f"{block}.heads"), attention))
-                listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(_mlp, patches + 1)))
-    return [*listed, Term("head", (width,), partial(_head, space))]
+                listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(mlp, patches + 1)))
+    return [*listed, Term("head", (width,), partial(head, space))]
 
 
 def _stem(space: Space, width: np.ndarray) -> Counts:
@@ -46,41 +46,24 @@ def _stem(space: Space, width: np.ndarray) -> Counts:
     constants = space.constants
     weights = KERNEL * constants.stem_channels * (space.channels + 2 * constants.stem_channels)
     places = math.prod(side // constants.stem_stride for side in space.input_size)
-    return _alike(np.full_like(width, places * weights), np.full_like(width, weights + 6 * constants.stem_channels))
+    return counts(np.full_like(width, places * weights), np.full_like(width, weights + 6 * constants.stem_channels))
 
 
 def _embedding(space: Space, width: np.ndarray) -> Counts:
     """Return the cost of the patch embedding, the class token and the first stage's positions."""
     constants, patches = space.constants, math.prod(grids(space)[0])
     weights = constants.stem_channels * (constants.patch_size // constants.stem_stride) ** 2 * width
-    return _alike(patches * weights, weights + (3 + patches) * width)
+    return counts(patches * weights, weights + (3 + patches) * width)
 
 
 def _reduction(patches: int, before: np.ndarray, width: np.ndarray) -> Counts:
     """Return the cost of a reduction: norm, convolution, positions, class token's linear layer; pooling is free."""
     weights = before * width
-    return _alike((KERNEL * patches + 1) * weights, (KERNEL + 1) * weights + (2 + patches) * width + 2 * before)
+    return counts((KERNEL * patches + 1) * weights, (KERNEL + 1) * weights + (2 + patches) * width + 2 * before)
 
 
 def _attention(tokens: int, head_dim: int, width: np.ndarray, heads: np.ndarray) -> Counts:
     """Return the cost of a block's first half: norm, query, key, value, attention, projection."""
     query = heads * head_dim
     linear = 4 * width * query
-    return _alike(tokens * linear + 2 * tokens**2 * query, linear + 3 * query + (heads > 0) * 3 * width)
-
-
-def _mlp(tokens: int, width: np.ndarray, hidden: np.ndarray) -> Counts:
-    """Return the cost of a block's second half: norm and two linear layers."""
-    weights = 2 * width * hidden
-    return _alike(tokens * weights, weights + hidden + (hidden > 0) * 3 * width)
-
-
-def _head(space: Space, width: np.ndarray) -> Counts:
-    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
-    heads = 1 + int(space.constants.token_head)
-    return _alike(width * space.classes, heads * (width + 1) * space.classes + 2 * width)
-
-
-def _alike(macs: np.ndarray, params: np.ndarray) -> Counts:
-    """Return counts whose `paper_macs` equal their `macs`."""
-    return Counts(macs, params, macs)
+    return counts(tokens * linear + 2 * tokens**2 * query, linear + 3 * query + (heads > 0) * 3 * width)

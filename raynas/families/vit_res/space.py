@@ -7,16 +7,15 @@ stage halves the grid of the one before. The dimensions set the number of stages
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
-from raynas.space.rules import Family, Rule
+from raynas.space.rules import MAX_TOKENS, Family, Rule, scaled_widths
 from raynas.space.stages import (
-    MAX_TOKENS,
     StagedConstants,
     check_stages,
     most_blocks,
@@ -103,22 +102,14 @@ def _check_size(size: tuple[int, int], patch: int, stages: int) -> Iterator[tupl
 def _scale(arch: Arch, factor: float) -> Arch:
     """Multiply embedding, head and hidden widths by `factor`, rounded to legal values; keep everything else."""
     space, constants = arch.space, arch.space.constants
-    head_dims = _grown(constants.head_dims, factor)
+    head_dims = tuple(max(1, round(dim * factor)) for dim in constants.head_dims)
     # A scale other than the default keeps its ratio to the default.
     attention_scale = tuple(
         scale * (before / after) ** 0.5
         for scale, before, after in zip(constants.attention_scale, constants.head_dims, head_dims, strict=True)
     )
-    values: dict[str, Any] = dict(arch)
-    for name, value in arch.items():
-        if name.rpartition(".")[2] in ("width", "mlp_width"):
-            (values[name],) = _grown([value], factor)
     changed = constants.model_copy(update={"head_dims": head_dims, "attention_scale": attention_scale})
-    return space.replace(constants=changed).off_grid(values)
-
-
-def _grown(widths: Sequence[int], factor: float) -> tuple[int, ...]:
-    return tuple(max(1, round(width * factor)) for width in widths)
+    return space.replace(constants=changed).off_grid(scaled_widths(arch, factor))
 
 
 _BLOCK = {"heads": Rule(int, 1, 1024), "mlp_width": Rule(int, 1, 2**17)}

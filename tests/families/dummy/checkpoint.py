@@ -1,0 +1,1 @@
+"""Released checkpoints of the dummy family: there are none."""
