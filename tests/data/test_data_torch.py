@@ -10,7 +10,6 @@ from raynas.data.config import DataConfig
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.errors import UserError
-from tests.data import user_datasets
 from tests.data.user_datasets import FLOATS
 
 HERE = "tests.data.user_datasets:"
