@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ SYSTEMS = {
     "timm": "timm/preset",
 }
 """Whose checkpoints are read, with the preset that says how to search and retrain them."""
+
+FAMILY_OF = {"autoformer": "vit", "vit-resnas": "vit_res", "nasvit": "hybrid", "s3": "s3"}
+"""The family that reads a system's released checkpoints."""
 
 TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
 """The family that reads one of timm's models, by the start of the model's name."""
@@ -139,7 +142,7 @@ def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Spa
         UserError: it cannot be read, or is of another space.
     """
     try:
-        return _reader(system)(checkpoint, space)
+        return family_module(FAMILY_OF[system], "checkpoint").read_released(checkpoint, space)
     except UserError as error:
         named = str(checkpoint) in str(error)
         raise UserError(str(error) if named else f"{checkpoint}: {error}") from error
@@ -148,25 +151,6 @@ def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Spa
         raise UserError(
             f"{checkpoint} is not of a network of {system}: its tensors have other shapes ({reason(error)})"
         ) from error
-
-
-def _reader(system: str) -> Callable[..., tuple[Space, dict[str, Tensor]]]:
-    """What reads the released checkpoints of a system."""
-    if system == "autoformer":
-        from raynas.families.vit.checkpoint import read_autoformer
-
-        return read_autoformer
-    if system == "nasvit":
-        from raynas.families.hybrid.checkpoint import read_nasvit
-
-        return read_nasvit
-    if system == "s3":
-        from raynas.families.s3.checkpoint import read_s3
-
-        return read_s3
-    from raynas.families.vit_res.checkpoint import read_vit_resnas
-
-    return read_vit_resnas
 
 
 def _space_of(name: str) -> Space:

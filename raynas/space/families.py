@@ -1,7 +1,7 @@
 """The supernet families, each imported when one of its spaces is first read.
 
 A family is a folder in `raynas/families`: `space.py` (its constants and dimensions, `FAMILY`), `cost.py` (`terms`),
-`model.py` (`SUPERNET`) and `checkpoint.py` (the layouts of released checkpoints). The first two import no torch.
+`model.py` (`SUPERNET`) and `checkpoint.py` (`read_released`, `read_timm`). The first two import no torch.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raynas import load_space
 from raynas.errors import UserError
-from raynas.families.vit.checkpoint import read_autoformer
+from raynas.families.vit.checkpoint import read_released
 from raynas.nets.weights import load_supernet
 from raynas.space import Space
 from raynas.space.rules import hidden_width
@@ -53,7 +53,7 @@ def make_case(head_dim: int, distance: int, widths: list[int]) -> tuple[Space, d
 )
 def test_every_subnet_computes_what_the_release_computes(head_dim: int, distance: int, widths: list[int]) -> None:
     space, state = make_case(head_dim, distance, widths)
-    supernet = load_supernet(*read_autoformer(state, space)).eval().double()
+    supernet = load_supernet(*read_released(state, space)).eval().double()
     images = make_images(space, 2).double()
     exact = {name: value.double() for name, value in state.items()}
     for arch in some_archs(space, 12):
@@ -75,13 +75,13 @@ def test_a_space_with_fewer_heads_and_blocks_than_the_checkpoint_takes_a_prefix(
     arch = space.smallest()
     one = space.fix(arch)
     images = make_images(space, 2)
-    whole, part = (load_supernet(*read_autoformer(state, s)).eval() for s in (space, one))
+    whole, part = (load_supernet(*read_released(state, s)).eval() for s in (space, one))
     torch.testing.assert_close(part(images), whole(images, arch), rtol=0, atol=1e-6)
 
 
 def test_the_released_space_is_recognised_by_its_size() -> None:
     shapes = released_state(1, 0, 1, 1, 1, 16, 4, 7, 1) | released_state(256, 14, 4, 64, 1024, 16, 4, 7, 14)
-    space, state = read_autoformer({"model": shapes})
+    space, state = read_released({"model": shapes})
     expected = load_space("autoformer/tiny").with_input(64, 3, 7)
     assert space == expected
     assert state["blocks.13.qkv.weight"].shape == (768, 240)  # 256 allocated, 240 the widest choice
@@ -90,7 +90,7 @@ def test_the_released_space_is_recognised_by_its_size() -> None:
 def test_a_file_as_released_is_read_and_nothing_in_it_is_run(tmp_path: Path) -> None:
     space, state = make_case(8, 2, [10])
     torch.save({"model": state, "args": argparse.Namespace(lr=1e-3), "epoch": 3}, tmp_path / "good.pth")
-    _, read = read_autoformer(tmp_path / "good.pth", space)
+    _, read = read_released(tmp_path / "good.pth", space)
     assert torch.equal(read["head.weight"], state["head.weight"][:, :10])
 
     (tmp_path / "evil.pth").write_bytes(pickle.dumps(Evil(), protocol=2))
@@ -101,10 +101,10 @@ def test_a_file_as_released_is_read_and_nothing_in_it_is_run(tmp_path: Path) -> 
     torch.save({"model": {"a": 1}}, tmp_path / "numbers.pth")
     for name in ("evil", "evil_too", "text", "empty", "list", "numbers", "missing"):
         with pytest.raises(UserError):
-            read_autoformer(tmp_path / f"{name}.pth", space)
+            read_released(tmp_path / f"{name}.pth", space)
     assert not Evil.ran
     with pytest.raises(UserError):
-        read_autoformer(tmp_path, space)
+        read_released(tmp_path, space)
 
 
 class Evil:
@@ -132,12 +132,12 @@ def test_what_does_not_fit_is_named() -> None:
     for change, wanted, message in changes:
         broken = {name: value for name, value in (state | change).items() if value is not None}
         with pytest.raises(UserError, match=message):
-            read_autoformer(broken, wanted)
+            read_released(broken, wanted)
     with pytest.raises(UserError, match="one patch size"):
         two = space.to_dict()
         two["dimensions"]["patch_size"] = [5, 4]
-        read_autoformer(state, Space.from_dict(two))
+        read_released(state, Space.from_dict(two))
     without = space.to_dict()
     without["constants"]["relative_position"] = None
     with pytest.raises(UserError, match="rel_pos_embed"):
-        read_autoformer(state, Space.from_dict(without))
+        read_released(state, Space.from_dict(without))

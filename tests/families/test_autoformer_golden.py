@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raynas.families.vit.checkpoint import read_autoformer
+from raynas.families.vit.checkpoint import read_released
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
 from raynas.space import Arch, Space
@@ -48,7 +48,7 @@ def golden_supernet(arrays: dict[str, Tensor], pool: str = "mean", factor: float
     state = {name[len("param/") :]: value for name, value in arrays.items() if name.startswith("param/")}
     for name in GOLDEN["lowvar_case"]["params"]:
         state[name] = state[name] * factor
-    return load_supernet(*read_autoformer({"model": state, "epoch": 3}, space)).eval()
+    return load_supernet(*read_released({"model": state, "epoch": 3}, space)).eval()
 
 
 def golden_arch(space: Space, subnet: str) -> Arch:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raynas.commands.main import main
 from raynas.errors import UserError
-from raynas.families.hybrid.checkpoint import SPACES, Layout, read_nasvit, read_whole
+from raynas.families.hybrid.checkpoint import SPACES, Layout, read_released, read_whole
 from raynas.nets.weights import load_supernet
 from raynas.results import RunDir
 from raynas.runs.networks import read_space
@@ -115,7 +115,7 @@ def test_a_released_supernet_is_recognised_and_every_tensor_accounted_for(name: 
 
 
 def test_tables_keep_what_some_arch_reads() -> None:
-    _, read = read_nasvit(WEIGHTS, SPACE)
+    _, read = read_released(WEIGHTS, SPACE)
     table = WEIGHTS["blocks.7.attn.relative_position_bias_table"].view(35, 35, 3)
     # Images of 96 pixels have 6 x 6 tokens there, which need offsets from -5 to 5.
     assert torch.equal(read["stages.3.layers.1.attention.relative.table"], table[12:23, 12:23].reshape(1, 121, 3))
@@ -146,11 +146,11 @@ def test_a_file_with_settings_is_read_and_nothing_in_it_is_run(tmp_path: Path, m
         settings = CfgNode({"AMP_OPT_LEVEL": "O0", "MODEL": CfgNode({"NAME": "nasvit"})})
         wrapped = {f"module.{name}": tensor for name, tensor in WEIGHTS.items()}
         torch.save({"model": wrapped, "config": settings, "epoch": 399}, tmp_path / "ckpt.pth")
-    space, read = read_nasvit(tmp_path / "ckpt.pth", SPACE)
+    space, read = read_released(tmp_path / "ckpt.pth", SPACE)
     assert torch.equal(load_supernet(space, read).state_dict()["head.bias"], WEIGHTS["classifier.linear.linear.bias"])
     torch.save({"model": WEIGHTS, "config": released_shapes}, tmp_path / "evil.pth")
     with pytest.raises(UserError, match="not a checkpoint of tensors alone"):
-        read_nasvit(tmp_path / "evil.pth", SPACE)
+        read_released(tmp_path / "evil.pth", SPACE)
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_named() -> None:
     for change, space, message in changes:
         broken = {name: value for name, value in (WEIGHTS | change).items() if value is not None}
         with pytest.raises(UserError, match=message):
-            read_nasvit(broken, space)
+            read_released(broken, space)
 
 
 def test_the_command_makes_a_run_of_it(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_the_command_makes_a_run_of_it(tmp_path: Path) -> None:
     options = {"--space": f"{tmp_path}/space.yaml", "--run": f"{tmp_path}/run", "--data": f"{tmp_path}/images"}
     assert main(["import", "nasvit", f"{tmp_path}/ckpt.pth", *chain(*options.items())]) == 0
     run = RunDir(tmp_path / "run")
-    _, expected = read_nasvit(WEIGHTS, SPACE)
+    _, expected = read_released(WEIGHTS, SPACE)
     written = load_supernet(read_space(run), tmp_path / "run" / "supernet.safetensors").state_dict()
     assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())
     assert run.read_yaml("preset.yaml")["space"] == "nasvit/released"

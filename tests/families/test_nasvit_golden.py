@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raynas.families.hybrid.checkpoint import Layout, read_nasvit
+from raynas.families.hybrid.checkpoint import Layout, read_released
 from raynas.nets.calibration import calibrate
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
@@ -25,7 +25,7 @@ every_subnet = pytest.mark.parametrize("name", ["smallest", "largest", "sub_a_re
 
 
 def supernet() -> Supernet:
-    return load_supernet(*read_nasvit(WEIGHTS, SPACE)).double().eval()
+    return load_supernet(*read_released(WEIGHTS, SPACE)).double().eval()
 
 
 @every_subnet
@@ -96,6 +96,6 @@ def test_each_released_semantic_shows() -> None:
     arch, expected = ARCHS["sub_a_res80"], ARRAYS["sub_a_res80/logits_f64"]
     for change in ({"norm": "token"}, {"attention_scale": 1.0}):
         space = SPACE.replace(constants=SPACE.constants.model_copy(update=change))
-        other = load_supernet(space, read_nasvit(WEIGHTS, space)[1]).double().eval()
+        other = load_supernet(space, read_released(WEIGHTS, space)[1]).double().eval()
         with torch.no_grad():
             assert F.l1_loss(other(IMAGES, arch), expected) > 1e-4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raynas.errors import UserError
-from raynas.families.vit_res.checkpoint import read_vit_resnas
+from raynas.families.vit_res.checkpoint import read_released
 from raynas.nets.weights import load_supernet
 from raynas.space import Space, load_arch, load_space
 from tests.families.resnas_golden import golden, golden_space
@@ -71,7 +71,7 @@ def released_shapes(space: Space, size: int, classes: int, gaps: bool = False) -
 @pytest.mark.parametrize("name", ["tiny", "small"])
 def test_a_released_supernet_is_recognised(name: str) -> None:
     space = load_space(f"vit_resnas/{name}")
-    found, weights = read_vit_resnas({"model": released_shapes(space, 224, 1000), "epoch": 119})
+    found, weights = read_released({"model": released_shapes(space, 224, 1000), "epoch": 119})
     assert found == space and found.name == f"vit_resnas/{name}"
     assert len(weights) == len(released_shapes(space, 224, 1000))
 
@@ -81,33 +81,33 @@ def test_a_released_supernet_is_recognised(name: str) -> None:
 def test_a_released_network_is_recognised_however_its_blocks_are_numbered(name: str, gaps: bool) -> None:
     arch = load_arch(f"vit_resnas/published/{name}")
     alone = arch.space.fix(arch)
-    found, weights = read_vit_resnas({"model": released_shapes(alone, 280, 5, gaps)})
+    found, weights = read_released({"model": released_shapes(alone, 280, 5, gaps)})
     assert found == alone.with_input(280, 3, 5)
     assert weights["embedding.position"].shape == (1, 401, arch["stages.0.width"])
 
 
 def test_a_file_as_released_and_its_averaged_weights() -> None:
-    _, raw = read_vit_resnas(WEIGHTS, SPACE)
+    _, raw = read_released(WEIGHTS, SPACE)
     averaged = {name: tensor + 1 for name, tensor in WEIGHTS.items()}
-    _, read = read_vit_resnas({"model": WEIGHTS, "model_ema": averaged}, SPACE)
+    _, read = read_released({"model": WEIGHTS, "model_ema": averaged}, SPACE)
     assert torch.equal(read["norm.weight"], raw["norm.weight"] + 1)
-    _, read = read_vit_resnas({"model": WEIGHTS, "model_ema": None}, SPACE)
+    _, read = read_released({"model": WEIGHTS, "model_ema": None}, SPACE)
     assert torch.equal(read["norm.weight"], raw["norm.weight"])
     wrapped = {f"module.{name}": tensor for name, tensor in WEIGHTS.items()}  # saved inside DataParallel
-    _, read = read_vit_resnas({"model": wrapped, "model_ema": {}}, SPACE)
+    _, read = read_released({"model": wrapped, "model_ema": {}}, SPACE)
     assert torch.equal(read["norm.weight"], raw["norm.weight"])
 
 
 def test_a_file_is_read_and_nothing_in_it_is_run(tmp_path: Path) -> None:
     torch.save({"model": WEIGHTS, "args": argparse.Namespace(lr=1e-3), "epoch": 119}, tmp_path / "supernet.pth")
-    space, read = read_vit_resnas(tmp_path / "supernet.pth", SPACE)
+    space, read = read_released(tmp_path / "supernet.pth", SPACE)
     assert torch.equal(
         load_supernet(space, read).state_dict()["stem.first.conv.weight"], read["stem.first.conv.weight"]
     )
     assert torch.equal(read["stages.0.blocks.0.fc1.bias"], WEIGHTS["blocks.0.mlp.fc1.bias"])
     torch.save({"model": WEIGHTS, "args": test_a_file_is_read_and_nothing_in_it_is_run}, tmp_path / "evil.pth")
     with pytest.raises(UserError, match="not a checkpoint of tensors alone"):
-        read_vit_resnas(tmp_path / "evil.pth", SPACE)
+        read_released(tmp_path / "evil.pth", SPACE)
 
 
 VARIANCE = "patch_embed.conv1.bn.running_var"
@@ -130,4 +130,4 @@ def test_what_does_not_fit_is_named() -> None:
     for change, space, message in changes:
         broken = {name: value for name, value in (WEIGHTS | change).items() if value is not None}
         with pytest.raises(UserError, match=message):
-            read_vit_resnas(broken, space)
+            read_released(broken, space)

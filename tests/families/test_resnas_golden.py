@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.costs import cost
-from raynas.families.vit_res.checkpoint import read_vit_resnas
+from raynas.families.vit_res.checkpoint import read_released
 from raynas.nets.channels import Channels
 from raynas.nets.masked_norm import masked_norm
 from raynas.nets.supernet import Supernet
@@ -26,7 +26,7 @@ ALONE = [name for name in ARCHS if f"{name}/cls_static_f64" in ARRAYS]
 
 
 def supernet(dtype: torch.dtype) -> Supernet:
-    space, weights = read_vit_resnas(WEIGHTS, SPACE)
+    space, weights = read_released(WEIGHTS, SPACE)
     return load_supernet(space, weights).to(dtype).eval()
 
 
@@ -92,7 +92,7 @@ def test_gradients_of_a_mixed_batch(execution: str) -> None:
 def released_gradients(network: Any) -> dict[str, Tensor]:
     """Gradients by the released names, found by reading a checkpoint in which every tensor is its own label."""
     labels = {name: torch.full_like(tensor, i) for i, (name, tensor) in enumerate(WEIGHTS.items())}
-    _, read = read_vit_resnas(labels, SPACE)
+    _, read = read_released(labels, SPACE)
     released = list(WEIGHTS)
     found = {}
     for name, parameter in network.named_parameters():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.families.s3.checkpoint import read_s3
+from raynas.families.s3.checkpoint import read_released
 from raynas.families.s3.model import S3Supernet
 from raynas.nets.weights import load_supernet
 from raynas.space import Space
@@ -50,7 +50,7 @@ def released(arrays: dict[str, Tensor], factor: float = 1.0) -> dict[str, Tensor
 
 
 def golden_network(arrays: dict[str, Tensor], factor: float = 1.0) -> S3Supernet:
-    network = load_supernet(*read_s3({"model": released(arrays, factor), "epoch": 3}, golden_space())).eval()
+    network = load_supernet(*read_released({"model": released(arrays, factor), "epoch": 3}, golden_space())).eval()
     assert isinstance(network, S3Supernet)
     return network
 
@@ -98,7 +98,7 @@ def test_gradients(arrays: dict[str, Tensor]) -> None:
 
 def test_without_a_space_it_follows_from_the_shapes(arrays: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save({"model": {**released(arrays), "layers.0.blocks.1.attn_mask": torch.zeros(3)}}, tmp_path / "s3.pth")
-    space, weights = read_s3(tmp_path / "s3.pth")
+    space, weights = read_released(tmp_path / "s3.pth")
     assert space.input_size == (224, 224) and space.classes == 10
     at = space.with_input(64)
     assert at.smallest().network_id == golden_space().smallest().network_id  # windows of 7 on a grid of 2 are of 2
@@ -110,19 +110,19 @@ def test_without_a_space_it_follows_from_the_shapes(arrays: dict[str, Tensor], t
 def test_other_checkpoints_are_refused(arrays: dict[str, Tensor]) -> None:
     state = released(arrays)
     with pytest.raises(UserError, match=r"lacks 'patch_embed.proj.weight'"):
-        read_s3({name: value for name, value in state.items() if "patch_embed.proj" not in name})
+        read_released({name: value for name, value in state.items() if "patch_embed.proj" not in name})
     with pytest.raises(UserError, match=r"has no layers.2.downsample.norm.bias, which golden needs"):
-        read_s3(
+        read_released(
             {name: value for name, value in state.items() if name != "layers.2.downsample.norm.bias"}, golden_space()
         )
     with pytest.raises(UserError, match=r"has 'extra', which space golden has no use for"):
-        read_s3({**state, "extra": torch.zeros(2)}, golden_space())
+        read_released({**state, "extra": torch.zeros(2)}, golden_space())
     name = "layers.1.blocks.1.attn.relative_position_bias_table"
     with pytest.raises(
         UserError, match=r"has layers.1.*_table of shape \[9, 2\], where space golden has \[2, 15, 15\]"
     ):
-        read_s3({**state, name: torch.zeros(9, 2)}, golden_space())
+        read_released({**state, name: torch.zeros(9, 2)}, golden_space())
     with pytest.raises(UserError, match="a table of 10 biases is not one of square windows"):
-        read_s3({**state, name: torch.zeros(10, 2)})
+        read_released({**state, name: torch.zeros(10, 2)})
     with pytest.raises(UserError, match="is not a Swin transformer"):
-        read_s3({"weight": torch.zeros(1)})
+        read_released({"weight": torch.zeros(1)})

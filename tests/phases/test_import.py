@@ -15,7 +15,7 @@ from raynas.config import write_yaml
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
-from raynas.families.vit_res.checkpoint import read_vit_resnas
+from raynas.families.vit_res.checkpoint import read_released
 from raynas.nets.weights import load_supernet
 from raynas.phases.evaluate import evaluate
 from raynas.results import RunDir
@@ -134,7 +134,7 @@ def test_a_supernet_of_vit_resnas_and_a_network_alone(alone: bool, tmp_path: Pat
     """Scores are those of the supernet that the golden tests prove; the network alone is the run's best."""
     about, _, weights = golden()
     space, rng = golden_space(about), np.random.default_rng(0)
-    supernet = load_supernet(*read_vit_resnas(weights, space)).eval()
+    supernet = load_supernet(*read_released(weights, space)).eval()
     torch.save({"model": weights, "epoch": 119}, tmp_path / "supernet.pth")
     if alone:
         archs = [space.largest()]  # whose one-point space takes the whole checkpoint

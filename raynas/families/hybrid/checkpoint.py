@@ -86,7 +86,7 @@ class Read:
     dropped: list[str]
 
 
-def read_nasvit(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
+def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
     """Read a supernet checkpoint in the layout of NASViT's release; see `read_whole`."""
     read = read_whole(checkpoint, space)
     return read.space, read.weights

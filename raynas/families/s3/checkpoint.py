@@ -32,7 +32,7 @@ _BUFFERS = ("relative_position_index", "attn_mask")
 """Buffers that follow from windows and grids."""
 
 
-def read_s3(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
+def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
     """Read a single network's checkpoint in the layout of S3's and Swin's releases.
 
     Args:

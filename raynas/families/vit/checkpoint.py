@@ -54,7 +54,7 @@ _BLOCK = {
 }
 
 
-def read_autoformer(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
+def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
     """Read a supernet checkpoint in the layout of AutoFormer's release.
 
     Every subnet of the space then computes the same as in the released code.

@@ -46,7 +46,7 @@ _BLOCK = {
 """Released names by our names."""
 
 
-def read_vit_resnas(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
+def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
     """Read a checkpoint of a supernet or a single network in the layout of ViT-ResNAS's release.
 
     Averaged weights are preferred, as in the release.
