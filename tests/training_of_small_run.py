@@ -7,7 +7,7 @@ from pathlib import Path
 from raynas.data.load import load_data
 from raynas.phases.training_record import Recorder, write_supernet
 from raynas.results import RunDir
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
 from tests.small_run import PRESET, SPACE
@@ -19,5 +19,5 @@ def trained_run(path: Path) -> RunDir:
     state = train_loop(SPACE, data, PRESET.plan, PRESET.recipe)
     recorder = Recorder(run, SPACE, data, PRESET.recipe, Printer(lambda line: None))
     recorder.history(state.history)
-    write_supernet(run, state.capture(LocalContext()), SPACE, data, PRESET.recipe)
+    write_supernet(run, state.capture(Context()), SPACE, data, PRESET.recipe)
     return run

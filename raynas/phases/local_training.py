@@ -15,10 +15,10 @@ from raynas.data.load import Data
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.results import RunDir
 from raynas.space import Space
-from raynas.training.context import Event, LocalContext
+from raynas.training.context import Context, Event
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
-from raynas.training.preflight import rehearse
+from raynas.training.preflight import check_trainable
 from raynas.training.recipe import Recipe
 from raynas.training.teachers import Teachers
 
@@ -83,9 +83,9 @@ def train_network(
     plan, teachers = plan or Plan(), load_teachers(recipe, data)
     if out_dir is not None:  # what can be refused is refused before the folder remembers the settings
         recipe.check_device(torch.device(device).type)
-        rehearse(space, data, plan, recipe, train_on=train_on)
+        check_trainable(space, data, plan, recipe, train_on=train_on)
         _check_settings(Path(out_dir), space, data, recipe, plan, train_on, teachers)
-    context = LocalContext(
+    context = Context(
         None if out_dir is None else Path(out_dir) / "checkpoints", recipe.checkpoints.keep, on_event, device
     )
     state = train_loop(space, data, plan, recipe, context, init=init, train_on=train_on, teachers=teachers)

@@ -13,7 +13,7 @@ from raynas.presets.preset import Preset
 from raynas.search.build import build_search
 from raynas.search.config import TIMED, SearchConfig
 from raynas.space import Arch, Space, load_arch
-from raynas.training.preflight import check_calibration, check_recipe, rehearse
+from raynas.training.preflight import check_calibration, check_recipe, check_trainable
 from raynas.training.teachers import Teachers
 
 
@@ -27,7 +27,7 @@ def check_training(preset: Preset, space: Space, data: Data, workers: int) -> Te
         UserError: plan, recipe, teachers and calibration do not fit each other, the space, the data or the number of
             workers.
     """
-    rehearse(space, data, preset.plan, preset.recipe, max(workers, 1))
+    check_trainable(space, data, preset.plan, preset.recipe, max(workers, 1))
     check_calibration(space, data, preset.calibration)
     return load_teachers(preset.recipe, data)
 

@@ -14,7 +14,7 @@ import torch
 
 from raynas.nets.weights import parse_weights
 from raynas.results import RunDir
-from raynas.training.context import Event, LocalContext, State, read_state
+from raynas.training.context import Context, Event, State, read_state
 
 RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
 STATE = "state.pt"  # in each of Ray Train's checkpoints
@@ -22,7 +22,7 @@ HERE = "checkpoints/local"
 _SNAPSHOT = f"checkpoints/{RUN}/checkpoint_manager_snapshot.json"  # Ray Train's own list of committed checkpoints
 
 
-class RunContext(LocalContext):
+class RunContext(Context):
     """One process that keeps its checkpoints in a run directory, by path or URI.
 
     Args:

@@ -19,11 +19,11 @@ from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
 from raynas.results import RunDir
 from raynas.space import Space
-from raynas.training.context import Event, GroupContext, State, read_state
+from raynas.training.context import DistributedContext, Event, State, read_state
 from raynas.training.loop import train_loop
 
 
-class RayContext(GroupContext):
+class RayContext(DistributedContext):
     """One Ray Train worker: checkpoints through `ray.train.report`, events to the board.
 
     Args:

@@ -1,7 +1,7 @@
-"""The environment of the training loop: rank, sums over ranks, and checkpoints.
+"""The environment of the training loop: rank, sums over ranks, checkpoints and progress.
 
-`LocalContext` is a single process. `GroupContext` is one rank of a torch.distributed group. The Ray Train job adds its
-own checkpoints and reports (`raynas.phases.train`).
+`Context` is a single process, `DistributedContext` one rank of a torch.distributed group. A run directory and the Ray
+Train job have their own checkpoints (`raynas.phases.run_context`, `raynas.phases.train_worker`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ State = dict[str, Any]
 Event = dict[str, Any]
 
 
-class LocalContext:
+class Context:
     """A single process with checkpoints in a folder, or without checkpoints.
 
     Args:
@@ -86,7 +86,7 @@ class LocalContext:
         return read_state(checkpoints[-1]) if checkpoints else None
 
 
-class GroupContext(LocalContext):
+class DistributedContext(Context):
     """A rank of the initialised default torch.distributed group."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -129,7 +129,7 @@ def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def preflight(context: LocalContext, timeout_s: float = 60.0) -> None:
+def check_connection(context: Context, timeout_s: float = 60.0) -> None:
     """Test an all-reduce before training.
 
     Raises:
@@ -141,24 +141,24 @@ def preflight(context: LocalContext, timeout_s: float = 60.0) -> None:
     began = time.monotonic()
     value = torch.tensor([float(context.rank + 1)], device=context.device)
     try:
-        if isinstance(context, GroupContext):
+        if isinstance(context, DistributedContext):
             dist.all_reduce(value, async_op=True).wait(timedelta(seconds=timeout_s))
         total = value.item()
     except RuntimeError as error:
         raise UserError(
-            f"the workers cannot reach each other: the pre-flight all-reduce failed after "
+            f"the workers cannot reach each other: an all-reduce failed after "
             f"{time.monotonic() - began:.0f} s on {where}: {str(error).splitlines()[0]}. Check that the nodes "
             "reach one another on all ports (or name the interface in GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME)"
         ) from error
     expected = context.world_size * (context.world_size + 1) / 2
     if total != expected:
         raise UserError(
-            f"the pre-flight all-reduce on {where} gave {total:g} where {expected:g} is right: the network or the "
+            f"an all-reduce on {where} gave {total:g} where {expected:g} is right: the network or the "
             "collective library does not add up; training on it would be wrong"
         )
 
 
-def check_ranks_agree(context: LocalContext, model: torch.nn.Module) -> None:
+def check_ranks_agree(context: Context, model: torch.nn.Module) -> None:
     """Compare the parameters of all ranks by their sums.
 
     Raises:
@@ -182,7 +182,7 @@ def check_ranks_agree(context: LocalContext, model: torch.nn.Module) -> None:
 
 
 @torch.no_grad()
-def average_buffers(context: LocalContext, model: torch.nn.Module) -> None:
+def average_buffers(context: Context, model: torch.nn.Module) -> None:
     """Average floating-point buffers over ranks: the running statistics of BatchNorm, if a network has it.
 
     Between two calls every rank keeps its own; a checkpoint has rank 0's. Training passes do not use them.

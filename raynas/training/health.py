@@ -20,7 +20,7 @@ from raynas.data.pixels import normalise
 from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.streams import derive
 
 SAMPLE = 1000  # archs for the quartiles of MACs
@@ -74,7 +74,7 @@ class ProbeImages:
         chance: accuracy of always predicting the most frequent class.
     """
 
-    def __init__(self, data: Data, limit: int, seed: int, context: LocalContext):
+    def __init__(self, data: Data, limit: int, seed: int, context: Context):
         images: ImageSet = data.search
         if len(images) > limit:
             rng = np.random.default_rng(derive(seed, "probes", 1))
@@ -96,7 +96,7 @@ def score_probes(
     model: torch.nn.Module,
     probes: Sequence[Probe],
     images: ProbeImages,
-    context: LocalContext,
+    context: Context,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> list[dict[str, Any]]:
     """Return a row for every probe: accuracy and mean cross-entropy over the images of all ranks."""

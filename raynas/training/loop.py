@@ -19,14 +19,14 @@ from raynas.errors import ConfigError, TrainingCollapsed
 from raynas.nets import build_supernet
 from raynas.space import Space
 from raynas.training.conflict import is_compared, ratios
-from raynas.training.context import LocalContext, average_buffers, check_ranks_agree, preflight
+from raynas.training.context import Context, State, average_buffers, check_connection, check_ranks_agree
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.plan import Plan
 from raynas.training.progress import Events
 from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule, check_pairs
 from raynas.training.sorting import sort_channels
 from raynas.training.state import TrainingState
-from raynas.training.step import Step, train_step
+from raynas.training.step import StepParts, train_step
 from raynas.training.streams import derive
 from raynas.training.sync_batchnorm import over_workers
 from raynas.training.teachers import Teachers
@@ -39,7 +39,7 @@ def train_loop(
     data: Data,
     plan: Plan,
     recipe: Recipe,
-    context: LocalContext | None = None,
+    context: Context | None = None,
     *,
     init: Mapping[str, Tensor] | None = None,
     train_on: str = "train",
@@ -67,174 +67,230 @@ def train_loop(
         UserError: the workers cannot reach each other, or have different weights or teachers.
         TrainingCollapsed: training broke down again after a rollback.
     """
-    if (recipe.teachers is None) != (teachers is None):
-        raise ConfigError("the teachers of the recipe must be loaded and given: load_teachers(recipe, data)")
-    context = context or LocalContext()
-    preflight(context)
-    images_per_rank = recipe.micro_batch(context.world_size) * recipe.accumulate
+    trainer = Trainer(space, data, plan, recipe, context or Context(), init, train_on, teachers, build)
+    trainer.resume()
+    trainer.train()
+    return trainer.state
 
-    torch.manual_seed(derive(recipe.seed, "weights"))  # the same initial weights on every rank
-    model = build(space)
-    if init is not None:
-        model.load_state_dict(dict(init))
-    model = model.to(context.device).train()
-    if teachers is not None:
-        teachers.join(context)
-    state = TrainingState(
-        recipe=recipe,
-        model=model,
-        optimizer=build_optimizer(recipe, model),
-        ema=_ema(recipe, model),
-        scaler=torch.amp.GradScaler(context.device.type, enabled=recipe.amp == "fp16"),
-        per_rank=plan.sampler.per_rank,
-    )
-    state.seed_streams(context)
 
-    def load_images() -> TrainLoader:  # again after a rollback, which changes the data's seed
+class Trainer:
+    """The parts of one training, and its loop over epochs; arguments and errors as for `train_loop`.
+
+    Attributes:
+        state: everything that changes and is saved.
+        good: the last state that is known to be healthy.
+    """
+
+    good: State
+    progress: Events
+
+    def __init__(
+        self,
+        space: Space,
+        data: Data,
+        plan: Plan,
+        recipe: Recipe,
+        context: Context,
+        init: Mapping[str, Tensor] | None,
+        train_on: str,
+        teachers: Teachers | None,
+        build: Callable[[Space], nn.Module],
+    ):
+        if (recipe.teachers is None) != (teachers is None):
+            raise ConfigError("the teachers of the recipe must be loaded and given: load_teachers(recipe, data)")
+        check_connection(context)
+        self.space, self.data, self.plan, self.recipe = space, data, plan, recipe
+        self.context, self.train_on, self.teachers = context, train_on, teachers
+        self.images_per_rank = recipe.micro_batch(context.world_size) * recipe.accumulate
+
+        torch.manual_seed(derive(recipe.seed, "weights"))  # the same initial weights on every rank
+        model = build(space)
+        if init is not None:
+            model.load_state_dict(dict(init))
+        self.model = model = model.to(context.device).train()
+        if teachers is not None:
+            teachers.join(context)
+        self.state = TrainingState(
+            recipe=recipe,
+            model=model,
+            optimizer=build_optimizer(recipe, model),
+            ema=_ema(recipe, model),
+            scaler=torch.amp.GradScaler(context.device.type, enabled=recipe.amp == "fp16"),
+            per_rank=plan.sampler.per_rank,
+        )
+        self.state.seed_streams(context)
+
+        self.loader = self._loader()
+        if self.loader.shortage is not None:
+            self._tell(self.loader.shortage)
+        check_pairs(recipe, self.loader.batch_size)
+        self.autocast = autocast = _autocast(recipe, context.device)
+        self.schedule = build_schedule(recipe, self.state.optimizer, len(self.loader))
+        self.parts = StepParts(
+            space=space,
+            recipe=recipe,
+            parameters={name: p for name, p in model.named_parameters() if p.requires_grad},
+            sampler=plan.build_sampler(),
+            objective=plan.build_objective(),
+            policy=plan.build_gradients(),
+            mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
+            teachers=teachers,
+            around=autocast if not recipe.sync_batchnorm or context.world_size == 1 else over_workers(autocast),
+        )
+        self.probes = choose_probes(space, recipe.seed)
+        self.probe_images = ProbeImages(data, recipe.health.probe_images, recipe.seed, context)
+
+    def _loader(self) -> TrainLoader:
+        """Build the loader of training images; its seed changes with every rollback."""
         return TrainLoader(
-            data,
-            recipe.augment,
-            batch_size=images_per_rank,
-            seed=state.data_seed,
-            rank=context.rank,
-            world_size=context.world_size,
-            train_on=train_on,
-            pin_memory=context.device.type == "cuda",
+            self.data,
+            self.recipe.augment,
+            batch_size=self.images_per_rank,
+            seed=self.state.data_seed,
+            rank=self.context.rank,
+            world_size=self.context.world_size,
+            train_on=self.train_on,
+            pin_memory=self.context.device.type == "cuda",
         )
 
-    loader = load_images()
-    if loader.shortage is not None and context.rank == 0:
-        context.event({"kind": "message", "text": f"  {loader.shortage}"})
-    check_pairs(recipe, loader.batch_size)
-    autocast = _autocast(recipe, context.device)
-    schedule = build_schedule(recipe, state.optimizer, len(loader))
-    step = Step(
-        space=space,
-        recipe=recipe,
-        parameters={name: p for name, p in model.named_parameters() if p.requires_grad},
-        sampler=plan.build_sampler(),
-        objective=plan.build_objective(),
-        policy=plan.build_gradients(),
-        mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
-        teachers=teachers,
-        around=autocast if not recipe.sync_batchnorm or context.world_size == 1 else over_workers(autocast),
-    )
-    probes = choose_probes(space, recipe.seed)
-    probe_images = ProbeImages(data, recipe.health.probe_images, recipe.seed, context)
+    def _tell(self, text: str) -> None:
+        if self.context.rank == 0:
+            self.context.event({"kind": "message", "text": f"  {text}"})
 
-    saved = context.load()
-    if saved is not None:
-        state.restore(saved, context)
-        if state.rollbacks:
-            loader = load_images()
-        if context.rank == 0 and state.step:
-            context.event({"kind": "message", "text": f"  going on after epoch {state.epoch}, step {state.step:,}"})
-    if teachers is not None and state.epoch < recipe.epochs:
-        teachers.remember(recipe, loader, context, autocast)
-    check_ranks_agree(context, model)
-    good = state.capture(context)
-    progress = Events(state, len(loader), context)
-    progress.history()
+    def resume(self) -> None:
+        """Continue from the newest checkpoint, if there is one."""
+        state, context = self.state, self.context
+        saved = context.load()
+        if saved is not None:
+            state.restore(saved, context)
+            if state.rollbacks:
+                self.loader = self._loader()
+            if state.step:
+                self._tell(f"going on after epoch {state.epoch}, step {state.step:,}")
+        if self.teachers is not None and state.epoch < self.recipe.epochs:
+            self.teachers.remember(self.recipe, self.loader, context, self.autocast)
+        check_ranks_agree(context, self.model)
+        self.good = state.capture(context)
+        self.progress = Events(state, len(self.loader), context)
+        self.progress.history()
 
-    while state.epoch < recipe.epochs:
-        step.space = plan.open_space(space, state.epoch, recipe.epochs)
+    def train(self) -> None:
+        """Train the remaining epochs."""
+        while self.state.epoch < self.recipe.epochs:
+            try:
+                self._begin_epoch()
+                self._train_epoch()
+                entry = self._end_epoch()
+            except Diverged as error:
+                self._roll_back(error)
+            else:
+                self._keep(entry)
+            self.progress.history()
+
+    def _begin_epoch(self) -> None:
+        state, recipe, plan = self.state, self.recipe, self.plan
+        self.parts.space = plan.open_space(self.space, state.epoch, recipe.epochs)
         if plan.sort_channels and not state.step_in_epoch and state.epoch <= plan.sort_channels * recipe.epochs:
-            sort_channels(state.model, state.optimizer, None if state.ema is None else state.ema.module)
-        try:
-            train_epoch(state, step, loader, schedule, context, progress)
-            for network in [model] if state.ema is None else [model, state.ema.module]:
-                average_buffers(context, network)
-            entry = end_epoch(state, loader, context)
-            if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
-                rows = score_probes(model, probes, probe_images, context, autocast)
-                earlier = [row for old in state.history for row in old.get("probes", ())]
-                entry["probes"] = rows
-                if (broken := verdict(rows, earlier, probe_images.chance)) is not None:
-                    raise Diverged(broken)
-        except Diverged as error:
-            where = f"epoch {state.epoch + bool(state.step_in_epoch)}, step {state.step}: {error}"
-            if state.rollbacks >= ROLLBACKS:
-                raise TrainingCollapsed(
-                    f"training broke down again after a rollback, at {where}. The checkpoints kept are from before it; "
-                    "lower recipe.lr, lengthen recipe.warmup_epochs or set recipe.clip_grad"
-                ) from error
-            state.roll_back(good, context, where)
-            loader = load_images()
-            good = state.capture(context)
-            context.save(good, _score(state))
-            progress.history()
-            continue
+            sort_channels(self.model, state.optimizer, None if state.ema is None else state.ema.module)
+
+    def _train_epoch(self) -> None:
+        """Train the rest of the current epoch.
+
+        Raises:
+            Diverged: the loss is not finite.
+        """
+        state, context, steps = self.state, self.context, len(self.loader)
+        every, conflict = self.recipe.checkpoints.every_steps, self.recipe.health.conflict
+        conflict = conflict if self.parts.space.cardinality() > 1 else None
+        skip = state.step_in_epoch
+        began = time.monotonic()
+        before = state.running.get("seconds", 0.0)
+        for (images, labels), indices in zip(
+            self.loader.epoch(state.epoch, skip), self.loader.indices(state.epoch, skip), strict=True
+        ):
+            self.schedule.step_update(state.step)
+            images = images.to(context.device, non_blocking=True)
+            labels = labels.to(context.device, non_blocking=True)
+            comparing = conflict is not None and is_compared(state.step_in_epoch, steps, conflict.steps)
+            found = train_step(state, self.parts, images, labels, indices, context, comparing)
+            loss, norm = found.loss, found.norm
+            state.step += 1
+            state.step_in_epoch += 1
+            if not (loss - loss == 0):  # NaN or infinite; on every rank, since the loss is averaged
+                raise Diverged(f"the loss is {loss}")
+            seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1, **found.conflicts}
+            if norm - norm == 0:  # fp16's scaler skips a step whose gradient overflowed
+                seen |= {"gradient_norm": norm, "norms": 1}
+            state.running |= {name: state.running.get(name, 0.0) + value for name, value in seen.items()}
+            state.running["seconds"] = before + time.monotonic() - began
+            self.progress.step(loss)
+            if every and state.step_in_epoch % every == 0 and state.step_in_epoch < steps:
+                self._save(state.capture(context))
+
+    def _end_epoch(self) -> dict[str, Any]:
+        """Close the epoch, score the probes if it is time, and return the epoch's entry for the history.
+
+        Raises:
+            Diverged: the probes have collapsed.
+        """
+        state, recipe = self.state, self.recipe
+        for network in [self.model] if state.ema is None else [self.model, state.ema.module]:
+            average_buffers(self.context, network)
+        running = state.running
+        state.epoch += 1
+        state.step_in_epoch = 0
+        state.running = {}
+        entry = {
+            "epoch": state.epoch,
+            "step": state.step,
+            "loss": running["loss"] / running["steps"],
+            "gradient_norm": running.get("gradient_norm", 0.0) / max(running.get("norms", 0.0), 1.0),
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "images": int(running["images"]),
+            "seconds": running["seconds"],
+            "workers": self.context.world_size,
+            **ratios(running),
+        }
+        if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
+            rows = score_probes(self.model, self.probes, self.probe_images, self.context, self.autocast)
+            earlier = [row for old in state.history for row in old.get("probes", ())]
+            if (broken := verdict(rows, earlier, self.probe_images.chance)) is not None:
+                raise Diverged(broken)
+            entry["probes"] = rows
+        return entry
+
+    def _keep(self, entry: dict[str, Any]) -> None:
+        """Add an epoch to the history, and save the state if it is time."""
+        state, recipe = self.state, self.recipe
         state.history.append(entry)
         if state.epoch % recipe.health.checksum_every == 0:
-            check_ranks_agree(context, model)
-        good = state.capture(context)
+            check_ranks_agree(self.context, self.model)
+        self.good = state.capture(self.context)
         if state.epoch % recipe.checkpoints.every_epochs == 0 or state.epoch == recipe.epochs:
-            context.save(good, _score(state))
-        progress.history()
-    return state
+            self._save(self.good)
 
+    def _roll_back(self, error: Diverged) -> None:
+        """Return to the last good state, with another order of data and archs.
 
-def train_epoch(
-    state: TrainingState, step: Step, loader: TrainLoader, schedule: Any, context: LocalContext, progress: Events
-) -> None:
-    """Train the rest of the current epoch.
+        Raises:
+            TrainingCollapsed: training has been rolled back before.
+        """
+        state = self.state
+        where = f"epoch {state.epoch + bool(state.step_in_epoch)}, step {state.step}: {error}"
+        if state.rollbacks >= ROLLBACKS:
+            raise TrainingCollapsed(
+                f"training broke down again after a rollback, at {where}. The checkpoints kept are from before it; "
+                "lower recipe.lr, lengthen recipe.warmup_epochs or set recipe.clip_grad"
+            ) from error
+        state.roll_back(self.good, self.context, where)
+        self.loader = self._loader()
+        self.good = state.capture(self.context)
+        self._save(self.good)
 
-    Raises:
-        Diverged: the loss is not finite.
-    """
-    every, conflict = step.recipe.checkpoints.every_steps, step.recipe.health.conflict
-    conflict = conflict if step.space.cardinality() > 1 else None
-    skip = state.step_in_epoch
-    began = time.monotonic()
-    before = state.running.get("seconds", 0.0)
-    for (images, labels), indices in zip(
-        loader.epoch(state.epoch, skip), loader.indices(state.epoch, skip), strict=True
-    ):
-        schedule.step_update(state.step)
-        images = images.to(context.device, non_blocking=True)
-        labels = labels.to(context.device, non_blocking=True)
-        comparing = conflict is not None and is_compared(state.step_in_epoch, len(loader), conflict.steps)
-        found = train_step(state, step, images, labels, indices, context, comparing)
-        loss, norm = found.loss, found.norm
-        state.step += 1
-        state.step_in_epoch += 1
-        if not (loss - loss == 0):  # NaN or infinite; on every rank, since the loss is averaged
-            raise Diverged(f"the loss is {loss}")
-        seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1, **found.conflicts}
-        if norm - norm == 0:  # fp16's scaler skips a step whose gradient overflowed
-            seen |= {"gradient_norm": norm, "norms": 1}
-        state.running |= {name: state.running.get(name, 0.0) + value for name, value in seen.items()}
-        state.running["seconds"] = before + time.monotonic() - began
-        progress.step(loss)
-        if every and state.step_in_epoch % every == 0 and state.step_in_epoch < len(loader):
-            context.save(state.capture(context), _score(state))
-
-
-def end_epoch(state: TrainingState, loader: TrainLoader, context: LocalContext) -> dict[str, Any]:
-    """Close the epoch and return its entry for the history."""
-    running = state.running
-    state.epoch += 1
-    state.step_in_epoch = 0
-    state.running = {}
-    return {
-        "epoch": state.epoch,
-        "step": state.step,
-        "loss": running["loss"] / running["steps"],
-        "gradient_norm": running.get("gradient_norm", 0.0) / max(running.get("norms", 0.0), 1.0),
-        "learning_rate": state.optimizer.param_groups[0]["lr"],
-        "images": int(running["images"]),
-        "seconds": running["seconds"],
-        "workers": context.world_size,
-        **ratios(running),
-    }
-
-
-def _score(state: TrainingState) -> float:
-    """Return the mean accuracy of the newest probes, 0 if there are none."""
-    for entry in reversed(state.history):
-        if "probes" in entry:
-            return sum(row["accuracy"] for row in entry["probes"]) / len(entry["probes"])
-    return 0.0
+    def _save(self, saved: State) -> None:
+        """Keep a checkpoint, rated by the mean accuracy of the newest probes, 0 if there are none."""
+        probes = next((entry["probes"] for entry in reversed(self.state.history) if "probes" in entry), ())
+        self.context.save(saved, sum(row["accuracy"] for row in probes) / max(len(probes), 1))
 
 
 def _token_grid(recipe: Recipe, model: nn.Module) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""What training would refuse once it runs, refused before it begins: without a network, an image or a step."""
+"""Checks before training, on the meta device: everything that training would refuse once it runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,18 @@ from raynas.training.sorting import check_sortable
 from raynas.user_code import kind, running
 
 
-def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int = 1, train_on: str = "train") -> None:
-    """Refuse what cannot be trained so.
+def check_trainable(
+    space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int = 1, train_on: str = "train"
+) -> None:
+    """Raise unless the space can be trained by the plan and the recipe on this data.
 
     Args:
-        space: with the data's image size, channels and classes.
+        space: the space, with the data's image size, channels and classes.
+        data: the images.
+        plan: the parts of a step; a sampler draws archs, and an objective gets a loss of fake logits.
+        recipe: the recipe.
+        workers: number of workers.
+        train_on: `train` or `train+search`.
 
     Raises:
         UserError: plan and recipe do not fit each other, the space, the data or the number of workers.
@@ -68,10 +75,10 @@ def rehearse(space: Space, data: Data, plan: Plan, recipe: Recipe, workers: int 
 
 
 def check_calibration(space: Space, data: Data, config: CalibrationConfig) -> None:
-    """Refuse a calibration that the training images do not give, where there is anything to calibrate.
+    """Raise if the space's networks need calibration and the training images do not fill one of its batches.
 
     Raises:
-        UserError: there are fewer of them than one batch takes.
+        UserError: there are fewer images than one batch takes.
     """
     with torch.device("meta"):
         if len(data.train) < config.batch_size and wants_calibration(build_supernet(space)):
@@ -81,7 +88,7 @@ def check_calibration(space: Space, data: Data, config: CalibrationConfig) -> No
 
 
 def check_recipe(space: Space, recipe: Recipe) -> None:
-    """Refuse a recipe that no network of the space can be trained by.
+    """Raise unless networks of the space can be trained by the recipe.
 
     Raises:
         UserError: the optimiser does not take its arguments, or patches can have no labels.
@@ -99,7 +106,7 @@ def check_recipe(space: Space, recipe: Recipe) -> None:
 
 
 def _take_a_step(recipe: Recipe) -> None:
-    """Optimisers look at many of their arguments only when they move something."""
+    """Take a step with the recipe's optimiser, since many arguments are only checked by a step."""
     model = nn.Linear(2, 2)
     optimizer = build_optimizer(recipe, model)
     try:

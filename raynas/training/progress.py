@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from raynas.text import duration
 
 if TYPE_CHECKING:
-    from raynas.training.context import LocalContext
+    from raynas.training.context import Context
     from raynas.training.state import TrainingState
 
 STEP_S = 2.0  # seconds between events of steps
@@ -68,7 +68,7 @@ class Printer:
 class Events:
     """Progress events from rank 0, at most one every `STEP_S` seconds, and the history after each epoch."""
 
-    def __init__(self, state: TrainingState, steps_per_epoch: int, context: LocalContext):
+    def __init__(self, state: TrainingState, steps_per_epoch: int, context: Context):
         self.state, self.context = state, context
         self.steps_per_epoch = steps_per_epoch
         self.began = self.told = time.monotonic()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from raynas.training.context import LocalContext, State
+from raynas.training.context import Context, State
 from raynas.training.recipe import Recipe
 from raynas.training.streams import capture_global_streams, derive, restore_global_streams, seed_global_streams
 
@@ -45,7 +45,7 @@ class TrainingState:
     running: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def seed_streams(self, context: LocalContext) -> None:
+    def seed_streams(self, context: Context) -> None:
         """Seed the random streams for this rank and number of rollbacks."""
         rank = context.rank
         seed_global_streams(derive(self.recipe.seed, "global", rank, self.rollbacks))
@@ -63,7 +63,7 @@ class TrainingState:
         model = self.model if self.ema is None else self.ema.module
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
-    def capture(self, context: LocalContext) -> State:
+    def capture(self, context: Context) -> State:
         """Copy the state to the CPU, as values for `torch.load(weights_only=True)`; every rank must call it."""
         mine = {
             "sampler": self.sampler.bit_generator.state,
@@ -84,7 +84,7 @@ class TrainingState:
             "history": _copy(self.history),
         }
 
-    def restore(self, saved: State, context: LocalContext) -> None:
+    def restore(self, saved: State, context: Context) -> None:
         """Restore a saved state; ranks that were not there when it was saved start new random streams."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(_copy(saved["optimizer"]))  # the optimiser keeps the given tensors
@@ -102,7 +102,7 @@ class TrainingState:
         elif not self.per_rank:
             self.sampler.bit_generator.state = streams[0]["sampler"]
 
-    def roll_back(self, good: State, context: LocalContext, verdict: str) -> None:
+    def roll_back(self, good: State, context: Context, verdict: str) -> None:
         """Return to a good state, with another order of data and archs."""
         history, rollbacks = self.history, self.rollbacks
         self.restore(good, context)

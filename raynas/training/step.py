@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from raynas.space import Arch, Space
 from raynas.training.conflict import compare, unseen
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.gradients import GradientPolicy, Gradients, accumulating, added, average, scaled
 from raynas.training.recipe import Mixer, Recipe
 from raynas.training.samplers import Pass, check_emitted, check_rows, on_sides
@@ -25,7 +25,7 @@ Targeted = tuple[Tensor, Tensor]
 
 
 @dataclass
-class Step:
+class StepParts:
     """The parts of an optimiser step; fixed, except for the space, which may widen from epoch to epoch.
 
     Attributes:
@@ -62,11 +62,11 @@ class StepResult:
 
 def train_step(
     state: TrainingState,
-    step: Step,
+    parts: StepParts,
     images: Tensor,
     labels: Tensor,
     indices: Tensor,
-    context: LocalContext,
+    context: Context,
     comparing: bool = False,
 ) -> StepResult:
     """Run one optimiser step on this rank's images.
@@ -77,35 +77,35 @@ def train_step(
         indices: int64 [batch] on the CPU, the images' indices in the training set.
         comparing: True to compare the largest subnet's gradient with the others'.
     """
-    batches = micro_batches(step, images, labels, indices)
-    drawn = step.sampler(step.space, state.sampler, _candidate_losses(state, step, batches[0], context))
+    batches = micro_batches(parts, images, labels, indices)
+    drawn = parts.sampler(parts.space, state.sampler, _candidate_losses(state, parts, batches[0], context))
     check_emitted(drawn)
     passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
-    names = step.policy.assign(passes)
+    names = parts.policy.assign(passes)
     # For the comparison, the largest subnet's passes of a set are kept apart from its others.
     keys = [(name, comparing and this.role == "largest") for name, this in zip(names, passes, strict=True)]
-    parts, loss = averaged(state, step, context, *run_passes(state, step, batches, passes, keys))
-    conflicts = _compare(state, step, batches, parts, context) if comparing else {}
-    sets = {name: added(*(part for key, part in parts.items() if key[0] == name)) for name in dict.fromkeys(names)}
-    combined = step.policy.combine(sets, list(step.parameters), state.epoch / step.recipe.epochs)
-    return StepResult(loss.item(), update(state, step, combined), conflicts)
+    by_key, loss = averaged(state, parts, context, *run_passes(state, parts, batches, passes, keys))
+    conflicts = _compare(state, parts, batches, by_key, context) if comparing else {}
+    sets = {name: added(*(one for key, one in by_key.items() if key[0] == name)) for name in dict.fromkeys(names)}
+    combined = parts.policy.combine(sets, list(parts.parameters), state.epoch / parts.recipe.epochs)
+    return StepResult(loss.item(), update(state, parts, combined), conflicts)
 
 
-def micro_batches(step: Step, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:
+def micro_batches(parts: StepParts, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:
     """Split the images of a step into `recipe.accumulate` micro-batches, mix them and add their targets."""
-    pieces = [tensor.chunk(step.recipe.accumulate) for tensor in (images, labels, indices)]
+    pieces = [tensor.chunk(parts.recipe.accumulate) for tensor in (images, labels, indices)]
     batches = []
     for image, label, index in zip(*pieces, strict=True):
-        mixed, targets = step.mixer(image, label)
-        if step.teachers is not None:
-            with step.around():
-                targets = step.teachers.blend(mixed, targets, index)
+        mixed, targets = parts.mixer(image, label)
+        if parts.teachers is not None:
+            with parts.around():
+                targets = parts.teachers.blend(mixed, targets, index)
         batches.append((mixed, targets))
     return batches
 
 
 def run_passes(
-    state: TrainingState, step: Step, batches: Sequence[Targeted], passes: Sequence[Pass], keys: Sequence[KeyT]
+    state: TrainingState, parts: StepParts, batches: Sequence[Targeted], passes: Sequence[Pass], keys: Sequence[KeyT]
 ) -> tuple[dict[KeyT, Gradients], Tensor]:
     """Run every pass forward and backward on every micro-batch.
 
@@ -115,7 +115,7 @@ def run_passes(
     Returns:
         This rank's gradients of the scaled loss by key, and its mean loss over passes and micro-batches.
     """
-    parameters = list(step.parameters.values())
+    parameters = list(parts.parameters.values())
     sets: dict[KeyT, Gradients] = {key: [None] * len(parameters) for key in keys}
     images = sum(len(batch) for batch, _ in batches)
     total = torch.zeros((), device=batches[0][0].device)
@@ -123,10 +123,10 @@ def run_passes(
         share = len(batch) / images  # a training set smaller than a step may leave a shorter micro-batch
         outputs: dict[str, Tensor] = {}
         for this, key in zip(passes, keys, strict=True):
-            with step.around():
-                logits = run_pass(state.model, step.recipe, batch, this, patches=targets.ndim == 3)
+            with parts.around():
+                logits = run_pass(state.model, parts.recipe, batch, this, patches=targets.ndim == 3)
             logits = logits.float()
-            loss = step.objective(this, logits, targets, outputs)
+            loss = parts.objective(this, logits, targets, outputs)
             outputs[this.name] = logits.detach()
             with accumulating(parameters, sets[key]):
                 state.scaler.scale(loss * share).backward()
@@ -135,10 +135,10 @@ def run_passes(
 
 
 def averaged(
-    state: TrainingState, step: Step, context: LocalContext, sets: dict[KeyT, Gradients], loss: Tensor
+    state: TrainingState, parts: StepParts, context: Context, sets: dict[KeyT, Gradients], loss: Tensor
 ) -> tuple[dict[KeyT, Gradients], Tensor]:
     """Average gradients and loss over workers, and remove fp16's loss scale for policies that compare and clip."""
-    parameters, unscale = list(step.parameters.values()), 1 / state.scaler.get_scale()
+    parameters, unscale = list(parts.parameters.values()), 1 / state.scaler.get_scale()
     found = {}
     mean = loss
     for key, gradients in sets.items():
@@ -147,14 +147,14 @@ def averaged(
     return found, mean
 
 
-def update(state: TrainingState, step: Step, gradients: Gradients) -> float:
+def update(state: TrainingState, parts: StepParts, gradients: Gradients) -> float:
     """Clip and apply a gradient, and return its norm before clipping."""
-    parameters, limit = list(step.parameters.values()), step.recipe.clip_grad
+    parameters, limit = list(parts.parameters.values()), parts.recipe.clip_grad
     # The scaler detects overflow while unscaling, so the gradient is scaled again.
     for parameter, gradient in zip(parameters, scaled(gradients, state.scaler.get_scale()), strict=True):
         parameter.grad = gradient
     state.scaler.unscale_(state.optimizer)
-    by_norm = limit is not None and step.recipe.clip_mode == "norm"
+    by_norm = limit is not None and parts.recipe.clip_mode == "norm"
     norm = nn.utils.clip_grad_norm_(parameters, limit if by_norm else torch.inf)  # type: ignore[arg-type]
     if limit is not None and not by_norm:
         nn.utils.clip_grad_value_(parameters, limit)
@@ -188,11 +188,11 @@ def drop(model: nn.Module, recipe: Recipe, largest: bool) -> None:
 
 
 def _candidate_losses(
-    state: TrainingState, step: Step, batch: Targeted, context: LocalContext
+    state: TrainingState, parts: StepParts, batch: Targeted, context: Context
 ) -> Callable[[Sequence[Arch]], list[float]]:
     def losses(archs: Sequence[Arch]) -> list[float]:
-        drop(state.model, step.recipe, largest=False)
-        with torch.no_grad(), step.around():
+        drop(state.model, parts.recipe, largest=False)
+        with torch.no_grad(), parts.around():
             targets = batch[1] if batch[1].ndim == 2 else batch[1][:, 0]  # of the images
             values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), targets) for arch in archs]
         means = torch.stack(values)
@@ -206,20 +206,20 @@ def _candidate_losses(
 
 def _compare(
     state: TrainingState,
-    step: Step,
+    parts: StepParts,
     batches: Sequence[Targeted],
-    parts: dict[tuple[str, bool], Gradients],
-    context: LocalContext,
+    by_key: dict[tuple[str, bool], Gradients],
+    context: Context,
 ) -> dict[str, float]:
     """Count the conflicts between the largest subnet's gradient and the others'."""
-    largest = [part for (_, is_largest), part in parts.items() if is_largest]
-    others = [part for (_, is_largest), part in parts.items() if not is_largest]
+    largest = [one for (_, is_largest), one in by_key.items() if is_largest]
+    others = [one for (_, is_largest), one in by_key.items() if not is_largest]
     if not others:
         return {}
     if not largest:
-        this = Pass("largest", "largest", (step.space.largest(),))
+        this = Pass("largest", "largest", (parts.space.largest(),))
         with unseen(state.model, context.device):
-            found, _ = averaged(state, step, context, *run_passes(state, step, batches, [this], [True]))
+            found, _ = averaged(state, parts, context, *run_passes(state, parts, batches, [this], [True]))
         largest = [found[True]]
-    config = step.recipe.health.conflict
-    return compare(added(*largest), added(*others), list(step.parameters), config is not None and config.layers)
+    config = parts.recipe.health.conflict
+    return compare(added(*largest), added(*others), list(parts.parameters), config is not None and config.layers)

@@ -20,7 +20,7 @@ from raynas.data.load import Data
 from raynas.data.loader import TrainLoader
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Teachers:
         """The fingerprint of each teacher's weights."""
         return [weights_fingerprint(teacher.network.state_dict()) for teacher in self.teachers]
 
-    def join(self, context: LocalContext) -> None:
+    def join(self, context: Context) -> None:
         """Move the teachers to the context's device, and compare them over ranks.
 
         Raises:
@@ -115,7 +115,7 @@ class Teachers:
         self,
         recipe: Recipe,
         loader: TrainLoader,
-        context: LocalContext,
+        context: Context,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         """Compute all predictions once, if images are the same in every epoch and the predictions fit in memory.

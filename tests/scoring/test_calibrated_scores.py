@@ -25,7 +25,7 @@ from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
 from raynas.space import Arch, Space, load_space
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.health import ProbeImages, choose_probes, score_probes
 from raynas.training.preflight import check_calibration
 from tests.scoring.scoring_parts import make_run
@@ -129,7 +129,7 @@ def test_probes_are_calibrated_and_training_goes_on_as_if_they_were_not_there(tm
     run, data = make_hybrid_run(tmp_path, hybrid), load_data("digits")
     model = load_supernet(hybrid, parse_weights(run.read_bytes("supernet.safetensors"), "weights")).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    context = LocalContext()
+    context = Context()
     images = ProbeImages(data, 200, 0, context)
     probes = choose_probes(hybrid, 0)[:2]
     autocast = torch.no_grad

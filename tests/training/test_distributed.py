@@ -16,7 +16,7 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.phases.teachers import load_teachers
 from raynas.space import Space, load_space
-from raynas.training.context import GroupContext, LocalContext
+from raynas.training.context import Context, DistributedContext
 from raynas.training.loop import train_loop
 from raynas.training.recipe import Recipe
 from raynas.training.samplers import Losses, Pass
@@ -49,7 +49,7 @@ def ideas(folder: str) -> Recipe:
     return recipe(**SETTINGS, teachers={"models": [teacher], "sharpen": 2.0}, **WATCHED)
 
 
-def train_ideas(folder: str, context: LocalContext | None = None) -> TrainingState:
+def train_ideas(folder: str, context: Context | None = None) -> TrainingState:
     settings = ideas(folder)
     return train_loop(SPACE, few(), IDEAS, settings, context, teachers=load_teachers(settings, few()))
 
@@ -63,13 +63,13 @@ def process(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     found: dict[str, Any] = {}
     for name, sampler in (("same", "sandwich"), ("per_rank", PER_RANK)):
-        context = GroupContext(Path(folder) / name)
+        context = DistributedContext(Path(folder) / name)
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
-    found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, GroupContext()).weights
-    found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, GroupContext()))
-    found["ideas"] = states_of(train_ideas(folder, GroupContext()))
+    found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, DistributedContext()).weights
+    found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, DistributedContext()))
+    found["ideas"] = states_of(train_ideas(folder, DistributedContext()))
     try:
-        train_loop(SPACE, few(), plan(), recipe(), GroupContext(), build=unlike)
+        train_loop(SPACE, few(), plan(), recipe(), DistributedContext(), build=unlike)
     except UserError as error:
         found["drift"] = str(error)
     torch.save(found, f"{folder}/{rank}.pt")
@@ -151,5 +151,5 @@ def test_drifted_ranks_are_found(two: Path) -> None:
 
 
 def test_another_number_of_workers_takes_the_checkpoint(two: Path) -> None:
-    resumed = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS), LocalContext(two / "same"))
+    resumed = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS), Context(two / "same"))
     assert same(resumed.model.state_dict(), load(two)[0]["same"])

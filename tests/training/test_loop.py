@@ -15,7 +15,7 @@ from raynas.data.loader import TrainLoader
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.space import Arch, Space
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.gradients import Gradients
 from raynas.training.loop import train_loop
 from raynas.training.samplers import Losses, Pass
@@ -249,6 +249,6 @@ def test_uneven_micro_batches_count_by_their_images() -> None:
 def test_fewer_images_than_one_step_are_told() -> None:
     events: list[dict[str, Any]] = []
     for images in (32, 31):
-        train_loop(SPACE, few(images), plan(), recipe(epochs=1), LocalContext(on_event=events.append))
+        train_loop(SPACE, few(images), plan(), recipe(epochs=1), Context(on_event=events.append))
     told = [event["text"] for event in events if event["kind"] == "message"]
     assert told == ["  31 training images are fewer than one step of 1 x 32: an epoch is one step of 1 x 31"]

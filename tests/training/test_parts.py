@@ -15,7 +15,7 @@ from raynas.errors import ConfigError
 from raynas.space import Arch, Space
 from raynas.training.objectives import inplace_distillation, labels
 from raynas.training.plan import Plan
-from raynas.training.preflight import rehearse
+from raynas.training.preflight import check_trainable
 from raynas.training.samplers import Pass, sandwich, single_path
 from tests.training.training_parts import SPACE, plan, recipe
 
@@ -122,7 +122,7 @@ def test_own_part_needs_its_required_option() -> None:
 def test_parts_that_break_their_contract_are_named_before_any_work(text: str, message: str) -> None:
     data = load_data(DataConfig(name="digits"))
     with pytest.raises(ConfigError, match=message):
-        rehearse(SPACE, data, validate(Plan, parse_yaml(text, "p.yaml")), recipe())
+        check_trainable(SPACE, data, validate(Plan, parse_yaml(text, "p.yaml")), recipe())
 
 
 def sampler_of_text(space: object, rng: object, losses: object) -> str:

@@ -20,7 +20,7 @@ from raynas.space import Space
 from raynas.training.gradients import LARGEST, SUBNETS, Gradients, Sum
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
-from raynas.training.preflight import rehearse
+from raynas.training.preflight import check_trainable
 from raynas.training.projection import Project, layer_of, unit_of
 from raynas.training.samplers import Losses, Pass
 from raynas.training.streams import derive
@@ -222,7 +222,7 @@ def smallest_alone(space: Space, rng: np.random.Generator, losses: Losses) -> li
 @pytest.mark.parametrize("sampler", ["single_path", {"name": "mixed", "archs": 2}, f"{__name__}:smallest_alone"])
 def test_a_sampler_without_the_largest_is_refused_before_training(sampler: Any, gradients: Any) -> None:
     with pytest.raises(ConfigError, match="use a sampler that runs both, such as sandwich"):
-        rehearse(SPACE, few(), plan(sampler, gradients=gradients), recipe())
+        check_trainable(SPACE, few(), plan(sampler, gradients=gradients), recipe())
 
 
 @pytest.mark.parametrize(

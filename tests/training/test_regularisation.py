@@ -13,7 +13,7 @@ from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
 from raynas.space import Space, load_space
 from raynas.training.loop import train_loop
-from raynas.training.preflight import rehearse
+from raynas.training.preflight import check_trainable
 from raynas.training.recipe import build_optimizer, build_schedule
 from tests.training.training_parts import SPACE, few, plan, recipe
 
@@ -83,4 +83,4 @@ def test_nesterov() -> None:
 
 def test_batch_norm_over_workers_with_archs_of_their_own_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"sync_batchnorm needs the same archs on all workers: leave out per_rank"):
-        rehearse(SPACE, few(), plan({"name": "single_path", "per_rank": True}), recipe(sync_batchnorm=True))
+        check_trainable(SPACE, few(), plan({"name": "single_path", "per_rank": True}), recipe(sync_batchnorm=True))

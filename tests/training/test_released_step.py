@@ -13,12 +13,12 @@ import torch
 
 from raynas.families.hybrid.checkpoint import Layout, read_whole
 from raynas.nets import build_supernet
-from raynas.training.context import LocalContext
+from raynas.training.context import Context
 from raynas.training.gradients import LARGEST, Gradients
 from raynas.training.projection import Project
 from raynas.training.samplers import Pass, Role
 from raynas.training.state import TrainingState
-from raynas.training.step import Step, train_step
+from raynas.training.step import StepParts, train_step
 from tests.families.nasvit_golden import arch_of, golden, golden_space
 from tests.training.training_parts import plan, recipe
 
@@ -53,7 +53,7 @@ def test_a_whole_step_is_the_released_one() -> None:
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         per_rank=False,
     )
-    step = Step(
+    parts = StepParts(
         space=space,
         recipe=settings,
         parameters=parameters,
@@ -68,7 +68,7 @@ def test_a_whole_step_is_the_released_one() -> None:
     )
     before = {name: tensor.detach().clone() for name, tensor in parameters.items()}
     nothing = torch.zeros(3, dtype=torch.int64)
-    train_step(state, step, arrays["input"].double(), nothing, nothing, LocalContext())
+    train_step(state, parts, arrays["input"].double(), nothing, nothing, Context())
 
     released, place = Layout(space).sources, {str(name): i for i, name in enumerate(step_of["names"])}
     projected = 0

@@ -11,7 +11,7 @@ import torch
 
 from raynas.errors import RunDirError, UserError
 from raynas.phases.local_training import train_network
-from raynas.training.context import LocalContext, State, read_state
+from raynas.training.context import Context, State, read_state
 from raynas.training.loop import train_loop
 from tests.training.training_parts import SPACE, few, plan, recipe, same
 
@@ -33,7 +33,7 @@ class Killed(Exception):
     """Stands for a kill: nothing after it runs."""
 
 
-class Dying(LocalContext):
+class Dying(Context):
     """Dies after so many checkpoints."""
 
     def __init__(self, folder: Path, lives: int):
@@ -57,7 +57,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, sampler: str, saved: int) 
     with pytest.raises(Killed):
         train_loop(SPACE, few(), plan(sampler), settings, Dying(tmp_path, saved))
     torch.manual_seed(99)  # another process would have other streams
-    resumed = train_loop(SPACE, few(), plan(sampler), settings, LocalContext(tmp_path))
+    resumed = train_loop(SPACE, few(), plan(sampler), settings, Context(tmp_path))
     assert same(resumed.model.state_dict(), whole.model.state_dict())
     assert same(resumed.weights, whole.weights)
     assert not same(resumed.weights, resumed.model.state_dict())  # the average is another one
@@ -95,7 +95,7 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_best_and_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    context = LocalContext(tmp_path, keep=3)
+    context = Context(tmp_path, keep=3)
     for step, score in enumerate([0.1, 0.9, 0.3, 0.8, 0.2]):
         context.save({"step": step, "rollbacks": 0, "tensor": torch.zeros(1)}, score)
     kept = [torch.load(path, weights_only=True)["step"] for path in context.checkpoints()]
@@ -113,6 +113,6 @@ def test_a_checkpoint_that_is_no_ordinary_file_is_one_line(tmp_path: Path, kind:
     else:
         (folder / "000000001-0-0.500000.pt").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunDirError, match=rf"000000001-0-0\.500000\.pt is a {kind}"):
-        LocalContext(folder).load()
+        Context(folder).load()
     with pytest.raises(UserError, match="not an ordinary file"):
         read_state(folder / "000000001-0-0.500000.pt")

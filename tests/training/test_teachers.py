@@ -24,7 +24,7 @@ from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
 from raynas.phases.local_training import train_network
 from raynas.phases.teachers import load_teacher, load_teachers
-from raynas.training.context import LocalContext, State
+from raynas.training.context import Context, State
 from raynas.training.loop import train_loop
 from raynas.training.streams import derive
 from raynas.training.teacher_config import TeacherConfig, TeachersConfig
@@ -132,7 +132,7 @@ class Killed(Exception):
     """Stands for a kill."""
 
 
-class Dying(LocalContext):
+class Dying(Context):
     """Dies with its second checkpoint, at the end of the first epoch."""
 
     def save(self, state: State, score: float) -> None:
@@ -163,9 +163,7 @@ def test_resumed_with_teachers_equals_uninterrupted(
     with pytest.raises(Killed):
         train_loop(SPACE, few(62), plan(), settings, Dying(tmp_path), teachers=load_teachers(settings, few(62)))
     torch.manual_seed(99)
-    resumed = train_loop(
-        SPACE, few(62), plan(), settings, LocalContext(tmp_path), teachers=load_teachers(settings, few(62))
-    )
+    resumed = train_loop(SPACE, few(62), plan(), settings, Context(tmp_path), teachers=load_teachers(settings, few(62)))
     assert same(resumed.weights, whole.weights)
     if not augment:
         monkeypatch.setattr("raynas.training.teachers.CACHED_UP_TO", 0)
