@@ -15,8 +15,7 @@ import pydantic
 import yaml
 
 from raynas.presets.preset import Preset
-from raynas.search.build import SEARCHES
-from raynas.search.config import OPTIONS
+from raynas.search.config import OPTIONS, SEARCHES
 from raynas.training.attentive import Attentive
 from raynas.training.draws import draw
 from raynas.training.objectives import OBJECTIVES

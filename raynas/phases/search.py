@@ -26,10 +26,11 @@ from raynas.results import RunDir
 from raynas.results.scores import comparable_scores
 from raynas.runs.network_folder import ARCH_FILE
 from raynas.runs.networks import arch_text, read_space
-from raynas.search import SearchConfig
-from raynas.search.build import SEARCHES, build_search
+from raynas.search.build import build_search
+from raynas.search.config import SEARCHES, SearchConfig
 from raynas.search.loop import run_search
 from raynas.search.own import RecordedSearch
+from raynas.search.problem import Problem
 from raynas.space import Arch, Space
 
 MAIN, BASELINE = "search", "random"
@@ -163,7 +164,8 @@ def build_run_search(run: RunDir, settings: SearchSettings, space: Space | None 
     made = build_search(config, space, costs=costs)
     if config.name in SEARCHES:
         return made
-    return RecordedSearch(made, space, config.objectives, config.constraints, costs, config.evaluations)
+    problem = Problem(space, config.objectives, config.constraints, costs)
+    return RecordedSearch(made, problem, config.evaluations)
 
 
 def time_space(

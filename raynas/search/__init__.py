@@ -9,6 +9,7 @@ from raynas.search.loop import run_search
 from raynas.search.nsga2 import NSGA2
 from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictor_evolution import PredictorEvolution
+from raynas.search.problem import Problem
 from raynas.search.random_search import RandomSearch
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Evolution",
     "ParetoEvolution",
     "PredictorEvolution",
+    "Problem",
     "RandomSearch",
     "Search",
     "SearchConfig",

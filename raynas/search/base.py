@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
-from raynas.costs import COSTS, Bounds, Constraints, CostFunction
+from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.candidates import Candidates, logger
-from raynas.search.config import Direction
 from raynas.search.history import Evaluated, History
-from raynas.search.objectives import Objectives, Score
+from raynas.search.objectives import Direction, Score
+from raynas.search.problem import Problem
 from raynas.space import Arch, Codes, Space
 from raynas.space.space import Uniform
-from raynas.text import shown
+from raynas.text import nearest, shown
 
 
 @runtime_checkable
@@ -42,16 +43,27 @@ class _Asked:
     arch: Arch
 
 
+class SearchArguments(TypedDict, total=False):
+    """Arguments that every search takes besides its own options; see `Search`."""
+
+    objectives: Mapping[str, Direction] | None
+    constraints: Mapping[str, Bounds] | None
+    seed: int
+    costs: Mapping[str, CostFunction] | None
+    evaluations: int | None
+    generations: int | None
+
+
 class Search(History, ABC):
     """Base of our searches: generations of feasible archs without repeats.
 
     A search is a pure function of its arguments and scores: the same seed and scores give the same archs, in batches
     of any size. So it has no state to save: to resume one, ask and tell again.
 
+    A subclass's constructor holds its own options and passes all other arguments on to this one.
+
     Attributes:
-        space: the search space.
-        objectives: the objectives and their directions.
-        constraints: inclusive bounds on costs, met by every returned arch.
+        problem: the space, objectives, constraints and costs.
         budget: the most archs to return; None if only the space limits them.
         generations: the most generations after the first; None for any number.
         history: the scored archs in order.
@@ -60,30 +72,65 @@ class Search(History, ABC):
     """
 
     learns = True
-    """True if a generation depends on earlier scores and must wait for them."""
+    """True if a generation depends on earlier scores and must wait for them; budgets may then be in generations."""
+
+    default_evaluations: int | None = None
+    default_generations: int | None = None
+    """The budget of a search that is given none; without any, it goes on until there are no more archs."""
+
+    uniform_over: Uniform = "dimensions"
+    """The distribution of random archs; see `Space.sample_codes`."""
 
     def __init__(
         self,
         space: Space,
-        objectives: Mapping[str, Direction] | None,
-        constraints: Mapping[str, Bounds] | None,
-        seed: int,
-        budget: int | None,
+        objectives: Mapping[str, Direction] | None = None,
+        constraints: Mapping[str, Bounds] | None = None,
+        seed: int = 0,
+        evaluations: int | None = None,
         generations: int | None = None,
-        uniform_over: Uniform = "dimensions",
+        *,
         costs: Mapping[str, CostFunction] | None = None,
+        **unknown: Any,
     ):
-        bounds = Constraints(space, constraints or {}, costs)
-        computed = [*COSTS, *bounds.functions]
-        super().__init__(Objectives({"accuracy": "max"} if objectives is None else objectives, computed), bounds)
-        self.space = space
-        self.budget = budget
+        """Build the search.
+
+        Args:
+            space: the search space.
+            objectives: `max` or `min` by name, of scores or of costs; by default the largest accuracy.
+            constraints: inclusive bounds by cost.
+            seed: seed of all draws.
+            evaluations: budget in archs.
+            generations: budget in generations after the first. With both budgets, the first one spent ends the search;
+                with none, the class's default does.
+            costs: custom costs by name, as functions of codes, for objectives and constraints.
+
+        Raises:
+            InfeasibleError: no arch of the space meets the constraints.
+            UserError: an argument is out of range or unknown.
+        """
+        for name in unknown:
+            known = [*SearchArguments.__annotations__, *own_options(type(self))]
+            raise UserError(f"{type(self).__name__} has no option {shown(name)}{nearest(name, known)}")
+        if generations is not None and not self.learns:
+            raise UserError(f"{type(self).__name__} has no generations: give evaluations")
+        if evaluations is None and generations is None:
+            evaluations, generations = self.default_evaluations, self.default_generations
+        if evaluations is not None:
+            at_least(1, evaluations=evaluations)
+        if generations is not None:
+            at_least(0, generations=generations)
+        super().__init__(Problem(space, objectives, constraints, costs))
+        self.budget = evaluations
+        if generations is not None and (sizes := self._sizes()) is not None:
+            archs = sizes[0] + generations * sizes[1]
+            self.budget = archs if evaluations is None else min(evaluations, archs)
         self.generations = generations
         self.ended: str | None = None
         self.notes: list[str] = []
         self.warn: Callable[..., None] = logger.warning
         sampling, variation = np.random.SeedSequence(seed).spawn(2)
-        self.candidates = Candidates(space, self.constraints, np.random.default_rng(sampling), uniform_over)
+        self.candidates = Candidates(self.problem, np.random.default_rng(sampling), self.uniform_over)
         self._rng = np.random.default_rng(variation)
         self._queue: deque[_Asked] = deque()
         self._outstanding: deque[_Asked] = deque()
@@ -96,8 +143,8 @@ class Search(History, ABC):
     def _next_generation(self) -> Codes:
         """Take the next generation from `self.candidates`; empty if there are no new archs."""
 
-    def _generation_size(self) -> int | None:
-        """Return the intended size of the next generation, for a warning if it is smaller; None for any size."""
+    def _sizes(self) -> tuple[int, int] | None:
+        """Return the intended sizes of the first and of every later generation; None for any size."""
         return None
 
     def ask(self, n: int) -> list[Arch]:
@@ -124,7 +171,8 @@ class Search(History, ABC):
             return
         if self.learns and self._outstanding:
             raise UserError(f"{len(self._outstanding)} archs of this generation have no score yet: tell them first")
-        wanted = self._generation_size()
+        first, later = self._sizes() or (None, None)
+        wanted = later if self.history else first
         codes = self._next_generation()
         if len(codes) == 0:
             self.ended = self.candidates.exhausted()
@@ -185,19 +233,23 @@ class Search(History, ABC):
         return np.array(codes, dtype=np.int16).reshape(shape), values
 
 
+def own_options(search: type[Search]) -> list[str]:
+    """Return the names of a search's own options: the keyword-only arguments of its class."""
+    parameters = inspect.signature(search).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name != "costs"]
+
+
 MOST = 10**6
 """The most archs, tries or generations, far more than a search can spend."""
 
 
-def at_least(minimum: int, **options: int | None) -> None:
-    """Check that options are integers from a minimum to `MOST`; budgets may be None.
+def at_least(minimum: int, **options: Any) -> None:
+    """Check that options are integers from a minimum to `MOST`.
 
     Raises:
         UserError: an option is not; the message names it.
     """
     for name, value in options.items():
-        if value is None and name in ("evaluations", "generations"):
-            continue
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MOST:
             bound = f"at most {MOST:,}" if isinstance(value, int) and value > MOST else f"at least {minimum}"
             raise UserError(f"{name} must be an integer of {bound}, not {shown(value)}")

@@ -9,24 +9,11 @@ from raynas.config import load_object
 from raynas.costs import CostFunction
 from raynas.errors import ConfigError, UserError
 from raynas.search.base import AskTell
-from raynas.search.config import TIMED, SearchConfig
-from raynas.search.evolution import Evolution
-from raynas.search.nsga2 import NSGA2
+from raynas.search.config import SEARCHES, TIMED, SearchConfig
 from raynas.search.own import OwnSearch
-from raynas.search.pareto import ParetoEvolution
-from raynas.search.predictor_evolution import PredictorEvolution
-from raynas.search.random_search import RandomSearch
 from raynas.space import Space
 from raynas.text import nearest
 from raynas.user_code import kind, parameters_of, running
-
-SEARCHES: dict[str, type] = {
-    "random": RandomSearch,
-    "evolution": Evolution,
-    "nsga2": NSGA2,
-    "pareto": ParetoEvolution,
-    "predictor": PredictorEvolution,
-}
 
 
 def build_search(

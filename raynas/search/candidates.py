@@ -10,12 +10,12 @@ from functools import cached_property
 
 import numpy as np
 
-from raynas.costs import Constraints, sample_within
 from raynas.costs.bins import FEW_CELLS
-from raynas.costs.sampling import Bound, narrowest_bound
+from raynas.costs.sampling import Bound
 from raynas.costs.window import Window
 from raynas.errors import InfeasibleError
-from raynas.space import Codes, Distribution, Space
+from raynas.search.problem import Problem
+from raynas.space import Codes, Distribution
 from raynas.space.space import Uniform
 
 ENUMERABLE = 20_000
@@ -29,9 +29,9 @@ logger = logging.getLogger("raynas.search")
 class Candidates:
     """The feasible archs of a space that have not been taken yet."""
 
-    def __init__(self, space: Space, constraints: Constraints, rng: np.random.Generator, uniform_over: Uniform):
-        self.space = space
-        self.constraints = constraints
+    def __init__(self, problem: Problem, rng: np.random.Generator, uniform_over: Uniform):
+        self.problem = problem
+        self.space = problem.space
         self._rng = rng
         self._uniform_over = uniform_over
         self._taken: set[bytes] = set()
@@ -49,7 +49,7 @@ class Candidates:
             tally: counter of rows: `tried`, and of these `taken`, `repeated`, `infeasible`.
         """
         tally = Counter() if tally is None else tally
-        feasible = self.constraints.feasible(codes)
+        feasible = self.problem.constraints.feasible(codes)
         rows: list[int] = []
         for index, row in enumerate(codes):
             if len(rows) == limit:
@@ -77,7 +77,7 @@ class Candidates:
             InfeasibleError: none does, or none was found; the message says which, and gives the space's span.
         """
         try:
-            sample_within(self.space, self.constraints, np.random.default_rng(0), 1, self._uniform_over)
+            self.problem.sample(np.random.default_rng(0), 1, self._uniform_over)
         except InfeasibleError as error:
             if not self.enumerable:
                 raise
@@ -130,17 +130,17 @@ class Candidates:
     @cached_property
     def narrow(self) -> Bound | None:
         """The bound that makes feasible archs rare, (cost, low, high); None if they are not rare."""
-        return narrowest_bound(self.constraints, self._uniform_over)
+        return self.problem.window(self._uniform_over)
 
     def _draw(self, n: int) -> Codes:
         """Draw n random feasible archs, or fewer if they are too rare."""
         try:
-            return sample_within(self.space, self.constraints, self._rng, n, self._uniform_over)
+            return self.problem.sample(self._rng, n, self._uniform_over)
         except InfeasibleError:  # one by one, to keep those found before giving up
             found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
             for _ in range(n):
                 try:
-                    found.append(sample_within(self.space, self.constraints, self._rng, 1, self._uniform_over))
+                    found.append(self.problem.sample(self._rng, 1, self._uniform_over))
                 except InfeasibleError:
                     break
             return np.concatenate(found)
@@ -153,7 +153,7 @@ class Candidates:
     @cached_property
     def _all_feasible(self) -> Codes:
         codes = self.space.encode(self.space.enumerate())
-        return codes[self.constraints.feasible(codes)]
+        return codes[self.problem.constraints.feasible(codes)]
 
     def exhausted(self) -> str:
         """Return the reason why there are no more archs, for the log."""

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, FiniteFloat, PositiveFloat, field_validator, model_validator
 
 from raynas.config import Config, Seed
 from raynas.costs import COSTS
 from raynas.latency.timing import Conditions
+from raynas.search.base import Search, own_options
+from raynas.search.evolution import Evolution
+from raynas.search.nsga2 import NSGA2
+from raynas.search.objectives import Direction
+from raynas.search.pareto import ParetoEvolution
+from raynas.search.predictor_evolution import PredictorEvolution
+from raynas.search.random_search import RandomSearch
 from raynas.text import nearest, shown
 
-Direction = Literal["max", "min"]
 _Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
 
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "random": ("uniform_over",),
-    "evolution": (
-        "population",
-        "initial",
-        "parents",
-        "mutations",
-        "crossovers",
-        "mutation",
-        "crossover",
-        "any_pair",
-        "tries",
-    ),
-    "nsga2": ("population", "parents", "crossover_probability", "mutation", "crossover", "tries"),
-    "pareto": ("initial", "parents", "mutations", "crossovers", "mutation", "crossover", "buckets", "tries"),
-    "predictor": ("samples", "held_out", "verify", "least_tau", "predictor", "evolution"),
+SEARCHES: dict[str, type[Search]] = {
+    "random": RandomSearch,
+    "evolution": Evolution,
+    "nsga2": NSGA2,
+    "pareto": ParetoEvolution,
+    "predictor": PredictorEvolution,
 }
+"""Our searches by name."""
+
+
+OPTIONS: dict[str, list[str]] = {name: own_options(search) for name, search in SEARCHES.items()}
 """The options of each of our searches: keyword arguments of its class, documented there."""
 
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
-from raynas.search.base import Search, at_least
-from raynas.search.config import Direction
+from raynas.search.base import Search, SearchArguments, at_least
 from raynas.space import INACTIVE, Codes, Space
 from raynas.text import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Mutation = float | Mapping[str, float]
 """Probability of redrawing a gene: one for all, or by template with `"*"` for the rest."""
 
+Crossover = Literal["gene", "block"]
+"""Unit of crossover."""
+
 _REDRAWS = 50  # of a pair of parents until both have the same active genes
 
 
-class Breeding(Search):
+class GeneticSearch(Search):
     """Base of searches whose generations are children of the best so far.
 
     The first generation is random. Later ones are mutants and crosses of parents, topped up with random archs if too
@@ -37,52 +41,43 @@ class Breeding(Search):
       that hardly any mutant does, missing mutants are drawn from the cost window, with the probabilities of mutation.
 
     Attributes:
+        population: least size of a later generation.
+        initial: size of the first generation.
+        mutations, crossovers: mutants and crosses of a later generation.
+        mutation: probability of redrawing a gene.
+        crossover: unit of crossover.
+        any_pair: True to also cross parents with different active genes.
+        tries: draws per mutant or cross.
         tally: by generator (`mutation`, `crossover`), the numbers of draws `tried`, `taken`, `repeated`, `infeasible`.
     """
 
     changes = False
     """True if a redrawn gene must take another value; see `Space.mutate_codes`."""
 
-    def __init__(
-        self,
-        space: Space,
-        objectives: Mapping[str, Direction] | None,
-        constraints: Mapping[str, Bounds] | None,
-        seed: int,
-        *,
-        evaluations: int | None,
-        generations: int | None,
-        initial: int,
-        population: int,
-        mutations: int,
-        crossovers: int,
-        mutation: Mutation,
-        crossover: Literal["gene", "block"],
-        any_pair: bool,
-        tries: int,
-        costs: Mapping[str, CostFunction] | None,
-    ):
-        """Build the search; arguments are documented by its subclasses; `population` is a generation's least size."""
-        at_least(1, evaluations=evaluations, population=population, initial=initial, tries=tries)
-        at_least(0, generations=generations, mutations=mutations, crossovers=crossovers)
-        check_crossover(crossover)
-        check_mutation(space, mutation)
-        archs = budget_of(evaluations, generations, initial, max(population, mutations + crossovers))
-        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
-        self.population, self.initial = population, initial
-        self.mutations, self.crossovers = mutations, crossovers
-        self.mutation = mutation
-        self.crossover: Literal["gene", "block"] = crossover
-        self.any_pair = any_pair
-        self.tries = tries
+    population: int
+    initial: int
+    mutations: int
+    crossovers: int
+    mutation: Mutation
+    crossover: Crossover
+    any_pair: bool
+    tries: int
+
+    def __init__(self, space: Space, *problem: Any, **arguments: Unpack[SearchArguments]):
+        """Check the options of mutation and crossover, which a subclass has set, and build the search."""
+        at_least(1, population=self.population, initial=self.initial, tries=self.tries)
+        at_least(0, mutations=self.mutations, crossovers=self.crossovers)
+        check_crossover(self.crossover)
+        check_mutation(space, self.mutation)
         self.tally: dict[str, Counter[str]] = {"mutation": Counter(), "crossover": Counter()}
+        super().__init__(space, *problem, **arguments)
 
     @abstractmethod
     def _best_parents(self) -> Codes:
         """Return the parents; none while no arch has a score."""
 
-    def _generation_size(self) -> int:
-        return max(self.population, self.mutations + self.crossovers) if self.history else self.initial
+    def _sizes(self) -> tuple[int, int]:
+        return self.initial, max(self.population, self.mutations + self.crossovers)
 
     def _next_generation(self) -> Codes:
         parents = self._best_parents()
@@ -112,12 +107,6 @@ class Breeding(Search):
             pairs = pairs[np.arange(len(pairs)), alike.argmax(axis=1)][alike.any(axis=1)]
         crosses = self.space.crossover_codes(parents[pairs[:, 0]], parents[pairs[:, 1]], self._rng, by=self.crossover)
         return self.candidates.take(crosses, self.crossovers, self.tally["crossover"])
-
-
-def budget_of(evaluations: int | None, generations: int | None, initial: int, children: int) -> int | None:
-    """Return the most archs of a generational search with these two budgets; None if neither is given."""
-    spent = [evaluations, None if generations is None else initial + generations * children]
-    return min((number for number in spent if number is not None), default=None)
 
 
 def check_probability(what: str, value: float) -> None:

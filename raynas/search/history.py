@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from raynas.best import best_first
-from raynas.costs import Constraints
 from raynas.errors import UserError
-from raynas.search.objectives import Objectives, non_dominated
+from raynas.search.objectives import non_dominated
+from raynas.search.problem import Problem
 from raynas.space import Arch
 
 HIGH_IS_GOOD = ("throughput",)
@@ -48,9 +48,9 @@ class History:
         history: what was told, in order.
     """
 
-    def __init__(self, objectives: Objectives, constraints: Constraints):
-        self.objectives = objectives
-        self.constraints = constraints
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.space, self.objectives, self.constraints = problem.space, problem.objectives, problem.constraints
         self.history: list[Evaluated] = []
 
     @property
@@ -92,7 +92,9 @@ class History:
             for row, found in zip(good, costs, strict=True)
             if row.objectives is not None
         ]
-        dear = [[-each[cost] if cost in HIGH_IS_GOOD else each[cost] for each in costs] for cost in self._limited()]
+        dear = [
+            [-each[cost] if cost in HIGH_IS_GOOD else each[cost] for each in costs] for cost in self.problem.tie_costs
+        ]
         return [good[index] for index in best_first(scores, dear, [row.loss for row in good])]
 
     def best(self) -> Arch | list[Arch]:
@@ -139,9 +141,10 @@ class History:
         equal = [row for row in others if row.objectives is not None and row.objectives[name] == first.objectives[name]]
         if not equal:
             return None
-        by = next(
-            (cost for cost in self._limited() if any(row.costs[cost] != first.costs[cost] for row in equal)), None
+        differing = (
+            cost for cost in self.problem.tie_costs if any(row.costs[cost] != first.costs[cost] for row in equal)
         )
+        by = next(differing, None)
         if by is not None:
             why = f"the {'higher' if by in HIGH_IS_GOOD else 'lower'} {by} decides"
         elif any(row.loss != first.loss for row in equal):
@@ -153,7 +156,3 @@ class History:
     def scored(self) -> list[Evaluated]:
         """The history's rows that did not fail, in order."""
         return [row for row in self.history if row.objectives is not None]
-
-    def _limited(self) -> list[str]:
-        """The costs that decide between equal scores."""
-        return list(self.constraints.bounds) or ["macs"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
-from raynas.search.base import Search, at_least
-from raynas.search.config import Direction
-from raynas.search.genetic import Mutation, budget_of, check_crossover, check_mutation, check_probability
+from raynas.search.base import Search, SearchArguments, at_least
+from raynas.search.genetic import Crossover, Mutation, check_crossover, check_mutation, check_probability
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class NSGA2(Search):
@@ -24,32 +24,23 @@ class NSGA2(Search):
     default 50 + 20 x 50 = 1,050 archs.
     """
 
+    default_generations = 20
+
     def __init__(
         self,
         space: Space,
-        objectives: Mapping[str, Direction] | None = None,
-        constraints: Mapping[str, Bounds] | None = None,
-        seed: int = 0,
-        *,
-        evaluations: int | None = None,
-        generations: int | None = None,
+        *problem: Any,
         population: int = 50,
         parents: int | None = None,
         crossover_probability: float = 0.9,
         mutation: Mutation | None = None,
-        crossover: Literal["gene", "block"] = "gene",
+        crossover: Crossover = "gene",
         tries: int = 10,
-        costs: Mapping[str, CostFunction] | None = None,
+        **arguments: Unpack[SearchArguments],
     ):
-        """Build the search.
+        """Build the search; see `Search` for the arguments that all searches have.
 
         Args:
-            space: the search space.
-            objectives: one or more; by default accuracy.
-            constraints: inclusive bounds by cost.
-            seed: seed of all draws.
-            evaluations: budget in archs.
-            generations: budget in generations after the first population; 20 if no budget is given.
             population: number of surviving archs, and of archs of each generation.
             parents: number of best archs of the population, by rank and then distance, to draw parents from, as in the
                 ViTAS paper (20 of 50; not in its release nor in the original algorithm); by default all.
@@ -58,36 +49,27 @@ class NSGA2(Search):
                 by default one gene of the longest arch on average.
             crossover: unit of crossover: `gene` or whole `block`.
             tries: draws per child before random archs fill the generation.
-            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: no arch of the space meets the constraints.
-            UserError: an argument is out of range.
+            UserError: an option is out of range.
         """
-        at_least(1, evaluations=evaluations, population=population, tries=tries)
+        at_least(1, population=population, tries=tries)
         if parents is not None:
             at_least(1, parents=parents)
             if parents > population:
                 raise UserError(f"parents are of the population: give at most {population}, not {parents}")
-        at_least(0, generations=generations)
         check_crossover(crossover)
         check_probability("crossover_probability", crossover_probability)
         self.mutation = 1 / len(space.dimensions) if mutation is None else mutation
         check_mutation(space, self.mutation)
-        if evaluations is None and generations is None:
-            generations = 20
-        archs = budget_of(evaluations, generations, population, population)
-        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
-        self.population = population
-        self.parents = population if parents is None else parents
-        self.crossover_probability = crossover_probability
-        self.crossover: Literal["gene", "block"] = crossover
-        self.tries = tries
+        self.population, self.parents = population, population if parents is None else parents
+        self.crossover_probability, self.crossover, self.tries = crossover_probability, crossover, tries
+        super().__init__(space, *problem, **arguments)
         self._population: tuple[Codes, np.ndarray] = self._scored()
         self._merged = 0  # archs of the history that were already merged into the population
 
-    def _generation_size(self) -> int:
-        return self.population
+    def _sizes(self) -> tuple[int, int]:
+        return self.population, self.population
 
     def _next_generation(self) -> Codes:
         if all(row.objectives is None for row in self.history):  # the first population, or all archs failed so far

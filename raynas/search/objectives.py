@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from raynas.costs import COSTS
 from raynas.errors import UserError
-from raynas.search.config import Direction
+
+Direction = Literal["max", "min"]
 
 Score = float | Mapping[str, Any] | None
 """A scorer's result for one arch: the one scored objective, a mapping by objective, or None (failed)."""
@@ -69,7 +70,7 @@ class Objectives:
         return values if all(math.isfinite(value) for value in values.values()) else None
 
     def loss(self, score: Score) -> float | None:
-        """The loss that a score has, which decides between equals; None where it has none."""
+        """Return a score's loss, which decides between equal scores; None if it has none."""
         value = score.get("loss") if isinstance(score, Mapping) else None
         return float(value) if isinstance(value, int | float | np.number) and math.isfinite(value) else None
 

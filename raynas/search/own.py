@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost
 from raynas.errors import ConfigError, UserError
-from raynas.search.config import Direction
 from raynas.search.history import Evaluated, History
-from raynas.search.objectives import Objectives, Score
+from raynas.search.objectives import Score
+from raynas.search.problem import Problem
 from raynas.space import Arch, Space
-from raynas.text import one_line, shown
+from raynas.text import one_line
 from raynas.user_code import kind, running, takes
 
 STALLED = 100
@@ -144,17 +143,9 @@ class RecordedSearch(History):
         budget: the most archs that it is asked for; None for as many as it will.
     """
 
-    def __init__(
-        self,
-        search: Any,
-        space: Space,
-        objectives: Mapping[str, Direction],
-        constraints: Mapping[str, Bounds],
-        costs: Mapping[str, CostFunction],
-        evaluations: int | None = None,
-    ):
-        super().__init__(Objectives(objectives, [*COSTS, *costs]), Constraints(space, constraints, costs))
-        self.search, self._own, self._limit = search, OwnSearch(search, space), evaluations
+    def __init__(self, search: Any, problem: Problem, evaluations: int | None = None):
+        super().__init__(problem)
+        self.search, self._own, self._limit = search, OwnSearch(search, problem.space), evaluations
 
     @property
     def budget(self) -> int | None:
@@ -174,7 +165,7 @@ class RecordedSearch(History):
     def tell(self, archs: Sequence[Arch], scores: Sequence[Score]) -> None:
         """See `OwnSearch.tell`; recorded first."""
         for arch, score in zip(archs, scores, strict=True):
-            costs = self._costs(arch)
+            costs = self.problem.costs_of(arch)
             objectives, loss = self.objectives.read(score, costs), self.objectives.loss(score)
             self.history.append(Evaluated(self.evaluations, 0, arch, objectives, costs, loss))
         self._own.tell(archs, scores)
@@ -194,7 +185,7 @@ class RecordedSearch(History):
             wrong = f"{self._own.name}: best() must return archs that it was told, within the limits; {arch.id}"
             if row is None or row.objectives is None:
                 raise UserError(f"{wrong} {'was never told' if row is None else 'could not be scored'}")
-            if not self._keeps(row):
+            if not self.problem.allows(row.costs):
                 raise UserError(f"{wrong} is not: {self.constraints.describe()}")
         return chosen
 
@@ -211,22 +202,5 @@ class RecordedSearch(History):
 
     def scored(self) -> list[Evaluated]:
         """Without what breaks the limits, which a search of the user's own may ask for on its way; each arch once."""
-        rows = {row.arch: row for row in reversed(super().scored()) if self._keeps(row)}
+        rows = {row.arch: row for row in reversed(super().scored()) if self.problem.allows(row.costs)}
         return sorted(rows.values(), key=lambda row: row.order)
-
-    def _keeps(self, row: Evaluated) -> bool:
-        return all(low <= row.costs[name] <= high for name, (low, high) in self.constraints.bounds.items())
-
-    def _costs(self, arch: Arch) -> dict[str, float]:
-        space = self.constraints.space
-        counted = cost(space, [arch]) if arch in space else cost(arch.space, [arch])
-        costs = {name: float(values[0]) for name, values in counted.items()}
-        if functions := self.constraints.functions:
-            if arch not in space:
-                raise UserError(
-                    f"{self._own.name}: {', '.join(functions)} of arch {arch.id} is not known: it is off the grid of "
-                    f"space {shown(space.name)}"
-                )
-            codes = space.encode([arch])
-            costs |= {name: float(function(codes)[0]) for name, function in functions.items()}
-        return costs

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
-from raynas.search.base import at_least
-from raynas.search.config import Direction
-from raynas.search.genetic import Breeding, Mutation
+from raynas.search.base import SearchArguments, at_least
+from raynas.search.genetic import Crossover, GeneticSearch, Mutation
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
 from raynas.text import shown
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class ParetoEvolution(Breeding):
+
+class ParetoEvolution(GeneticSearch):
     """Evolution towards the front of several objectives, with the numbers of NASViT's search.
 
     There are 1,024 random archs; then, in each of 40 rounds, 128 mutants and 128 crosses of the parents: 11,264 archs.
-    For their making see `Breeding`; here a mutated gene changes if it can, and any two parents are crossed.
+    For their making see `GeneticSearch`; here a mutated gene changes if it can, and any two parents are crossed.
 
     The parents are the best 128 archs so far (by front, and within the last front by crowding distance; the paper does
     not specify it). `buckets` selects parents as in AlphaNet instead: costs are rounded to steps, and the best arch of
@@ -29,35 +30,25 @@ class ParetoEvolution(Breeding):
     """
 
     changes = True
+    default_generations = 40
 
     def __init__(
         self,
         space: Space,
-        objectives: Mapping[str, Direction] | None = None,
-        constraints: Mapping[str, Bounds] | None = None,
-        seed: int = 0,
-        *,
-        evaluations: int | None = None,
-        generations: int | None = None,
+        *problem: Any,
         initial: int = 1024,
         parents: int | None = None,
         mutations: int = 128,
         crossovers: int = 128,
         mutation: Mutation = 0.2,
-        crossover: Literal["gene", "block"] = "gene",
+        crossover: Crossover = "gene",
         buckets: Mapping[str, float] | None = None,
         tries: int = 10,
-        costs: Mapping[str, CostFunction] | None = None,
+        **arguments: Unpack[SearchArguments],
     ):
-        """Build the search.
+        """Build the search; see `Search` for the arguments that all searches have.
 
         Args:
-            space: the search space.
-            objectives: one or more; by default accuracy.
-            constraints: inclusive bounds by cost.
-            seed: seed of all draws.
-            evaluations: budget in archs.
-            generations: budget in rounds after the first archs; 40 if no budget is given.
             initial: archs of the first generation.
             parents: number of best archs used as parents; by default 128, or with `buckets` the best of each.
             mutations: mutants per round.
@@ -67,34 +58,17 @@ class ParetoEvolution(Breeding):
             buckets: the step of a cost that is an objective, such as `{"macs": 10e6}` (AlphaNet): the best arch of each
                 step by the one other objective is a parent. None for parents by front.
             tries: draws per mutant or cross before random archs fill the round.
-            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: no arch of the space meets the constraints.
-            UserError: an argument is out of range, or the buckets do not leave one objective.
+            UserError: an option is out of range, or the buckets do not leave one objective.
         """
         if parents is not None:
             at_least(1, parents=parents)
         at_least(0, mutations=mutations, crossovers=crossovers)
-        if evaluations is None and generations is None:
-            generations = 40
-        super().__init__(
-            space,
-            objectives,
-            constraints,
-            seed,
-            evaluations=evaluations,
-            generations=generations,
-            initial=initial,
-            population=max(1, mutations + crossovers),
-            mutations=mutations,
-            crossovers=crossovers,
-            mutation=mutation,
-            crossover=crossover,
-            any_pair=True,
-            tries=tries,
-            costs=costs,
-        )
+        self.initial, self.population = initial, max(1, mutations + crossovers)
+        self.mutations, self.crossovers = mutations, crossovers
+        self.mutation, self.crossover, self.any_pair, self.tries = mutation, crossover, True, tries
+        super().__init__(space, *problem, **arguments)
         self.parents = 128 if parents is None and buckets is None else parents
         self.buckets = _steps(buckets, self.objectives.names)
         self._best: tuple[Codes, np.ndarray] = self._scored()

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raynas.config import load_object
-from raynas.costs import Bounds, CostFunction, cost
+from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.search.base import Search, at_least
+from raynas.search.base import Search, SearchArguments, at_least, own_options
 from raynas.search.candidates import logger
-from raynas.search.config import Direction
-from raynas.search.genetic import budget_of
 from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictors import PREDICTORS, Fit, Predict, PredictorQuality, assess, checked
 from raynas.space import Arch, Codes, Space
 from raynas.text import nearest, shown
 from raynas.user_code import kind, running, takes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _GENERATION = 2**31  # more than any generation, to ask the inner search for whole ones
 
@@ -42,32 +42,23 @@ class PredictorEvolution(Search):
         predictions: predicted objectives of the proposed archs.
     """
 
+    default_generations = 1
+
     def __init__(
         self,
         space: Space,
-        objectives: Mapping[str, Direction] | None = None,
-        constraints: Mapping[str, Bounds] | None = None,
-        seed: int = 0,
-        *,
-        evaluations: int | None = None,
-        generations: int | None = None,
+        *problem: Any,
         samples: int = 1024,
         held_out: int = 512,
         verify: int = 128,
         least_tau: float = 0.3,
         predictor: str | Fit = "forest",
         evolution: Mapping[str, Any] | None = None,
-        costs: Mapping[str, CostFunction] | None = None,
+        **arguments: Unpack[SearchArguments],
     ):
-        """Build the search.
+        """Build the search; see `Search` for the arguments that all searches have.
 
         Args:
-            space: the search space.
-            objectives: one or more, at least one of them scored; by default accuracy.
-            constraints: inclusive bounds by cost.
-            seed: seed of all draws.
-            evaluations: budget in archs scored.
-            generations: budget in generations after the random archs; 1 if no budget is given.
             samples: random archs scored first.
             held_out: number of them kept from the predictor's fit.
             verify: predicted archs scored in a generation.
@@ -75,34 +66,28 @@ class PredictorEvolution(Search):
                 has learnt nothing stays within 0.1 of 0 (at 512 archs). -1 uses any predictor.
             predictor: `forest`, or your own: a `Fit` function, or its name as `module:object`.
             evolution: keyword arguments of the evolution on predictions; see `ParetoEvolution`.
-            costs: custom costs by name, as functions of codes, for objectives and constraints.
 
         Raises:
-            InfeasibleError: no arch of the space meets the constraints.
-            UserError: an argument is out of range, or no objective is scored.
+            UserError: an option is out of range, or no objective is scored.
         """
-        at_least(1, evaluations=evaluations, held_out=held_out, verify=verify)
+        at_least(1, held_out=held_out, verify=verify)
         at_least(2, samples=samples)
-        at_least(0, generations=generations)
         if held_out >= samples:
             raise UserError(f"held_out must leave samples to learn from: give less than {samples}, not {held_out}")
         if isinstance(least_tau, bool) or not isinstance(least_tau, int | float) or not -1 <= least_tau <= 1:
             raise UserError(f"least_tau must be in [-1, 1], not {shown(least_tau)}")
-        if evaluations is None and generations is None:
-            generations = 1
-        archs = budget_of(evaluations, generations, samples, verify)
-        super().__init__(space, objectives, constraints, seed, archs, generations, costs=costs)
+        self.samples, self.held_out, self.verify, self.least_tau = samples, held_out, verify, least_tau
+        super().__init__(space, *problem, **arguments)
         if not self.objectives.scored:
             raise UserError("all objectives are costs, which need no predictor: use NSGA2 or ParetoEvolution")
-        self.samples, self.held_out, self.verify, self.least_tau = samples, held_out, verify, least_tau
         self.predictor: Fit = _function(predictor)
         self.evolution = _checked_options(evolution)
         self.qualities: list[PredictorQuality] = []
         self.predictions: dict[Arch, dict[str, float]] = {}
         self._evolution({name: lambda codes: np.zeros(len(codes)) for name in self.objectives.scored}, 0)
 
-    def _generation_size(self) -> int:
-        return self.verify if self.history else self.samples
+    def _sizes(self) -> tuple[int, int]:
+        return self.samples, self.verify
 
     def _next_generation(self) -> Codes:
         if not self.history:
@@ -160,8 +145,7 @@ class PredictorEvolution(Search):
         return taken
 
     def _evolution(self, predictors: Mapping[str, Predict], seed: int) -> ParetoEvolution:
-        bounds: dict[str, Bounds] = dict(self.constraints.bounds)
-        costs = {**self.constraints.functions, **predictors}
+        bounds, costs = self.constraints.bounds, {**self.constraints.functions, **predictors}
         inner = ParetoEvolution(self.space, self.objectives.directions, bounds, seed, costs=costs, **self.evolution)
         inner.warn = logger.debug  # its early end does not concern the user
         return inner
@@ -183,8 +167,7 @@ def _checked_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(options, Mapping):
         raise UserError(f"evolution must be a mapping of options, not {shown(options)}")
-    parameters = inspect.signature(ParetoEvolution).parameters.values()
-    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name != "costs"]
+    known = ["evaluations", "generations", *own_options(ParetoEvolution)]
     for name in options:
         if name not in known:
             raise UserError(f"evolution: has no option {shown(name)}{nearest(str(name), known)}")

@@ -15,6 +15,7 @@ from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.search import RandomSearch, run_search
 from raynas.search.own import RecordedSearch
+from raynas.search.problem import Problem
 from raynas.space import Arch, Space
 from tests.search.search_parts import Scorer, accuracy
 
@@ -100,7 +101,7 @@ def test_what_breaks_the_contract_of_ask_is_named(small: Space, name: str) -> No
 def test_what_breaks_the_contract_of_best_is_named(small: Space, best: Callable[[Space], Any], words: str) -> None:
     asked = iter([[small.smallest()], []])
     own = Own(lambda n: next(asked), lambda: best(small))
-    search = RecordedSearch(own, small, {"accuracy": "max"}, {}, {})
+    search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {}))
     run_search(search, Scorer(), progress=None)
     with pytest.raises(UserError, match=words):
         search.best()
@@ -111,7 +112,7 @@ def test_a_best_beyond_the_limits_is_refused_and_never_chosen(small: Space) -> N
     limit = float(cost(small, archs)["macs"][1])
     for best in (None, lambda: archs[0]):
         own = Own(in_turn(archs, []), best)
-        search = RecordedSearch(own, small, {"accuracy": "max"}, {"macs": (None, limit)}, {})
+        search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {"macs": (None, limit)}))
         run_search(search, Scorer(), progress=None)
         assert accuracy(archs[0]) > accuracy(archs[1]) and search.evaluations == 2
         if best is None:
@@ -125,7 +126,7 @@ def test_the_presets_budget_binds_a_search_that_never_ends(small: Space) -> None
     archs = list(small.enumerate())
     given = iter(archs)
     own = Own(lambda n: [next(given) for _ in range(n)])
-    search = RecordedSearch(own, small, {"accuracy": "max"}, {}, {}, evaluations=7)
+    search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {}), evaluations=7)
     run_search(search, Scorer(), batch=3, progress=None)
     assert search.evaluations == 7 and search.best() == max(archs[:7], key=accuracy)
 

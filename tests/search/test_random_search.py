@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from raynas.costs import cost
 from raynas.errors import UserError
-from raynas.search import RandomSearch
-from raynas.space import Space
+from raynas.search import RandomSearch, Search
+from raynas.space import Codes, Space
 from tests.search.search_parts import drive, vit
 
 
@@ -45,3 +46,18 @@ def test_visits_a_counted_space_to_its_last_arch() -> None:
     search = RandomSearch(space, evaluations=2000)
     assert len(set(drive(search))) == space.cardinality() == 774
     assert search.ended == "all 774 archs that meet the constraints have been handed out"
+
+
+class Threes(Search):
+    """A search with one method: three random archs a generation."""
+
+    def _next_generation(self) -> Codes:
+        return self.candidates.random(3)
+
+
+def test_a_search_derived_from_the_base_is_one_method(medium: Space) -> None:
+    search = Threes(medium, {"macs": "min"}, seed=1, generations=2)
+    asked = drive(search, lambda arch: {})
+    assert len(asked) == 9 and search.best() == min(asked, key=lambda arch: cost(medium, [arch])["macs"][0])
+    assert [row.generation for row in search.history] == [0] * 3 + [1] * 3 + [2] * 3
+    assert drive(Threes(medium, evaluations=4))[:3] == drive(Threes(medium, evaluations=3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from raynas.config import parse_yaml, validate
 from raynas.errors import ConfigError, InfeasibleError, UserError
-from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search, run_search
-from raynas.search.build import SEARCHES
-from raynas.search.config import OPTIONS
+from raynas.search import NSGA2, Evolution, ParetoEvolution, RandomSearch, SearchConfig, build_search, run_search
+from raynas.search.base import SearchArguments
+from raynas.search.config import OPTIONS, SEARCHES
 from raynas.space import Space, load_space
 from tests.search.search_parts import Scorer, TwoMethods, drive
 
@@ -64,10 +63,23 @@ def test_the_seed_can_be_given(medium: Space) -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_options_are_the_arguments_of_the_class(name: str) -> None:
-    """The configuration's list of options cannot drift from the class."""
-    fixed = {"space", "objectives", "constraints", "seed", "evaluations", "generations", "costs"}
-    assert set(OPTIONS[name]) == set(inspect.signature(SEARCHES[name]).parameters) - fixed
+def test_options_are_a_searchs_own_and_a_wrong_one_is_one_line(name: str, medium: Space) -> None:
+    assert OPTIONS[name] and not {*OPTIONS[name]} & {*SearchArguments.__annotations__}
+    for wrong, right in (("constrains", "constraints"), (f"{OPTIONS[name][0]}s", OPTIONS[name][0])):
+        with pytest.raises(UserError, match=rf"^\w+ has no option '{wrong}' \(did you mean '{right}'\?\)$"):
+            SEARCHES[name](medium, **_given(wrong, 3))
+
+
+def test_options_of_another_search_are_refused(medium: Space) -> None:
+    with pytest.raises(UserError, match="RandomSearch has no generations: give evaluations"):
+        RandomSearch(medium, generations=3)
+    for option in ("any_pair", "changes", "population"):
+        with pytest.raises(UserError, match=f"ParetoEvolution has no option '{option}'"):
+            ParetoEvolution(medium, **_given(option, True))
+
+
+def _given(option: str, value: Any) -> dict[str, Any]:
+    return {option: value}
 
 
 @pytest.mark.parametrize(
