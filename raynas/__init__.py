@@ -7,25 +7,47 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raynas.api import check as check
+    from raynas.api import evaluate as evaluate
+    from raynas.api import evolve_space as evolve_space
+    from raynas.api import export as export
+    from raynas.api import import_model as import_model
+    from raynas.api import pipeline as pipeline
+    from raynas.api import rank as rank
+    from raynas.api import report as report
+    from raynas.api import retrain as retrain
+    from raynas.api import search_run as search_run
+    from raynas.api import train as train
+    from raynas.costs import cost as cost
+    from raynas.nets import build_supernet as build_supernet
+    from raynas.presets.preset import load_preset as load_preset
+    from raynas.results import RunDir as RunDir
+    from raynas.scoring.local import LocalScorer as LocalScorer
+    from raynas.scoring.pool import ScorePool as ScorePool
+    from raynas.search import NSGA2 as NSGA2
+    from raynas.search import Evolution as Evolution
+    from raynas.search import ParetoEvolution as ParetoEvolution
+    from raynas.search import PredictorEvolution as PredictorEvolution
+    from raynas.search import RandomSearch as RandomSearch
+    from raynas.space import Arch as Arch
+    from raynas.space import Space as Space
+    from raynas.space import load_arch as load_arch
+    from raynas.space import load_space as load_space
 
 _PUBLIC = {
-    "load_space": "raynas.space",
-    "load_arch": "raynas.space",
-    "Space": "raynas.space",
-    "Arch": "raynas.space",
+    **dict.fromkeys(("load_space", "load_arch", "Space", "Arch"), "raynas.space"),
     "cost": "raynas.costs",
     "build_supernet": "raynas.nets",
     "load_preset": "raynas.presets.preset",
-    "train": "raynas.phases.train",
+    "RunDir": "raynas.results",
+    **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space"), "raynas.api"),
+    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",
-    "RandomSearch": "raynas.search",
-    "Evolution": "raynas.search",
-    "NSGA2": "raynas.search",
-    "ParetoEvolution": "raynas.search",
-    "PredictorEvolution": "raynas.search",
-    "RunDir": "raynas.results",
+    **dict.fromkeys(("RandomSearch", "Evolution", "NSGA2", "ParetoEvolution", "PredictorEvolution"), "raynas.search"),
 }
 
 __all__ = sorted(_PUBLIC)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import raynas
-from raynas.commands.main import _parser, main
+from raynas.commands.main import main, make_parser
+from raynas.commands.parser import Parser
 from raynas.config import parse_yaml
 from raynas.phases.pipeline import make_reference
 from raynas.phases.preflight import check_later
@@ -63,7 +64,7 @@ NOT_HERE = {
 def commands() -> Iterator[tuple[str, str]]:
     """Each example's place and command line, without the program."""
     found: dict[str, str] = {}
-    for name, parser in parsers(_parser(), ""):
+    for name, parser in parsers(make_parser(), ""):
         for line in (parser.epilog or "").splitlines():
             if line.startswith("  raynas "):
                 found.setdefault(re.split(r"\s{3,}", line.strip())[0], f"raynas {name} --help")
@@ -79,7 +80,8 @@ def commands() -> Iterator[tuple[str, str]]:
         yield place, line.split("raynas ", 1)[1]
 
 
-def parsers(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def parsers(parser: Parser, name: str) -> Iterator[tuple[str, Parser]]:
+    parser.load()
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -112,7 +114,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize(("place", "line"), [(place, line) for place, line in EXAMPLES if why_not_here(line)])
 def test_an_example_that_is_not_for_here_is_understood(place: str, line: str) -> None:
-    options = _parser().parse_args(shlex.split(line))
+    options = make_parser().parse_args(shlex.split(line))
     if getattr(options, "preset", None) is not None:
         changes = parse_overrides(options.changes)
         if str(changes.get("space", "")).startswith("runs/"):
@@ -136,7 +138,7 @@ def test_an_example_runs(
     monkeypatch.chdir(tmp_path)
     again = re.sub(r"recipe\.epochs=30", "recipe.epochs=1", line)
     argv = shlex.split(again)
-    run = getattr(_parser().parse_args(argv), "run", None)
+    run = getattr(make_parser().parse_args(argv), "run", None)
     verb = next(verb for verb in SMALL if line.startswith(verb))
     if verb == "search":
         small_run(run)

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reports",),
     ("phases",),
     ("outer",),
-    ("timm", "bench"),
+    ("api", "timm", "bench"),
     ("commands",),
     ("__init__", "__main__"),
 )

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from raynas.cluster.submission import submit
-from raynas.commands.main import _parser, main
+from raynas.commands.main import main, make_parser
+from raynas.commands.parser import Parser
 from raynas.data.config import DataConfig
 from raynas.data.load import load_data
 from raynas.errors import UserError
@@ -74,8 +75,9 @@ HARMLESS = [
 ]
 
 
-def _commands(parser: argparse.ArgumentParser, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list]]:
+def _commands(parser: Parser, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list]]:
     """Every command with its arguments, found in the parser."""
+    parser.load()
     own = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -83,13 +85,13 @@ def _commands(parser: argparse.ArgumentParser, before: tuple[str, ...] = ()) -> 
                 yield from _commands(inner, (*before, name))
         elif not isinstance(action, argparse._HelpAction):
             own.append(action)
-    if parser.get_default("verb") is not None:
+    if parser.get_default("action") is not None:
         yield before, own
 
 
 def _poisoned() -> Iterator[list[str]]:
     """Command lines, each with one argument that is to be replaced by a location: `{}`."""
-    for name, actions in _commands(_parser()):
+    for name, actions in _commands(make_parser()):
         needed = [action for action in actions if action.required or not action.option_strings]
         for action in actions:
             if action.nargs == 0 or (action.option_strings and isinstance(action, argparse.BooleanOptionalAction)):

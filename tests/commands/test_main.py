@@ -13,7 +13,7 @@ from raynas.commands.main import main
 from raynas.costs import cost
 from raynas.results import RunDir
 from raynas.runs.networks import write_arch
-from raynas.space import load_space
+from raynas.space import Space, load_space
 
 VERBS = [
     "demo",
@@ -163,10 +163,10 @@ def test_wrong_arch_in_a_trained_run(run: RunDir, capsys: pytest.CaptureFixture[
 
 
 def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str) -> str:
+    def broken(space: Space) -> str:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("raynas.commands.console.cost_table", broken)
+    monkeypatch.setattr("raynas.commands.cost.space_table", broken)
     with pytest.raises(AssertionError):
         main(["cost", "digits/vit"])
 
@@ -195,9 +195,9 @@ def test_interrupt_says_how_to_go_on(
     number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(number)
-    monkeypatch.setattr("raynas.commands.console.cost_table", lambda name: signal.raise_signal(number))
-    assert main(["cost", "my space"]) == code
-    assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas cost 'my space'"
+    monkeypatch.setattr("raynas.commands.report.run", lambda options: signal.raise_signal(number))
+    assert main(["report", "my run"]) == code
+    assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas report 'my run'"
     assert signal.getsignal(number) == before
 
 

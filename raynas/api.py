@@ -1,0 +1,585 @@
+"""The public functions: each does what the command of its name does.
+
+They take what a user has at hand (names, paths, values of Python), turn it into checked values, and call the phase that
+does the work. Imports are local so that a mistake in the arguments is told before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from raynas.errors import UserError
+
+if TYPE_CHECKING:
+    from raynas.data.config import DataConfig
+    from raynas.outer.experiment import Trial
+    from raynas.phases.pipeline import PipelineResult
+    from raynas.presets.preset import Preset
+    from raynas.results import RunDir
+    from raynas.space import Arch
+
+RunLike: TypeAlias = "RunDir | str | os.PathLike[str]"
+"""A run directory: opened, or its path or URI (any pyarrow filesystem: `s3://`, `gs://`)."""
+
+PresetLike: TypeAlias = "Preset | str | os.PathLike[str]"
+"""A preset, the name of a shipped one, or the path of a YAML file."""
+
+DataLike: TypeAlias = "DataConfig | Mapping[str, Any] | str"
+"""A dataset: a name, a folder, a URI, `module:function`, or settings as in a preset."""
+
+Row: TypeAlias = dict[str, Any]
+Progress: TypeAlias = Callable[[str], None]
+
+
+# -- making a run ------------------------------------------------------------------------------------------------------
+
+
+def train(
+    preset: PresetLike,
+    run_dir: RunLike = "runs/supernet",
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 1,
+    use_gpu: bool = False,
+    resources_per_worker: Mapping[str, float] | None = None,
+    progress: Progress = print,
+) -> RunDir:
+    """Train the supernet of a preset into a run directory, or continue the training.
+
+    Called again with the same arguments, it continues from the last checkpoint, and returns at once if training is
+    finished. The number of workers may change in between.
+
+    Args:
+        preset: names the space, the plan and the recipe.
+        run_dir: where to write; on a cluster all nodes must reach it.
+        data: used in place of the preset's dataset.
+        overrides: changes to the preset by dotted key: `{"recipe.epochs": 3}`.
+        workers: Ray Train workers; each takes an equal share of every batch. 0 trains in this process, without Ray, to
+            the same weights as one worker.
+        use_gpu: give one GPU to each worker, or to this process.
+        resources_per_worker: as Ray's ScalingConfig takes them; by default one CPU (and one GPU with `use_gpu`).
+        progress: called with lines of text.
+
+    Returns:
+        The run directory, with the supernet's weights and the tables `training`, `probes` and `phases`.
+
+    Raises:
+        ConfigError: preset, data and number of workers do not fit each other.
+        InfeasibleError: nothing in the space meets the sampler's budget or the search's constraints.
+        RunDirError: the run directory is in use, or began with other settings.
+        TrainingCollapsed: training broke down twice.
+        UserError: the cluster lacks the resources, or training failed for good.
+    """
+    checked = _preset(preset, data, overrides)
+    _refuse_nested(run_dir)
+    from raynas.phases.train import train as train_supernet
+
+    return train_supernet(
+        checked,
+        run_dir=run_dir,
+        workers=workers,
+        use_gpu=use_gpu,
+        resources_per_worker=resources_per_worker,
+        progress=progress,
+    )
+
+
+def import_model(
+    system: str,
+    checkpoint: str | Path,
+    run_dir: RunLike,
+    data: DataLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    space: str | None = None,
+    preset: PresetLike | None = None,
+    weights: str | Path | None = None,
+) -> RunDir:
+    """Read a released supernet, or a model of timm, into a new run directory.
+
+    A timm model, or a checkpoint of one network, is a space of one arch. It is the run's `best` at once: evaluate it,
+    or fine-tune it with `retrain`.
+
+    Args:
+        system: the layout of the checkpoint: `autoformer`, `vit-resnas`, `nasvit` (also AlphaNet), `s3` (also Swin) or
+            `timm`.
+        checkpoint: the file as released; for timm the name of a model, such as `twins_svt_small`.
+        run_dir: where to write.
+        data: the dataset that subnets are scored on.
+        overrides: changes to the preset by dotted key.
+        space: the space or arch of the checkpoint, by name or path; None to recognise it from the checkpoint.
+        preset: settings of search and retraining; None for the system's own preset.
+        weights: a file with a timm model's weights, instead of those that timm downloads.
+
+    Raises:
+        RunDirError: the run directory holds another supernet.
+        UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
+            classes.
+    """
+    from raynas.phases.import_ import import_supernet, preset_of
+
+    checked = _preset(preset or preset_of(system), data, overrides, check_data=False)
+    _refuse_nested(run_dir)
+    assert checked.data is not None
+    return import_supernet(system, checkpoint, run_dir, checked.data, space, checked, weights)
+
+
+def pipeline(
+    preset: PresetLike,
+    run_dir: RunLike,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    progress: Progress = print,
+) -> PipelineResult:
+    """Run a whole preset: train, search, retrain, evaluate, export, report; or continue where it stopped.
+
+    Args:
+        preset: settings of all phases.
+        run_dir: where to write.
+        data: used in place of the preset's dataset.
+        overrides: changes to the preset by dotted key.
+        workers: Ray Train workers that train the supernet; 0 trains in this process.
+        replicas: Ray actors that score subnets; 0 scores in this process. With neither, Ray is not started.
+        gpus: GPUs of each worker and each replica, 0 or 1.
+        progress: called with lines of text.
+
+    Raises:
+        UserError: settings or data are wrong, the budget is impossible, or the run directory is busy or began with
+            other settings.
+    """
+    checked = _preset(preset, data, overrides)
+    _refuse_nested(run_dir)
+    from raynas.phases.pipeline import pipeline as run_pipeline
+
+    return run_pipeline(checked, run_dir, workers, replicas, gpus=gpus, say=progress)
+
+
+def evolve_space(
+    preset: PresetLike,
+    run_dir: RunLike,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    values: Mapping[str, Sequence[Any]] | None = None,
+    trials: int | None = None,
+    at_a_time: int | None = None,
+    search: bool = False,
+    workers: int = 1,
+    replicas: int = 2,
+    gpus: int = 0,
+    progress: Progress = print,
+) -> list[Trial]:
+    """Search the search space (S3): train a supernet, measure the space with it, change its choices, repeat.
+
+    Args:
+        preset: its space is the initial one; `space_evolution` says how it evolves.
+        run_dir: where to write. With `values` each trial is a run directory inside it; without, it is the one trial.
+        data: used in place of the preset's dataset.
+        overrides: changes to the preset by dotted key, common to all trials.
+        values: what to try, by dotted key of the preset: `{"space_evolution.tau": [0.2, 0.4]}`; all combinations.
+        trials: let Optuna suggest this many of the combinations, one after the other; None tries all of them.
+        at_a_time: trials side by side; None for as many as the cluster has room for. Not with `trials`.
+        search: carry out the preset's search in every space of every trial as well.
+        workers: Ray Train workers of each trial.
+        replicas: scoring actors of each trial; 0 scores in the trial's process.
+        gpus: GPUs of each worker and each replica, 0 or 1.
+        progress: called with lines of text.
+
+    Returns:
+        The trials, best first (lowest E-T error); failed ones last, with their `error`.
+
+    Raises:
+        RunDirError: the experiment began with other settings.
+        UserError: a combination cannot be carried out, there is no room, or every trial failed.
+    """
+    for key, listed in (values or {}).items():
+        if not isinstance(listed, Sequence) or isinstance(listed, str) or not listed:
+            raise UserError(f"--try {key}: give a list of values, such as {key}=[0.2,0.4]")
+    checked = _preset(preset, data, overrides)
+    _refuse_nested(run_dir)
+    from raynas.outer.experiment import run_trials
+
+    return run_trials(
+        checked,
+        run_dir,
+        values,
+        trials,
+        workers,
+        replicas,
+        gpus=gpus,
+        at_a_time=at_a_time,
+        search=search,
+        say=progress,
+    )
+
+
+# -- working on a run --------------------------------------------------------------------------------------------------
+
+
+def search_run(
+    run: RunLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    name: str = "search",
+    replicas: int = 2,
+    gpus: int = 0,
+    random: bool = False,
+    images: int | None = None,
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    progress: Progress = print,
+) -> Arch:
+    """Search a trained supernet as its preset says, or continue the search.
+
+    `raynas.search` is the package of the algorithms; to use one in a loop of your own, see `raynas.Evolution` and
+    `raynas.ScorePool`.
+
+    Args:
+        run: holds a trained supernet.
+        overrides: changes to the run's preset by dotted key: `{"search.constraints.macs": [None, 4.5e9]}`.
+        name: name of this search; a run may hold several. Only the winner of `search` is the run's `best`.
+        replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
+        gpus: GPUs of each replica.
+        random: run random search with the same number of evaluations afterwards, for comparison.
+        images: score on this many images of the search split; None for all.
+        precision: of the forward passes; `bf16` and `fp16` use autocast.
+        progress: called with lines of text.
+
+    Returns:
+        The winner; with several objectives the first arch of the front (`raynas.runs.networks.find_front` has all).
+
+    Raises:
+        InfeasibleError: nothing in the space meets the constraints.
+        RunDirError: the run holds no trained supernet, or a search of that name with other settings.
+        UserError: the search cannot be built, or no arch could be scored or timed.
+    """
+    opened = _open(run)
+    preset = run_preset(opened, overrides)
+    from raynas.phases.search import Scoring, folder_of, search_fully
+    from raynas.runs.network_folder import ARCH_FILE
+    from raynas.runs.networks import read_arch
+
+    with opened.lock():
+        scoring = Scoring(images=images, precision=precision)
+        search_fully(opened, preset.search, scoring, name, replicas, gpus, random, progress)
+    return read_arch(opened, f"{folder_of(name)}/{ARCH_FILE}")
+
+
+def rank(
+    run: RunLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    archs: int = 2000,
+    buckets: int = 8,
+    train: int = 0,
+    finetune_epochs: int | None = None,
+    seeds: Sequence[int] | None = None,
+    truth: str | Path | None = None,
+    replicas: int = 2,
+    gpus: int = 0,
+    parallel: int | None = None,
+) -> list[Row]:
+    """Measure how well inherited weights rank subnets: by MACs, and against networks that were trained alone.
+
+    Args:
+        run: holds a trained supernet.
+        overrides: changes to the run's preset by dotted key.
+        archs: number of subnets to score, spread evenly over ranges of MACs.
+        buckets: number of these ranges.
+        train: number of them to train alone, as the truth.
+        finetune_epochs: also fine-tune these from inherited weights for so many epochs.
+        seeds: of these trainings; None for seed 0.
+        truth: a Parquet file of networks trained elsewhere, with columns `network`, `values` and `accuracy`.
+        replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
+        gpus: GPUs of each replica.
+        parallel: trainings side by side, as Ray tasks; None for one for each CPU (without replicas: 1, without Ray).
+
+    Returns:
+        The new rows of table `rankings`: Kendall's tau and other statistics, with intervals.
+
+    Raises:
+        UserError: the settings or the truth table do not fit.
+    """
+    opened = _open(run)
+    preset = run_preset(opened, overrides)
+    if parallel and not train:
+        raise UserError("--parallel is of networks trained alone: say how many, --train N")
+    if gpus and not replicas:
+        raise UserError("--gpu gives a GPU to each replica: give --replicas")
+    from raynas.phases.rank import rank_run
+    from raynas.scoring.local import LocalScorer
+    from raynas.scoring.pool import ScorePool
+
+    scorer = ScorePool(opened, replicas, gpus=gpus) if replicas else LocalScorer(opened)
+    with opened.lock():
+        return rank_run(
+            opened,
+            scorer,
+            preset.retrain_recipe,
+            archs=archs,
+            buckets=buckets,
+            train=train,
+            finetune_epochs=finetune_epochs,
+            seeds=seeds,
+            truth=truth,
+            parallel=parallel or (None if replicas else 1),
+        )
+
+
+def retrain(
+    run: RunLike,
+    archs: Sequence[Arch | str] = ("best",),
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    start: Literal["scratch", "inherited", "trained"] | None = None,
+    size: int | None = None,
+    seeds: Sequence[int] | None = None,
+    train_on: Literal["train", "train+search"] | None = None,
+    parallel: int | None = None,
+    progress: Progress = print,
+) -> list[Row]:
+    """Train found networks on their own, or continue their training.
+
+    Args:
+        run: the run directory.
+        archs: what to train: archs, or `best`, `reference`, the id of a scored subnet, an arch file.
+        overrides: changes to the run's preset by dotted key.
+        start: weights to begin with: random ones (`scratch`), those inherited from the supernet (`inherited`), or
+            those of the retrained network (`trained`: fine-tune it at another image size). None: as the preset says.
+        size: height and width of the images in pixels; None: the run's, for `trained` the preset's.
+        seeds: one training with each; None: as the preset says.
+        train_on: images to train on; None: as the preset says.
+        parallel: trainings side by side, as Ray tasks; None for one for each CPU (or GPU); 1 trains in this process.
+        progress: called with lines of text.
+
+    Returns:
+        The rows of table `networks`, archs by seeds.
+
+    Raises:
+        RunDirError: such a network was trained with other settings.
+        TrainingCollapsed: a training broke down twice; the other networks are finished first.
+        UserError: an arch is not found, is for other images or classes than the run's, or the recipe does not fit.
+    """
+    opened = _open(run)
+    if start == "trained" and size is not None:
+        overrides = {"retrain.finetune.size": size, **(overrides or {})}
+    preset = run_preset(opened, overrides)
+    start, train_on = start or preset.retrain.start, train_on or preset.retrain.train_on
+    seeds = preset.retrain.seeds if seeds is None else seeds
+    from raynas.phases.retrain import finetune_resized
+    from raynas.phases.retrain import retrain as retrain_archs
+    from raynas.runs.networks import find_trained
+
+    found = [_arch(opened, arch) for arch in archs]
+    if start != "trained":
+        how: Literal["finetuned", "scratch"] = "finetuned" if start == "inherited" else "scratch"
+        recipe = preset.retrain_recipe
+        return retrain_archs(opened, found, recipe, how, seeds, train_on, parallel, progress, size=size)
+    finetune = preset.retrain.finetune
+    if finetune is None:
+        raise UserError("--from trained fine-tunes at another image size: give --size, or retrain.finetune.size")
+    networks = [find_trained(opened, arch, seed, train_on) for arch in found for seed in seeds]
+    return finetune_resized(opened, networks, preset.finetune_recipe, finetune.size, parallel, progress)
+
+
+def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, progress: Progress = print) -> list[Row]:
+    """Measure finished networks on the test split. Every reading of it is counted in the rows.
+
+    Args:
+        run: the run directory.
+        arch: `best`, `reference`, the id of a scored subnet or an arch file; `front` or `NAME/front` for all archs of
+            a search's front. None for the winner and every retrained network.
+        again: measure even networks that have a row already.
+        progress: called with lines of text.
+
+    Returns:
+        Rows of table `evaluations`, one for each network.
+
+    Raises:
+        RunDirError: another process writes to the run directory, or files are missing.
+        UserError: there is no such arch, nothing is finished, or the data has no usable test split.
+    """
+    opened = _open(run)
+    from raynas.phases.evaluate import evaluate as evaluate_networks
+    from raynas.phases.evaluate import networks_to_evaluate
+
+    return evaluate_networks(opened, networks_to_evaluate(opened, arch), again, progress=progress)
+
+
+def export(
+    run: RunLike,
+    arch: Arch | str = "best",
+    to: str | Path | None = None,
+    *,
+    inherited: bool = False,
+    size: int | None = None,
+    seed: int | None = None,
+    onnx: bool | None = None,
+    progress: Progress = print,
+) -> str:
+    """Write a network as plain files: safetensors, a `torch.export` archive, ONNX, and how images are prepared.
+
+    Args:
+        run: the run directory.
+        arch: an arch, or `best`, `reference`, the id of a scored subnet, an arch file.
+        to: a folder on this machine; None for `export` in the run directory.
+        inherited: take inherited weights, even if the arch was retrained.
+        size: height and width of the retrained network's images in pixels; None for the run's.
+        seed: of the retrained network; None for the lowest.
+        onnx: write ONNX; None to write it if its packages are installed.
+        progress: called with a line for each file.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: there is no such network, the folder holds other files, or ONNX is asked for and not installed.
+    """
+    opened = _open(run)
+    found = _arch(opened, arch)
+    if inherited and seed is not None:
+        raise UserError("inherited weights are not of a seed: leave out --inherited, or --seed")
+    if inherited and size:
+        raise UserError("inherited weights are for the run's image size: leave out --inherited, or --size")
+    from raynas.phases.export import choose_network, export_into_run
+    from raynas.phases.export import export as export_network
+    from raynas.runs.networks import Network, trained_networks
+
+    network = Network(found, "inherited")
+    if not inherited:
+        network = choose_network(trained_networks(opened), found, (size, size) if size else None, seed)
+    progress(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
+    if to is None:
+        return export_into_run(opened, network, onnx, progress)
+    export_network(opened, network, to, onnx, progress)
+    return os.fspath(to)
+
+
+def report(run: RunLike) -> str:
+    """Write one HTML page about a run, or about all trials of an experiment.
+
+    Returns:
+        The path of the page, or its URI without credentials.
+
+    Raises:
+        RunDirError: it is not a run directory.
+    """
+    opened = _open(run)
+    from raynas.outer.report_data import searched_spaces, trial_findings
+    from raynas.phases.report_data import traces
+    from raynas.reports import write_report
+
+    return write_report(opened, traces(opened), searched_spaces(opened), trial_findings(opened))
+
+
+# -- looking at data ---------------------------------------------------------------------------------------------------
+
+
+def check(
+    preset: PresetLike | None = None,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    progress: Progress = print,
+) -> None:
+    """Look at data before training: what is there, what cannot be read, how images will be read.
+
+    Args:
+        preset: the preset that the data is for; its space says how images are read.
+        data: used in place of the preset's dataset; must be given without a preset.
+        overrides: changes to the preset by dotted key; without a preset only those of `data`.
+        progress: called with lines of text.
+
+    Raises:
+        UserError: the dataset is missing or unusable, or an image cannot be read.
+    """
+    if preset is not None:
+        checked, config = _preset(preset, data, overrides), None
+    elif data is None:
+        raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
+    else:
+        checked, config = None, _data_alone(data, overrides or {})
+    from raynas.phases.images import check_data
+
+    check_data(config, checked, progress)
+
+
+# -- what a user gives, checked ----------------------------------------------------------------------------------------
+
+
+def run_preset(run: RunDir, overrides: Mapping[str, Any] | None = None) -> Preset:
+    """Return the preset of a run with changes by dotted key.
+
+    Raises:
+        UserError: the run has none yet, or a change does not fit.
+    """
+    from raynas.config import validate
+    from raynas.presets.preset import Preset, override
+
+    run.require("preset.yaml")
+    return override(validate(Preset, run.read_document("preset.yaml")), overrides or {})
+
+
+def _open(run: RunLike) -> RunDir:
+    from raynas.results import RunDir
+
+    return run if isinstance(run, RunDir) else RunDir(run)
+
+
+def _arch(run: RunDir, arch: Arch | str) -> Arch:
+    from raynas.runs.networks import find_arch
+    from raynas.space import Arch
+
+    return arch if isinstance(arch, Arch) else find_arch(run, arch)
+
+
+def _preset(
+    preset: PresetLike, data: DataLike | None, overrides: Mapping[str, Any] | None, check_data: bool = True
+) -> Preset:
+    """Return a preset with other data and changes; `check_data`: the data must suit the preset's space."""
+    from raynas.presets.preset import Preset, load_preset, override
+
+    before = preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
+    changes = dict(overrides or {})
+    if data is not None:
+        changes = {"data": _data_settings(data), **changes}
+    after = override(before, changes)
+    if check_data and data is not None:
+        from raynas.phases.images import check_made_for
+
+        check_made_for(before, after)
+    return after
+
+
+def _data_settings(data: DataLike) -> dict[str, Any]:
+    if isinstance(data, str):
+        return {"name": data}
+    return dict(data) if isinstance(data, Mapping) else data.model_dump()
+
+
+def _data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
+    from raynas.config import Document, validate
+    from raynas.data.config import DataConfig
+
+    if wrong := [key for key in overrides if not key.startswith("data.")]:
+        raise UserError(f"--set {wrong[0]}: without a preset only values of data can be set, such as data.size=32")
+    values = {**_data_settings(data), **{key.removeprefix("data."): value for key, value in overrides.items()}}
+    return validate(DataConfig, Document({"data": values}, "override"), ("data",))
+
+
+def _refuse_nested(run_dir: RunLike) -> None:
+    """Raise UserError if a new run would lie in another one, whose files it would mix with."""
+    from raynas.locations import is_uri
+    from raynas.results.run_dir import run_around
+
+    given = str(run_dir)
+    around = None if is_uri(given) else run_around(given)
+    if around not in (None, Path(given).resolve()):
+        raise UserError(f"{given} lies in the run directory {around}: give a folder elsewhere")

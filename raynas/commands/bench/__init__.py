@@ -1,0 +1,21 @@
+"""Measure speed on this machine."""
+
+from __future__ import annotations
+
+from raynas.commands.parser import Parser
+
+KINDS = {
+    "forward": "time forward passes of networks",
+    "latency": "time subnets alone, one after the other, as a search by latency does",
+    "mixed": "time batches that several subnets share, by masks and by groups",
+    "search": "compare search algorithms on 4,000 subnets that all have been scored",
+    "score": "compare a scoring pool with its bare forward passes",
+    "step": "compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny",
+    "window": "time random archs within narrow windows of a cost",
+}
+"""Each kind of measurement with its line in the help; each is a module of this package."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the kinds of measurements."""
+    parser.add_commands("what to measure", "WHAT", __name__, KINDS)

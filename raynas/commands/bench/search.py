@@ -1,0 +1,51 @@
+"""Compare search algorithms on 4,000 subnets that all have been scored."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from raynas.commands.options import above_0, add_number
+from raynas.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    text = "budget in MACs (default: 1e6)"
+    parser.add_argument("--macs", type=above_0, default=1e6, metavar="N", help=text)
+    add_number(parser, "--evaluations", 400, "evaluations of each algorithm")
+    add_number(parser, "--seeds", 20, "searches of each algorithm")
+    parser.add_argument("--figure", metavar="FILE", help="draw regret against evaluations")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the searches, print a table and draw the figure."""
+    from raynas.bench.search import bench_search
+    from raynas.intervals import mean_interval
+
+    if options.figure:
+        _check_figure(Path(options.figure))
+    found = bench_search(options.macs, options.evaluations, options.seeds, progress=print)
+    places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
+    print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")
+    print(f"{'':<20}" + "".join(f"{n:>20}" for n in places))
+    for this in found:
+        spreads = [mean_interval((100 * this.regret[:, n - 1]).tolist()) for n in places]
+        cells = [f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}" for mean, half in spreads]
+        print(f"{this.name:<20}" + "".join(f"{cell:>20}" for cell in cells))
+    if options.figure:
+        from raynas.reports.figures import regret
+
+        regret({this.name: this.regret for this in found}).savefig(options.figure, dpi=160)
+        print(f"Figure: {options.figure}")
+
+
+def _check_figure(path: Path) -> None:
+    """Raise UserError if a figure cannot be written to a path, before there is anything to draw."""
+    from matplotlib.figure import Figure
+
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: there is no such folder")
+    kinds = Figure().canvas.get_supported_filetypes()
+    if path.is_dir() or path.suffix.lower().removeprefix(".") not in kinds:
+        raise UserError(f"{path}: give a file that ends in .png, .svg or .pdf")

@@ -1,0 +1,24 @@
+"""Compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny."""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import add_number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_number(parser, "--rounds", 11, "timed steps of each")
+    add_number(parser, "--batch-size", 8, "images of one step")
+    add_number(parser, "--threads", 1, "threads of torch")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Time the steps, and print a table."""
+    from raynas.bench.step import bench_step
+
+    timings = bench_step(options.rounds, options.batch_size, options.threads, print)
+    print(f"{'network':<28}{'median ms':>12}{'ratio':>8}")
+    for timing in timings:
+        print(f"{timing.name:<28}{1000 * timing.seconds:>12.1f}{timing.ratio:>8.3f}")

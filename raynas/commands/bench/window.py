@@ -1,0 +1,42 @@
+"""Time random archs within narrow windows of a cost."""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import above_0, add_number
+from raynas.text import shown
+
+EXAMPLES = "raynas bench window vitas/twins_small --shares 0.001 0.0001"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("space", help="a shipped space, or a YAML file")
+    parser.add_argument("--cost", choices=("macs", "params"), default="macs", help="cost (default: %(default)s)")
+    text = "shares of all archs, one window above the median for each (default: 0.01 0.001 0.0001)"
+    shares = (1e-2, 1e-3, 1e-4)
+    parser.add_argument("--shares", nargs="+", type=_share, default=shares, metavar="SHARE", help=text)
+    add_number(parser, "--draws", 2000, "archs drawn from each window")
+    text = "what archs are drawn uniformly over (default: %(default)s)"
+    parser.add_argument("--uniform-over", choices=("dimensions", "archs"), default="dimensions", help=text)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Time the draws, and print a table."""
+    from raynas.bench.window import bench_window
+
+    timings = bench_window(options.space, options.cost, options.shares, options.draws, options.uniform_over)
+    columns = ("holds", "set-up s", "accepted", "ms/arch", "rejection")
+    print(f"{options.cost + ' window':<34}" + "".join(f"{column:>10}" for column in columns))
+    for this in timings:
+        window = f"[{this.low:.0f}, {this.high:.0f}]"
+        times = f"{1000 * this.each:>10.3f}{1000 * this.rejection:>10.3g}" if this.held else f"{'empty':>10}"
+        print(f"{window:<34}{this.held:>10.2g}{this.setup:>10.3f}{this.accepted:>10.1%}{times}")
+
+
+def _share(text: str) -> float:
+    """Read a number above 0 and at most 1."""
+    if (value := above_0(text)) > 1:
+        raise argparse.ArgumentTypeError(f"must be a share, above 0 and at most 1, not {shown(text)}")
+    return value

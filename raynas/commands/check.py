@@ -1,0 +1,25 @@
+"""Look at data before training: what is there, what cannot be read, how images will be read."""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import add_data, add_set, overrides
+
+EXAMPLES = """\
+raynas check --data /data/flowers
+raynas check autoformer --data /data/flowers"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("preset", nargs="?", help="the preset that the data is for: a shipped one, or a YAML file")
+    add_data(parser)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what the data holds."""
+    import raynas
+
+    raynas.check(options.preset, options.data, overrides(options))

@@ -1,0 +1,43 @@
+"""Measure finished networks on the test split.
+
+Nothing else reads the test split, and how often it has been read is counted: a network chosen by its test accuracy is
+chosen on the test split.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import add_arch, add_run
+
+EXAMPLES = "raynas evaluate runs/a"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser)
+    more = "; front or NAME/front: all of a search's front (default: the winner and every retrained network)"
+    add_arch(parser, default=None, more=more)
+    parser.add_argument("--again", action="store_true", help="measure even what has been measured")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Evaluate, and print a table of the accuracies."""
+    import raynas
+    from raynas.progress.heartbeat import heartbeat
+    from raynas.results import RunDir
+
+    run = RunDir(options.run)
+    with heartbeat("evaluating"):
+        rows = raynas.evaluate(run, options.arch, again=options.again)
+    columns = ("pixels", 11), ("MACs", 16), ("top-1", 9), ("images", 9), ("reading", 9)
+    print(f"{'arch':<14}{'weights':<12}{'seed':>5}" + "".join(f"{name:>{width}}" for name, width in columns))
+    for row in rows:
+        seed = "" if row["seed"] is None else row["seed"]
+        pixels = "" if row["height"] is None else f"{row['height']} x {row['width']}"
+        print(
+            f"{row['arch']:<14}{row['how']:<12}{seed:>5}{pixels:>11}{row['macs']:>16,}{row['accuracy']:>9.2%}"
+            f"{row['images']:>9,}{row['reading']:>9}"
+        )
+    count = max(row["reading"] for row in run.store.read("evaluations", ["reading"]).to_pylist())
+    print(f"The test split has been read {count} time(s) in this run.")

@@ -1,0 +1,70 @@
+"""Search the search space (S3): train a supernet, measure the space with it, change its choices, repeat."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from raynas.commands.options import add_gpu, add_number, add_preset, add_replicas, overrides
+from raynas.errors import UserError
+
+EXAMPLES = """\
+raynas evolve-space digits/preset_evolution --run runs/e
+raynas evolve-space digits/preset_evolution --run runs/f --try space_evolution.tau=[0.2,0.4]"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_preset(parser)
+    text = "values of the preset to try side by side, as a list; repeatable: all combinations"
+    parser.add_argument("--try", dest="values", action="append", default=[], metavar="KEY=[...]", help=text)
+    text = "let Optuna suggest N of the combinations, one after the other (default: all of them)"
+    add_number(parser, "--trials", None, text)
+    add_number(parser, "--at-a-time", None, "trials side by side (default: as many as there is room for)")
+    text = "then carry out the preset's search in every space, for the best subnet of each within the same budget"
+    parser.add_argument("--search", action="store_true", help=text)
+    add_number(parser, "--workers", 1, "Ray Train workers of each trial")
+    add_replicas(parser)
+    add_gpu(parser, "worker and each replica")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Evolve the space, and print a table of the trials and what comes next."""
+    import raynas
+    from raynas.outer.trial_progress import trial_name
+    from raynas.presets.preset import parse_overrides
+    from raynas.progress.heartbeat import heartbeat
+
+    with heartbeat("evolving the space"):
+        found = raynas.evolve_space(
+            options.preset,
+            options.run,
+            options.data,
+            overrides(options),
+            values=parse_overrides(options.values),
+            trials=options.trials,
+            at_a_time=options.at_a_time,
+            search=options.search,
+            workers=options.workers,
+            replicas=options.replicas,
+            gpus=int(options.gpu),
+        )
+    print(f"{'lowest E-T error':>16}  {'space':<40} tried")
+    ended = [trial for trial in found if trial.error is None]
+    for trial in ended:
+        space = f"{trial.run.name}/spaces/{trial.best.index}.yaml"
+        tried = ", ".join(f"{key}={value}" for key, value in trial.values.items())
+        print(f"{trial.best.quality.error:>16.2%}  {space:<40} {tried or '-'}")
+    equal = [trial for trial in ended if trial.best.quality.error == ended[0].best.quality.error]
+    if len(equal) > 1:
+        print(
+            f"{len(equal)} trials have the lowest error; the first of them in the table has fewer MACs on average, or "
+            "if these are equal was tried first"
+        )
+    if failed := [trial_name(trial.values) for trial in found if trial.error is not None]:
+        raise UserError(
+            f"{len(failed)} trial(s) failed, {'; '.join(failed)}: mend what is said above, and run the same command "
+            "again to continue"
+        )
+    folder = f"{found[0].run.name}/iterations/{found[0].best.index}"
+    print(f"Next: raynas {'retrain' if options.search else 'search'} {shlex.quote(folder)}")

@@ -1,0 +1,41 @@
+"""Write a network as plain files: weights, ONNX, torch.export, and how images are prepared."""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import add_arch, add_run, positive, whole
+
+EXAMPLES = "raynas export runs/a --to my_network"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser)
+    add_arch(parser, default="best")
+    text = "with inherited weights, even if the network was retrained"
+    parser.add_argument("--inherited", action="store_true", help=text)
+    text = "image size of the retrained network (default: the run's)"
+    parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
+    text = "the network retrained with this seed (default: the lowest)"
+    parser.add_argument("--seed", type=whole(0, 2**63 - 1), metavar="SEED", help=text)
+    parser.add_argument("--to", metavar="DIR", help="folder to write (default: export in the run directory)")
+    text = "write ONNX as well (default: if raynas[onnx] is installed)"
+    parser.add_argument("--onnx", action=argparse.BooleanOptionalAction, help=text)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Export; a line is printed for each file."""
+    import raynas
+    from raynas.progress.heartbeat import heartbeat
+
+    with heartbeat("exporting"):
+        raynas.export(
+            options.run,
+            options.arch,
+            options.to,
+            inherited=options.inherited,
+            size=options.size,
+            seed=options.seed,
+            onnx=options.onnx,
+        )

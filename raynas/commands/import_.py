@@ -1,0 +1,46 @@
+"""Read a released supernet or a timm model into a run directory, ready to search, evaluate or fine-tune."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from raynas.commands.options import add_data, add_run_to_make, add_set, overrides
+
+EXAMPLES = """\
+raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet
+raynas import timm twins_svt_small --run runs/twins --data /data/imagenet"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("system", help="where it comes from: autoformer, vit-resnas, nasvit, s3 or timm")
+    text = "the file as released; timm: the name of a model, whose weights timm downloads"
+    parser.add_argument("checkpoint", help=text)
+    text = "timm: a file with the model's weights, instead of a download"
+    parser.add_argument("--weights", metavar="FILE", help=text)
+    add_run_to_make(parser)
+    text = "the space or arch of the checkpoint (default: recognised from the checkpoint)"
+    parser.add_argument("--space", help=text)
+    text = "settings of search and retraining (default: the system's own preset)"
+    parser.add_argument("--preset", help=text)
+    add_data(parser, required=True)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Import, and say what comes next."""
+    import raynas
+
+    run = raynas.import_model(
+        options.system,
+        options.checkpoint,
+        options.run,
+        options.data,
+        overrides(options),
+        space=options.space,
+        preset=options.preset,
+        weights=options.weights,
+    )
+    following = "evaluate" if run.exists("best/arch.yaml") else "search"
+    print(f"Imported into {run.name}. Next: raynas {following} {shlex.quote(run.name)}")

@@ -1,0 +1,33 @@
+"""Run a whole preset: train, search, retrain, evaluate, export, report."""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import add_gpu, add_preset, add_replicas, add_workers, overrides
+
+EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_preset(parser)
+    add_workers(parser)
+    add_replicas(parser)
+    add_gpu(parser, "worker and each replica")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run all phases, and say where the report is."""
+    import raynas
+
+    done = raynas.pipeline(
+        options.preset,
+        options.run,
+        options.data,
+        overrides(options),
+        workers=options.workers,
+        replicas=options.replicas,
+        gpus=int(options.gpu),
+    )
+    print(f"Report: {done.report}")

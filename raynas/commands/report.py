@@ -1,0 +1,21 @@
+"""Write one HTML page about a run, or about all trials of an experiment, and print its path."""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import add_run
+
+EXAMPLES = "raynas report runs/a"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the report, and print its path."""
+    import raynas
+
+    print(raynas.report(options.run))

@@ -1,0 +1,64 @@
+"""Train found networks on their own, from scratch or from the weights that they inherit."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from raynas.commands.options import add_number, add_run, add_set, overrides, positive, whole
+from raynas.config import MOST_SEEDS
+
+EXAMPLES = "raynas retrain runs/a --seeds 3 --arch best"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser)
+    text = "best, reference, an id or an arch file; repeatable (default: best)"
+    parser.add_argument("--arch", action="append", metavar="ARCH", help=text)
+    text = (
+        "weights to begin with: random, inherited from the supernet, or those of the retrained network, which is then "
+        "fine-tuned at another image size (default: as the preset says)"
+    )
+    parser.add_argument("--from", dest="start", choices=["scratch", "inherited", "trained"], help=text)
+    text = "height and width of the images (default: the run's; --from trained: as the preset says)"
+    parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
+    text = "images to train on (default: as the preset says)"
+    parser.add_argument("--on", choices=["train", "train+search"], help=text)
+    text = "train N times, with seeds 0 to N - 1 (default: as the preset says)"
+    parser.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help=text)
+    add_number(parser, "--parallel", None, "trainings at a time; 1: without Ray (default: all CPUs)")
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Retrain, print the accuracies and say what comes next."""
+    import raynas
+    from raynas.api import run_preset
+    from raynas.progress.heartbeat import heartbeat
+    from raynas.reports.lines import retrained_lines
+    from raynas.results import RunDir
+
+    changes = overrides(options)
+    run = RunDir(options.run)
+    with heartbeat("retraining"):
+        rows = raynas.retrain(
+            run,
+            options.arch or ["best"],
+            changes,
+            start=options.start,
+            size=options.size,
+            seeds=range(options.seeds) if options.seeds else None,
+            train_on=options.on,
+            parallel=options.parallel,
+        )
+    for line in retrained_lines(rows):
+        print(line)
+    name = shlex.quote(options.run)
+    plan = run_preset(run, changes).retrain
+    if plan.finetune is not None and (options.start or plan.start) != "trained" and not options.size:
+        same = "".join(f" --arch {shlex.quote(arch)}" for arch in options.arch or [])
+        same += f" --seeds {options.seeds}" if options.seeds else ""
+        same += f" --on {options.on}" if options.on else ""
+        print(f"The preset then fine-tunes at another image size: raynas retrain {name} --from trained{same}")
+    print(f"Next: raynas evaluate {name}")

@@ -1,0 +1,59 @@
+"""Score subnets of a trained supernet and find the best within a budget.
+
+What is searched for, by which algorithm and within which limits is in the `search` section of the run's preset.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.options import PRECISIONS, add_gpu, add_replicas, add_run, add_set, overrides, positive
+from raynas.text import shown
+
+EXAMPLES = "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser)
+    add_replicas(parser)
+    add_gpu(parser, "replica")
+    text = "name of this search; a run may hold several (default: %(default)s)"
+    parser.add_argument("--name", default="search", type=_name, help=text)
+    text = "afterwards run random search with the same number of evaluations, for comparison"
+    parser.add_argument("--random", action="store_true", help=text)
+    text = "score on N images of the search split (default: all)"
+    parser.add_argument("--images", type=positive, metavar="N", help=text)
+    text = "precision of the forward passes (default: %(default)s)"
+    parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help=text)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Search, and say what won."""
+    import raynas
+    from raynas.phases.search import folder_of
+    from raynas.progress.heartbeat import heartbeat
+    from raynas.reports.lines import describe_cost
+    from raynas.results import RunDir
+
+    with heartbeat("searching"):
+        run = RunDir(options.run)
+        winner = raynas.search_run(
+            run,
+            overrides(options),
+            name=options.name,
+            replicas=options.replicas,
+            gpus=int(options.gpu),
+            random=options.random,
+            images=options.images,
+            precision=options.precision,
+        )
+    print(f"Winner: {run.name}/{folder_of(options.name)}/arch.yaml ({winner.id}: {describe_cost(winner)})")
+
+
+def _name(text: str) -> str:
+    """Read the name of a search, which names a folder as well."""
+    if not text.replace("-", "").replace("_", "").isalnum():
+        raise argparse.ArgumentTypeError(f"must be of letters, digits, - and _, not {shown(text)}")
+    return text
