@@ -7,11 +7,12 @@ does the work. Imports are local so that a mistake in the arguments is told befo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from raynas.errors import UserError
+from raynas.progress.reporter import Progress, silent
 
 if TYPE_CHECKING:
     from raynas.data.config import DataConfig
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from raynas.phases.pipeline import PipelineResult
     from raynas.presets.preset import Preset
     from raynas.results import RunDir
+    from raynas.results.schemas import Row
     from raynas.space import Arch
 
 RunLike: TypeAlias = "RunDir | str | os.PathLike[str]"
@@ -29,9 +31,6 @@ PresetLike: TypeAlias = "Preset | str | os.PathLike[str]"
 
 DataLike: TypeAlias = "DataConfig | Mapping[str, Any] | str"
 """A dataset: a name, a folder, a URI, `module:function`, or settings as in a preset."""
-
-Row: TypeAlias = dict[str, Any]
-Progress: TypeAlias = Callable[[str], None]
 
 
 # -- making a run ------------------------------------------------------------------------------------------------------
@@ -46,7 +45,7 @@ def train(
     workers: int = 1,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> RunDir:
     """Train the supernet of a preset into a run directory, or continue the training.
 
@@ -137,7 +136,7 @@ def pipeline(
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> PipelineResult:
     """Run a whole preset: train, search, retrain, evaluate, export, report; or continue where it stopped.
 
@@ -175,7 +174,7 @@ def evolve_space(
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> list[Trial]:
     """Search the search space (S3): train a supernet, measure the space with it, change its choices, repeat.
 
@@ -234,7 +233,7 @@ def search_run(
     random: bool = False,
     images: int | None = None,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> Arch:
     """Search a trained supernet as its preset says, or continue the search.
 
@@ -343,7 +342,7 @@ def retrain(
     seeds: Sequence[int] | None = None,
     train_on: Literal["train", "train+search"] | None = None,
     parallel: int | None = None,
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Train found networks on their own, or continue their training.
 
@@ -389,7 +388,7 @@ def retrain(
     return finetune_resized(opened, networks, preset.finetune_recipe, finetune.size, parallel, progress)
 
 
-def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, progress: Progress = print) -> list[Row]:
+def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, progress: Progress = silent) -> list[Row]:
     """Measure finished networks on the test split. Every reading of it is counted in the rows.
 
     Args:
@@ -422,7 +421,7 @@ def export(
     size: int | None = None,
     seed: int | None = None,
     onnx: bool | None = None,
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> str:
     """Write a network as plain files: safetensors, a `torch.export` archive, ONNX, and how images are prepared.
 
@@ -487,7 +486,7 @@ def check(
     data: DataLike | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    progress: Progress = print,
+    progress: Progress = silent,
 ) -> None:
     """Look at data before training: what is there, what cannot be read, how images will be read.
 

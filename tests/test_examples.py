@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_an_example_runs(
     monkeypatch.chdir(tmp_path)
     again = re.sub(r"recipe\.epochs=30", "recipe.epochs=1", line)
     argv = shlex.split(again)
-    run = getattr(make_parser().parse_args(argv), "run", None)
+    run: Any = getattr(make_parser().parse_args(argv), "run", None)
     verb = next(verb for verb in SMALL if line.startswith(verb))
     if verb == "search":
         small_run(run)

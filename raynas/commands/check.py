@@ -21,5 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print what the data holds."""
     import raynas
+    from raynas.progress.reporter import terminal
 
-    raynas.check(options.preset, options.data, overrides(options))
+    raynas.check(options.preset, options.data, overrides(options), progress=terminal())

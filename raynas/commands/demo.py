@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run a pipeline on the digits, with an introduction before it and the paths of its results after it."""
     import raynas
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
 
     began = time.monotonic()
     print(
@@ -30,9 +30,10 @@ def run(options: argparse.Namespace) -> None:
         "scores hundreds of them without training them, and trains only the winner.\n"
         f"Everything goes to {options.run}. Stop it whenever you like: the same command continues where it stopped."
     )
-    with heartbeat("importing PyTorch"):
+    show = terminal()
+    with show.doing("importing PyTorch"):
         done = raynas.pipeline(
-            PRESET, options.run, overrides=OVERRIDES, workers=options.workers, replicas=options.replicas
+            PRESET, options.run, overrides=OVERRIDES, workers=options.workers, replicas=options.replicas, progress=show
         )
     print(f"\nThe winner: {done.run.name}/best/arch.yaml")
     print(f"Its files:  {done.exported}")

@@ -24,12 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate, and print a table of the accuracies."""
     import raynas
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
     from raynas.results import RunDir
 
     run = RunDir(options.run)
-    with heartbeat("evaluating"):
-        rows = raynas.evaluate(run, options.arch, again=options.again)
+    show = terminal()
+    with show.doing("evaluating"):
+        rows = raynas.evaluate(run, options.arch, again=options.again, progress=show)
     columns = ("pixels", 11), ("MACs", 16), ("top-1", 9), ("images", 9), ("reading", 9)
     print(f"{'arch':<14}{'weights':<12}{'seed':>5}" + "".join(f"{name:>{width}}" for name, width in columns))
     for row in rows:

@@ -33,9 +33,10 @@ def run(options: argparse.Namespace) -> None:
     import raynas
     from raynas.outer.trial_progress import trial_name
     from raynas.presets.preset import parse_overrides
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
 
-    with heartbeat("evolving the space"):
+    show = terminal()
+    with show.doing("evolving the space"):
         found = raynas.evolve_space(
             options.preset,
             options.run,
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> None:
             workers=options.workers,
             replicas=options.replicas,
             gpus=int(options.gpu),
+            progress=show,
         )
     print(f"{'lowest E-T error':>16}  {'space':<40} tried")
     ended = [trial for trial in found if trial.error is None]

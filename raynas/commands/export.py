@@ -27,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Export; a line is printed for each file."""
     import raynas
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
 
-    with heartbeat("exporting"):
+    show = terminal()
+    with show.doing("exporting"):
         raynas.export(
             options.run,
             options.arch,
@@ -38,4 +39,5 @@ def run(options: argparse.Namespace) -> None:
             size=options.size,
             seed=options.seed,
             onnx=options.onnx,
+            progress=show,
         )

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run all phases, and say where the report is."""
     import raynas
+    from raynas.progress.reporter import terminal
 
     done = raynas.pipeline(
         options.preset,
@@ -29,5 +30,6 @@ def run(options: argparse.Namespace) -> None:
         workers=options.workers,
         replicas=options.replicas,
         gpus=int(options.gpu),
+        progress=terminal(),
     )
     print(f"Report: {done.report}")

@@ -33,9 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Rank, and print the table."""
     import raynas
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
 
-    with heartbeat("ranking"):
+    show = terminal()
+    with show.doing("ranking"):
         rows = raynas.rank(
             options.run,
             overrides(options),

@@ -35,13 +35,14 @@ def run(options: argparse.Namespace) -> None:
     """Retrain, print the accuracies and say what comes next."""
     import raynas
     from raynas.api import run_preset
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
     from raynas.reports.lines import retrained_lines
     from raynas.results import RunDir
 
     changes = overrides(options)
     run = RunDir(options.run)
-    with heartbeat("retraining"):
+    show = terminal()
+    with show.doing("retraining"):
         rows = raynas.retrain(
             run,
             options.arch or ["best"],
@@ -51,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
             seeds=range(options.seeds) if options.seeds else None,
             train_on=options.on,
             parallel=options.parallel,
+            progress=show,
         )
     for line in retrained_lines(rows):
         print(line)

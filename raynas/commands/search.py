@@ -33,11 +33,12 @@ def run(options: argparse.Namespace) -> None:
     """Search, and say what won."""
     import raynas
     from raynas.phases.search import folder_of
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
     from raynas.reports.lines import describe_cost
     from raynas.results import RunDir
 
-    with heartbeat("searching"):
+    show = terminal()
+    with show.doing("searching"):
         run = RunDir(options.run)
         winner = raynas.search_run(
             run,
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> None:
             random=options.random,
             images=options.images,
             precision=options.precision,
+            progress=show,
         )
     print(f"Winner: {run.name}/{folder_of(options.name)}/arch.yaml ({winner.id}: {describe_cost(winner)})")
 

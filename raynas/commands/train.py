@@ -24,9 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Train, and say what comes next."""
     import raynas
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
 
-    with heartbeat("training the supernet"):
+    show = terminal()
+    with show.doing("training the supernet"):
         run = raynas.train(
             options.preset,
             options.run,
@@ -34,5 +35,6 @@ def run(options: argparse.Namespace) -> None:
             overrides(options),
             workers=options.workers,
             use_gpu=options.gpu,
+            progress=show,
         )
     print(f"Next: raynas search {shlex.quote(run.name)}")

@@ -70,7 +70,7 @@ class Trial:
 
 def run_trials(
     preset: Preset,
-    run_dir: str | os.PathLike[str],
+    run_dir: RunDir | str | os.PathLike[str],
     values: Mapping[str, Sequence[Any]] | None = None,
     trials: int | None = None,
     workers: int = 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
 def import_supernet(
     system: str,
     checkpoint: str | Path,
-    run_dir: str | Path,
+    run_dir: RunDir | str | os.PathLike[str],
     data: str | DataConfig,
     space: str | None = None,
     preset: Preset | None = None,

@@ -6,12 +6,12 @@ the pipeline goes on where it was.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from raynas.cluster.connection import ray_cluster
@@ -65,7 +65,7 @@ class PipelineResult:
 
 def pipeline(
     preset: Preset,
-    run_dir: str | Path,
+    run_dir: RunDir | str | os.PathLike[str],
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,

@@ -39,15 +39,16 @@ def run(options: argparse.Namespace) -> None:
     from raynas.latency.rows import on_of
     from raynas.latency.timing import Conditions
     from raynas.phases.timing import time_archs
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
     from raynas.results import RunDir
 
     run = None if options.run is None else RunDir(options.run)
     given = {name: getattr(options, name) for name in Conditions.model_fields}
     conditions = validate(Conditions, Document(given, "raynas bench latency"))
     archs = {label: arch for name in options.names for label, arch in _archs_to_time(run, name).items()}
-    with heartbeat("timing"):
-        rows = time_archs(run, list(archs.values()), conditions, options.resources)
+    show = terminal()
+    with show.doing("timing"):
+        rows = time_archs(run, list(archs.values()), conditions, options.resources, progress=show)
     print(f"on {on_of(rows[0])}")
     print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")
     for name, row in zip(archs, rows, strict=True):

@@ -18,9 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Score the subnets, and print the figures."""
     from raynas.bench.score import bench_score
-    from raynas.progress.heartbeat import heartbeat
+    from raynas.progress.reporter import terminal
 
-    with heartbeat("scoring"):
-        found = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=print)
+    show = terminal()
+    with show.doing("scoring"):
+        found = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=show)
     for name, value in found.items():
         print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")
