@@ -138,7 +138,7 @@ def accuracy_within(supernet: Any, arch: Any) -> float:
 
     loaded = load("digits")
     images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
-    images = normalise(images, loaded)
+    images = normalise(images, loaded.normalisation)
     rows = torch.zeros(len(images) + 1, dtype=torch.int64)
     rows[-1] = 1  # one row of the largest
     both = [arch, supernet.space.largest()]

@@ -100,11 +100,11 @@ def on_test(network: Any) -> float:
     from raynas.data.config import DataConfig
     from raynas.data.images import decode
     from raynas.data.load import load_test
-    from raynas.scoring.score_arch import PixelStatistics, score_arch
+    from raynas.scoring.score_arch import score_arch
 
     space, data = network.space, load("digits")
     images, labels = decode(load_test(DataConfig(name="digits")), space.input_size, space.channels)
-    result = score_arch(network, space.smallest(), images, labels, PixelStatistics(data.mean, data.std))
+    result = score_arch(network, space.smallest(), images, labels, data.normalisation)
     return 1 - float(result.top1.mean())
 
 
@@ -256,7 +256,7 @@ def distances(supernet: Any, even: bool = False) -> list[float]:
         return exact(q, k, v, attn_mask=attn_mask, scale=scale)
 
     with patch.object(functional, "scaled_dot_product_attention", attend):
-        supernet(normalise(images, data), largest)
+        supernet(normalise(images, data.normalisation), largest)
     if space.family == "vit":
         return [int(largest["patch_size"]) * tokens for tokens in seen]
     patches = [

@@ -113,18 +113,17 @@ def score(supernet: Any, archs: Sequence[Any], data: str, calibration: int | Non
     from raynas.data.calibration import calibration_batches
     from raynas.data.config import CalibrationConfig
     from raynas.data.images import decode
-    from raynas.scoring.score_arch import PixelStatistics, score_arch
+    from raynas.scoring.score_arch import score_arch
 
     loaded, batches = load(data), None
     if calibration is not None:
         config = CalibrationConfig(images=calibration, batch_size=calibration)
         batches = calibration_batches(loaded, AugmentConfig(), config)
     images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
-    statistics = PixelStatistics(loaded.mean, loaded.std)
     macs = cost(supernet.space, archs)["macs"]
     rows = []
     for arch, count in zip(archs, macs, strict=True):
-        result = score_arch(supernet, arch, images, labels, statistics, batch_size=512, calibration=batches)
+        result = score_arch(supernet, arch, images, labels, loaded.normalisation, batch_size=512, calibration=batches)
         about = {"arch": arch.id, "network": arch.network_id, "macs": int(count)}
         rows.append({**about, "accuracy": float(result.top1.mean()), "loss": result.loss})
     return rows

@@ -16,7 +16,6 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.results import RunDir
 from raynas.scoring.pool import ScorePool
-from raynas.scoring.score_arch import PixelStatistics
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet, make_scored_supernet
 from raynas.space import Space, load_space
 
@@ -56,8 +55,8 @@ def bench_score(
     """
     say = progress or (lambda line: None)
     say("loading supernet and images")
-    subject = _fresh(space, data, images) if run is None else load_scored_supernet(RunDir(run), images)
-    drawn = subject.space.decode(subject.space.sample_codes(np.random.default_rng(0), archs * 4))
+    scored = _fresh(space, data, images) if run is None else load_scored_supernet(RunDir(run), images)
+    drawn = scored.space.decode(scored.space.sample_codes(np.random.default_rng(0), archs * 4))
     chosen = list(dict.fromkeys(drawn))[:archs]
     if len(chosen) <= replicas:  # each replica warms up with one
         raise UserError(
@@ -71,17 +70,18 @@ def bench_score(
             threads,
             gpus,
             precision=precision,
-            subject=subject,
+            scored=scored,
             store=RunDir(folder, create=True).store,
         )
         say(f"starting {replicas} replicas")
         with pool:
-            crew = pool.supervisor
-            crew.wait_for_all()
+            pool.supervisor.wait_for_all()
             values = ray.put([dict(arch) for arch in chosen])
 
             def limit() -> float:
-                passed = crew.ask_all(lambda actor: actor.forward_alone.remote(values, seconds), 60.0 + 20.0 * seconds)
+                passed = pool.supervisor.ask_all(
+                    lambda actor: actor.forward_alone.remote(values, seconds), 60.0 + 20.0 * seconds
+                )
                 return sum(count / taken for count, taken in passed)
 
             pool.score(chosen[:replicas])  # the first passes allocate
@@ -100,11 +100,11 @@ def bench_score(
         "archs": len(rows),
         "replicas": replicas,
         "threads": threads,
-        "images": len(subject.images),
+        "images": len(scored.images),
         "batch_size": batch_size,
         "precision": precision,
         "device": rows[0]["device"],
-        "space": subject.space.name,
+        "space": scored.space.name,
     }
 
 
@@ -113,5 +113,6 @@ def _fresh(space: Space | str, data: str, images: int | None) -> ScoredSupernet:
     chosen = load_space(space) if isinstance(space, str) else space
     chosen = chosen.with_input(loaded.size, loaded.channels, loaded.classes)
     pixels, labels = decode(loaded.search, size=chosen.input_size, channels=chosen.channels)
-    statistics = PixelStatistics(loaded.mean, loaded.std)
-    return make_scored_supernet(chosen, build_supernet(chosen), pixels, labels, statistics, images, loaded.fingerprint)
+    return make_scored_supernet(
+        chosen, build_supernet(chosen), pixels, labels, loaded.normalisation, images, loaded.fingerprint
+    )

@@ -26,6 +26,7 @@ from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
 from raynas.data.look import Findings, look
 from raynas.data.parquet import read_parquet
+from raynas.data.pixels import Normalisation
 from raynas.data.pool import Pool, Source, spread
 from raynas.data.reading import AS_STORED, Reading, channels_of, size_of
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
@@ -76,26 +77,27 @@ class Data:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Per channel, of pixels in [0, 1]: over train for small sets of small images, else ImageNet's."""
-        return self._statistics[0]
+        """Mean of each channel; see `normalisation`."""
+        return self.normalisation.mean
 
     @property
     def std(self) -> tuple[float, ...]:
-        """Per channel, of pixels in [0, 1]; see `mean`."""
-        return self._statistics[1]
+        """Standard deviation of each channel; see `normalisation`."""
+        return self.normalisation.std
 
     @cached_property
-    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def normalisation(self) -> Normalisation:
+        """Mean and deviation of the training images if they are few and small, else ImageNet's."""
         images = self.normalised_as or self.train
         small = _is_small(images)
         if not small and self.channels == 3:
-            return IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+            return Normalisation(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
         if not small and self.channels == 1:
-            return (sum(IMAGENET_DEFAULT_MEAN) / 3,), (sum(IMAGENET_DEFAULT_STD) / 3,)
+            return Normalisation((sum(IMAGENET_DEFAULT_MEAN) / 3,), (sum(IMAGENET_DEFAULT_STD) / 3,))
         channels = decode(images)[0].transpose(0, 1).flatten(1).double() / 255
         std = channels.std(1, correction=0)
         std[std == 0] = 1.0  # a constant channel stays constant
-        return tuple(channels.mean(1).tolist()), tuple(std.tolist())
+        return Normalisation(tuple(channels.mean(1).tolist()), tuple(std.tolist()))
 
     @cached_property
     def fingerprint(self) -> str:

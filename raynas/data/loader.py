@@ -21,7 +21,7 @@ from raynas.data.augment import AugmentConfig
 from raynas.data.images import ImageSet, decode, decoded_bytes
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
-from raynas.data.streams import generator, global_streams_kept, seed_global_streams
+from raynas.data.streams import generator, global_streams_kept, mix, seed_global_streams
 from raynas.data.transforms import BatchAugmentation, image_transform
 from raynas.errors import UserError
 from raynas.locations import is_uri
@@ -165,7 +165,7 @@ class TrainLoader:
         for positions in steps:
             chosen = torch.from_numpy(order[positions])
             pixels = augmentation.move(self._pixels[chosen], positions)
-            yield augmentation.erase(normalise(pixels, self.data), positions), self._labels[chosen]
+            yield augmentation.erase(normalise(pixels, self.data.normalisation), positions), self._labels[chosen]
 
     def _decode(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
         assert self._loader is not None
@@ -192,7 +192,7 @@ class _AugmentedImages(Dataset):
         except UserError as error:
             return error
         with global_streams_kept():
-            seed_global_streams(self.seed, epoch, 2, position)
+            seed_global_streams(mix(self.seed, epoch, 2, position))
             return self.transform(image), label
 
 

@@ -1,25 +1,23 @@
-"""From stored pixels to what a network sees; needs torch alone, so that a scoring replica starts fast and small."""
+"""From stored pixels to a network's input; needs torch alone, so that a scoring replica starts fast and small."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Standardisation(Protocol):
-    """Per-channel mean and deviation of pixels scaled to [0, 1]."""
+@dataclass(frozen=True)
+class Normalisation:
+    """Per-channel mean and standard deviation of pixels scaled to [0, 1], which images are normalised with."""
 
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-
-    @property
-    def std(self) -> tuple[float, ...]: ...
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
-def normalise(pixels: Tensor, data: Standardisation) -> Tensor:
-    """Pixels uint8 [..., channels, height, width] to float32, with the mean and deviation of `data`."""
-    mean = torch.tensor(data.mean, device=pixels.device).view(-1, 1, 1)
-    std = torch.tensor(data.std, device=pixels.device).view(-1, 1, 1)
+def normalise(pixels: Tensor, normalisation: Normalisation) -> Tensor:
+    """Convert pixels uint8 [..., channels, height, width] to normalised float32."""
+    mean = torch.tensor(normalisation.mean, device=pixels.device).view(-1, 1, 1)
+    std = torch.tensor(normalisation.std, device=pixels.device).view(-1, 1, 1)
     return pixels.float().div_(255).sub_(mean).div_(std)

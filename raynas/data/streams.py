@@ -1,4 +1,9 @@
-"""Random numbers that depend on named integers, also for libraries that draw from the global streams."""
+"""Random numbers from named integers, and the global streams of python, numpy and torch.
+
+timm and torchvision draw from the global streams: mixing and stochastic depth do so in the training loop, which seeds
+the streams and saves them in checkpoints (`raynas.training.streams`); the augmentation of an image does so within
+`global_streams_kept`, which leaves them as they were. Everything else in raynas has its own generator.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,18 @@ import torch
 
 
 def mix(*parts: int) -> int:
-    """One 63-bit seed from several non-negative integers."""
+    """Return a 63-bit seed from several non-negative integers."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def generator(*parts: int) -> torch.Generator:
-    """A torch generator seeded by several non-negative integers."""
+    """Return a torch generator seeded by several non-negative integers."""
     return torch.Generator().manual_seed(mix(*parts))
 
 
 @contextmanager
 def global_streams_kept() -> Iterator[None]:
-    """Python's, numpy's and torch's global CPU streams are afterwards as they were before."""
+    """Restore the global CPU streams of python, numpy and torch after the context."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -32,9 +37,8 @@ def global_streams_kept() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-def seed_global_streams(*parts: int) -> None:
-    """Seed all three, for the next draws of timm and torchvision; within `global_streams_kept` only."""
-    seed = mix(*parts)
+def seed_global_streams(seed: int) -> None:
+    """Seed the global CPU streams of python, numpy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)

@@ -30,7 +30,7 @@ from raynas.runs.networks import (
 )
 from raynas.runs.trained_supernet import TrainedSupernet, load_weights
 from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import PixelStatistics, score_arch
+from raynas.scoring.score_arch import score_arch
 
 
 def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
@@ -98,9 +98,8 @@ def evaluate(
                 progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
                 pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
                 model = model.to(device).eval()
-                statistics = PixelStatistics(data.mean, data.std)
                 try:
-                    score = score_arch(model, model.space.smallest(), pixels, labels, statistics, batch_size)
+                    score = score_arch(model, model.space.smallest(), pixels, labels, data.normalisation, batch_size)
                 except FloatingPointError as error:
                     raise UserError(
                         f"{network.name}: weights are finite and outputs are not: train it again"

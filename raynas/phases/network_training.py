@@ -26,7 +26,7 @@ from raynas.phases.local_training import train_network
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import PixelStatistics, score_arch
+from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
 from raynas.text import duration
 from raynas.training.recipe import Recipe
@@ -111,8 +111,7 @@ def train_one(
         model = build_supernet(space)
         model.load_state_dict(trained.weights)
         pixels, labels = (tensor.to(device) for tensor in decode(data.search, space.input_size, space.channels))
-        statistics = PixelStatistics(data.mean, data.std)
-        score = score_arch(model.to(device).eval(), space.smallest(), pixels, labels, statistics)
+        score = score_arch(model.to(device).eval(), space.smallest(), pixels, labels, data.normalisation)
         accuracy = float(score.top1.mean())
     row = {
         "accuracy": accuracy,

@@ -8,6 +8,7 @@ import torch
 
 from raynas.data.config import stored_config
 from raynas.data.load import Data, load_data
+from raynas.data.pixels import Normalisation
 from raynas.errors import ConfigError, UserError
 from raynas.nets.timm_weights import load_timm
 from raynas.results import RunDir
@@ -50,7 +51,7 @@ def load_teacher(config: TeacherConfig, data: Data) -> Teacher:
     example = torch.zeros(1, data.channels, *data.size)
     try:
         with torch.no_grad():
-            classes = teacher.logits(example, (data.mean, data.std)).shape[-1]
+            classes = teacher.logits(example, data.normalisation).shape[-1]
     except (RuntimeError, AssertionError, ValueError) as error:
         raise UserError(
             f"teacher {teacher.name} cannot take images of {teacher.size[0]} x {teacher.size[1]} pixels: "
@@ -73,12 +74,12 @@ def _of_timm(config: TeacherConfig, data: Data) -> Teacher:
         raise UserError(f"teacher {config.timm}: timm does not say how its images are normalised; take it from its run")
     channels, own = int(options.get("in_chans", 3)), options.get("img_size", about["input_size"][1:])
     size = config.size or ((own, own) if isinstance(own, int) else tuple(own))
-    statistics = tuple(_fitted(about[name], channels, config.timm) for name in ("mean", "std"))
-    return Teacher(config.timm, network, (statistics[0], statistics[1]), size)
+    mean, std = (_fitted(about[name], channels, config.timm) for name in ("mean", "std"))
+    return Teacher(config.timm, network, Normalisation(mean, std), size)
 
 
 def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, ...]:
-    """Return timm's statistics of colour images, or their mean for grey ones (as in our default statistics)."""
+    """Return timm's values for colour images, or their mean for grey ones (as in our default normalisation)."""
     if channels not in (1, len(values)):
         raise UserError(f"teacher {name}: no normalisation is known for images of {channels} channels")
     return tuple(values) if channels == len(values) else (sum(values) / len(values),)
@@ -97,4 +98,4 @@ def _of_run(config: TeacherConfig, data: Data) -> Teacher:
     images = data if theirs == data.config else load_data(theirs)
     if images.class_names != data.class_names:
         raise ConfigError(f"teacher {config.name} knows other classes than {data.name} has (or in another order)")
-    return Teacher(config.name, network, (images.mean, images.std), config.size or network.space.input_size)
+    return Teacher(config.name, network, images.normalisation, config.size or network.space.input_size)

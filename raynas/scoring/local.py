@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from raynas.data.calibration import Calibration
-from raynas.errors import reason
+from raynas.data.pixels import Normalisation
 from raynas.results import RunDir, Store
 from raynas.scoring.replica import WeightsChanged, device_name
-from raynas.scoring.score_arch import PixelStatistics, score_arch
+from raynas.scoring.score_arch import ArchScorer
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
@@ -22,18 +22,18 @@ from raynas.space import Arch, Space
 
 
 class LocalScorer(Scorer):
-    """Scores one arch after the other in this process; the same interface and the same rows as `ScorePool`.
+    """A scorer in this process, one arch after the other, with the interface and the rows of `ScorePool`.
 
     Args:
         run: a run directory with a trained supernet.
         batch_size: images in one forward pass.
         threads: torch threads while it scores, for the same rounding everywhere.
-        images: so many images of the search split; all where left out.
+        images: number of images of the search split; by default all.
         precision: fp32, or bf16 or fp16 by autocast.
-        device: where it runs: `cpu`, `cuda`, `cuda:1`.
+        device: `cpu`, `cuda` or `cuda:1`.
 
     Raises:
-        UserError: an argument makes no sense.
+        UserError: an argument is out of range.
         RunDirError: `run` is not a run directory.
     """
 
@@ -46,10 +46,10 @@ class LocalScorer(Scorer):
         precision: str = "fp32",
         device: str = "cpu",
         *,
-        subject: ScoredSupernet | None = None,
+        scored: ScoredSupernet | None = None,
         store: Store | None = None,
     ):
-        super().__init__(run, subject, store, batch_size, images, precision)
+        super().__init__(run, scored, store, batch_size, images, precision)
         self.threads = threads
         self.device = torch.device(device)
 
@@ -60,7 +60,7 @@ class LocalScorer(Scorer):
         supernet: nn.Module,
         images: Tensor,
         labels: Tensor,
-        statistics: PixelStatistics | None = None,
+        normalisation: Normalisation | None = None,
         store: Store | None = None,
         batch_size: int = 256,
         threads: int = 1,
@@ -68,20 +68,28 @@ class LocalScorer(Scorer):
         device: str = "cpu",
         calibration: Calibration | None = None,
     ) -> LocalScorer:
-        """A scorer of a supernet and images at hand (see `subject_of_parts`); rows stay in memory without a store."""
-        subject = make_scored_supernet(space, supernet, images, labels, statistics, calibration=calibration)
-        return cls(None, batch_size, threads, None, precision, device, subject=subject, store=store)
+        """Return a scorer of a supernet and images in memory, see `make_scored_supernet`.
 
-    def _start(self, subject: ScoredSupernet) -> None:
-        self._supernet = subject.supernet.to(self.device)
-        self._pixels = subject.images.to(self.device)
-        self._labels = subject.labels.to(self.device)
-        self._statistics = subject.statistics
-        self._calibration = None if subject.calibration is None else subject.calibration.batches.to(self.device)
-        self._sums = checksums(take_apart(self._supernet)[1])
+        Without a store its rows stay in memory.
+        """
+        scored = make_scored_supernet(space, supernet, images, labels, normalisation, calibration=calibration)
+        return cls(None, batch_size, threads, None, precision, device, scored=scored, store=store)
+
+    def _start(self, scored: ScoredSupernet) -> None:
+        self._scorer = ArchScorer(
+            self.device,
+            scored.supernet,
+            scored.images,
+            scored.labels,
+            scored.normalisation,
+            self.batch_size,
+            self.precision,
+            None if scored.calibration is None else scored.calibration.batches,
+        )
+        self._sums = checksums(take_apart(self._scorer.supernet)[1])
 
     def _finish(self) -> None:
-        names = changed(take_apart(self._supernet)[1], self._sums)
+        names = changed(take_apart(self._scorer.supernet)[1], self._sums)
         if names:
             raise WeightsChanged(names)
 
@@ -98,20 +106,8 @@ class LocalScorer(Scorer):
     def _outcome(self, arch: Arch) -> ScoredArch:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)
-        score, why = None, None
         try:
-            score = score_arch(
-                self._supernet,
-                arch,
-                self._pixels,
-                self._labels,
-                self._statistics,
-                self.batch_size,
-                self.precision,
-                self._calibration,
-            )
-        except Exception as error:  # whatever an arch does to a network, the search goes on without it
-            why = reason(error)
+            score, why = self._scorer.score(arch)
         finally:
             torch.set_num_threads(threads)
         return ScoredArch(arch, score, why, device_name(self.device), "local")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from raynas.cluster.connection import ray_cluster
 from raynas.data.calibration import Calibration
+from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
 from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
-from raynas.scoring.score_arch import PixelStatistics
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
@@ -27,29 +27,28 @@ VERIFY_S = 300.0  # for checksums of everything at the end
 
 
 class ScorePool(Scorer):
-    """Scores archs in parallel; a context manager that starts its replicas and ends them.
+    """A scorer with several replicas in Ray actors; a context manager that starts and ends them.
 
-    Weights and decoded images are put once into Ray's object store, which holds them once on each node; replicas map
-    them. A replica that dies or hangs is replaced and its archs are scored again; one that takes replicas down three
-    times is a failed row.
+    Weights and decoded images are in Ray's object store, once on each node, and replicas map them. A replica that dies
+    or hangs is replaced, and its archs are scored again. An arch that breaks three replicas gets a failed row.
 
     Args:
         run: a run directory with a trained supernet.
         replicas: number of replicas.
         batch_size: images in one forward pass.
-        threads: torch threads (and Ray CPUs) of one replica; the same score whatever the number of replicas.
+        threads: torch threads (and Ray CPUs) of one replica; scores do not depend on the number of replicas.
         gpus: Ray GPUs of one replica, or a fraction of one; 0 for CPU.
-        images: so many images of the search split; all where left out.
+        images: number of images of the search split; by default all.
         precision: fp32, or bf16 or fp16 by autocast.
-        time_limit_s: a replica that answers nothing for so long is taken as hung. Left out: 60 s and 20 times the
-            slowest arch so far (30 minutes until one is done).
-        start_limit_s: how long to wait while no replica at all can be started.
+        time_limit_s: seconds without an answer after which a replica counts as hung; by default 60 s and 20 times the
+            slowest arch so far (30 minutes before the first).
+        start_limit_s: longest wait in seconds while no replica can be started.
 
     Attributes:
-        supervisor: of the replicas, while the pool is entered.
+        supervisor: the replicas' supervisor; only inside the context.
 
     Raises:
-        UserError: an argument makes no sense.
+        UserError: an argument is out of range.
         RunDirError: `run` is not a run directory.
     """
 
@@ -67,10 +66,10 @@ class ScorePool(Scorer):
         time_limit_s: float | None = None,
         start_limit_s: float = 300.0,
         *,
-        subject: ScoredSupernet | None = None,
+        scored: ScoredSupernet | None = None,
         store: Store | None = None,
     ):
-        super().__init__(run, subject, store, batch_size, images, precision)
+        super().__init__(run, scored, store, batch_size, images, precision)
         for name, value in {"replicas": replicas, "threads": threads}.items():
             if value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}")
@@ -89,42 +88,43 @@ class ScorePool(Scorer):
         supernet: nn.Module,
         images: Tensor,
         labels: Tensor,
-        statistics: PixelStatistics | None = None,
+        normalisation: Normalisation | None = None,
         store: Store | None = None,
         calibration: Calibration | None = None,
         **options: Any,
     ) -> ScorePool:
-        """A pool of a supernet and images at hand (see `subject_of_parts`); rows stay in memory without a store.
+        """Return a pool of a supernet and images in memory, see `make_scored_supernet`.
 
-        The supernet's class must be importable on the workers. `options` are those of the constructor.
+        Without a store its rows stay in memory. The supernet's class must be importable on the workers. `options` are
+        the constructor's.
         """
-        subject = make_scored_supernet(space, supernet, images, labels, statistics, calibration=calibration)
-        return cls(None, subject=subject, store=store, **options)
+        scored = make_scored_supernet(space, supernet, images, labels, normalisation, calibration=calibration)
+        return cls(None, scored=scored, store=store, **options)
 
-    def _start(self, subject: ScoredSupernet) -> None:
+    def _start(self, scored: ScoredSupernet) -> None:
         self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))
-        skeleton, weights = take_apart(subject.supernet)
-        images = as_arrays(subject)
+        skeleton, weights = take_apart(scored.supernet)
+        images = as_arrays(scored)
         self._sums = (checksums(weights), checksums(images))
         self._refs = [ray.put(weights), ray.put(images)]
         shared = (
-            subject.space,
+            scored.space,
             ray.put(skeleton),
             *self._refs,
-            subject.statistics,
+            scored.normalisation,
             *self._sums,
             Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
         )
         needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 
         def start(name: str) -> Any:
-            # A lost replica is replaced by the supervisor, which knows what it was at, and not by Ray.
+            # The supervisor replaces a lost replica, not Ray, since it knows which archs the replica was scoring.
             options = {"num_cpus": self.threads, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
-            # Anywhere in the cluster, even where this process has a placement group, as a trial of Ray Tune has.
+            # On any node, even if this process is in a placement group, as a trial of Ray Tune is.
             anywhere = {"name": name, "scheduling_strategy": "DEFAULT"}
             return ray.remote(Replica).options(**anywhere, **options).remote(name, *shared)
 
-        self.supervisor = Supervisor(self.replicas, start, subject.space, self.time_limit_s, self.start_limit_s, needs)
+        self.supervisor = Supervisor(self.replicas, start, scored.space, self.time_limit_s, self.start_limit_s, needs)
         self._finished: list[ScoredArch] = []
         self._stack.callback(self.supervisor.end)
 
@@ -136,7 +136,7 @@ class ScorePool(Scorer):
             raise WeightsChanged(sorted(set(names)))
 
     def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
-        # What a call that was given up left in flight: its outcomes are written now and answered to nobody.
+        # Archs that an abandoned call left in flight are written too, but returned to nobody.
         stray = self.supervisor.in_flight() | {outcome.arch.id for outcome in self._finished}
         wanted = (arch for arch in archs if arch.id not in stray)
         written = time.monotonic()

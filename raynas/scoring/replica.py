@@ -1,4 +1,4 @@
-"""One frozen copy of the supernet in a process of its own, over weights and images that it shares."""
+"""A frozen copy of the supernet in its own process, over shared weights and images."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from raynas.data.pixels import normalise
-from raynas.errors import reason
-from raynas.scoring.score_arch import PRECISIONS, PixelStatistics, Score, score_arch
+from raynas.data.pixels import Normalisation, normalise
+from raynas.scoring.score_arch import PRECISIONS, ArchScorer, Score
 from raynas.scoring.shared_weights import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WeightsChanged(RuntimeError):
-    """Something wrote to weights or images that all replicas share; no score after it can be trusted."""
+    """Weights or images that all replicas share were written to; later scores cannot be trusted."""
 
     def __init__(self, names: Sequence[str]):
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -39,13 +38,13 @@ class WeightsChanged(RuntimeError):
 
 @dataclass(frozen=True)
 class Options:
-    """How replicas score.
+    """Options of scoring.
 
     Attributes:
         batch_size: images in one pass.
         threads: torch threads of one replica.
         precision: fp32, bf16 or fp16.
-        gpu: whether on a GPU.
+        gpu: True to score on a GPU.
     """
 
     batch_size: int
@@ -55,21 +54,22 @@ class Options:
 
 
 class Replica:
-    """The actor's class; plain, so that it runs without Ray too.
+    """A scoring process: the class of the Ray actor, which also runs without Ray.
 
     Args:
-        name: for the dashboard and the rows.
-        space: of the supernet.
-        skeleton: the supernet without memory.
-        weights: its arrays, mapped.
-        images: `images` uint8 [n, channels, height, width], `labels` int64 [n] and, where batch norms are calibrated,
-            `calibration` float32 [batches, batch, channels, height, width]; mapped.
-        statistics: to normalise with.
-        sums: checksums of the weights; `image_sums`: of the images.
-        options: how to score.
+        name: name in Ray's dashboard and in rows.
+        space: the supernet's space.
+        skeleton: the supernet without its tensors.
+        weights: the supernet's tensors, in shared memory.
+        images: `images` uint8 [n, channels, height, width], `labels` int64 [n] and, if batch norms are calibrated,
+            `calibration` float32 [batches, batch, channels, height, width], in shared memory.
+        normalisation: mean and deviation of pixels.
+        sums: checksums of the weights.
+        image_sums: checksums of the images.
+        options: options of scoring.
     """
 
-    _name = "raynas-replica"  # Ray asks for it where the constructor's arguments cannot be read
+    _name = "raynas-replica"  # Ray needs a name even if the constructor's arguments cannot be read
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Replica:
         skeleton: Skeleton,
         weights: Arrays,
         images: Arrays,
-        statistics: PixelStatistics,
+        normalisation: Normalisation,
         sums: Mapping[str, int],
         image_sums: Mapping[str, int],
         options: Options,
@@ -88,85 +88,70 @@ class Replica:
         self._space = space
         self._weights, self._images = weights, images  # kept: they hold the mapping
         self._sums, self._image_sums = sums, image_sums
-        self._statistics = statistics
-        self._options = options
         self._device = torch.device("cuda" if options.gpu else "cpu")
-        # On the CPU these `to` do nothing: the tensors stay the mapped ones.
-        self._supernet = put_together(skeleton, weights).to(self._device)
-        self._pixels = over(images["images"]).to(self._device)
-        self._labels = over(images["labels"]).to(self._device)
         calibration = images.get("calibration")
-        self._calibration = None if calibration is None else over(calibration).to(self._device)
+        self._scorer = ArchScorer(  # which copies nothing on the CPU: its tensors are the shared ones
+            self._device,
+            put_together(skeleton, weights),
+            over(images["images"]),
+            over(images["labels"]),
+            normalisation,
+            options.batch_size,
+            options.precision,
+            None if calibration is None else over(calibration),
+        )
 
     def __repr__(self) -> str:
         return self._name
 
     def ready(self) -> tuple[str, int, str]:
-        """Node, process and device it runs on, once it can score."""
+        """Return the replica's node, process and device; answered once it can score."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid(), device_name(self._device)
 
     def score(self, archs: Sequence[Arch | dict[str, Any]]) -> list[tuple[Score | None, str | None]]:
-        """A score, or the reason why there is none, for each arch.
+        """Return for each arch a score, or None and the reason why there is none.
 
         Raises:
             WeightsChanged: scoring these wrote to shared memory.
         """
-        outcomes = [self._score(arch if isinstance(arch, Arch) else self._space.arch(arch)) for arch in archs]
+        outcomes = [self._scorer.score(arch if isinstance(arch, Arch) else self._space.arch(arch)) for arch in archs]
         if names := changed(self._weights, self._sums):
             raise WeightsChanged(names)
         return outcomes
 
-    def _score(self, arch: Arch) -> tuple[Score | None, str | None]:
-        o = self._options
-        try:
-            score = score_arch(
-                self._supernet,
-                arch,
-                self._pixels,
-                self._labels,
-                self._statistics,
-                o.batch_size,
-                o.precision,
-                self._calibration,
-            )
-        except Exception as error:  # whatever an arch does to a network, the search goes on without it
-            return None, reason(error)
-        return score, None
-
     def verify(self) -> list[str]:
-        """Names of the mapped arrays that are not what they were."""
+        """Return the names of the shared arrays that have changed."""
         return changed(self._weights, self._sums) + changed(self._images, self._image_sums)
 
     def forward_alone(self, archs: Sequence[dict[str, Any]], seconds: float) -> tuple[int, float]:
-        """Forward passes over images that are prepared already, for a time: what arithmetic alone allows.
+        """Run bare forward passes over prepared images for a time, to see the cost of all other work.
 
         Returns:
             Number of archs passed, and the seconds that took.
         """
-        ready = [self._space.arch(arch) for arch in archs]
-        x = normalise(self._pixels, self._statistics).split(self._options.batch_size)
+        ready, scorer = [self._space.arch(arch) for arch in archs], self._scorer
+        x = normalise(scorer.images, scorer.normalisation).split(scorer.batch_size)
         count, began = 0, time.perf_counter()
-        o = self._options
-        cast = torch.autocast(self._device.type, PRECISIONS[o.precision], enabled=o.precision != "fp32")
+        cast = torch.autocast(self._device.type, PRECISIONS[scorer.precision], enabled=scorer.precision != "fp32")
         with torch.inference_mode(), cast:
             while time.perf_counter() - began < seconds:
                 for batch in x:
-                    logits = self._supernet(batch, ready[count % len(ready)])
+                    logits = scorer.supernet(batch, ready[count % len(ready)])
                 count += 1
             logits.cpu()
         return count, time.perf_counter() - began
 
 
 def device_name(device: torch.device) -> str:
-    """`cpu (x86_64)`, or the GPU's name."""
+    """Return a device's name for rows: `cpu (x86_64)`, or the GPU's name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
 
 
-def as_arrays(subject: ScoredSupernet) -> Arrays:
-    """All images of a subject, and their labels, as they travel to replicas."""
-    tensors = {"images": subject.images, "labels": subject.labels}
-    if subject.calibration is not None:
-        tensors["calibration"] = subject.calibration.batches
+def as_arrays(scored: ScoredSupernet) -> Arrays:
+    """Return images, labels and calibration images as arrays, to be shared with replicas."""
+    tensors = {"images": scored.images, "labels": scored.labels}
+    if scored.calibration is not None:
+        tensors["calibration"] = scored.calibration.batches
     return {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""One subnet on one set of images: a plain function of weights, arch and pixels."""
+"""The score of one subnet on one set of images: a plain function of weights, arch and pixels."""
 
 from __future__ import annotations
 
@@ -12,31 +12,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raynas.data.pixels import Standardisation, normalise
-from raynas.errors import UserError
+from raynas.data.pixels import Normalisation, normalise
+from raynas.errors import UserError, reason
 from raynas.nets.calibration import calibrate
 from raynas.nets.supernet import Supernet
+from raynas.space import Arch
 
 PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class PixelStatistics:
-    """Per-channel mean and deviation of pixels scaled to [0, 1]."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Score:
-    """What a subnet did on each image.
+    """The predictions of a subnet, image by image.
 
     Attributes:
-        top1, top5: bool [images]; top5 is None at five classes or fewer.
-        loss: mean cross-entropy, nats.
+        top1, top5: bool [images], True where the label is the first guess, or among five; top5 is None for five classes
+            or fewer.
+        loss: mean cross-entropy in nats.
         seconds: wall time of the passes over the images.
-        calibration_seconds: that of the passes before, which calibrated batch norms; None where there were none.
+        calibration_seconds: wall time of the calibration of batch norms; None without calibration.
     """
 
     top1: np.ndarray
@@ -47,8 +41,10 @@ class Score:
 
 
 def check_precision(precision: str) -> None:
-    """Raises:
-    UserError: it is not one of ours.
+    """Raise unless a precision is known.
+
+    Raises:
+        UserError: it is not one of `PRECISIONS`.
     """
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: {', '.join(PRECISIONS)}")
@@ -60,23 +56,23 @@ def score_arch(
     arch: Mapping[str, Any],
     images: Tensor,
     labels: Tensor,
-    statistics: Standardisation,
+    normalisation: Normalisation,
     batch_size: int = 256,
     precision: str = "fp32",
     calibration: Tensor | None = None,
 ) -> Score:
-    """Score one subnet with inherited weights; nothing of the supernet or the images is written to.
+    """Score one subnet with inherited weights, without writing to the supernet or the images.
 
     Args:
-        supernet: in eval mode, called as `supernet(x, arch)`.
+        supernet: the supernet in eval mode, called as `supernet(x, arch)`.
         arch: the subnet.
         images: uint8 [n, channels, height, width], on the supernet's device.
         labels: int64 [n], on the same device.
-        statistics: mean and deviation to normalise with.
+        normalisation: mean and deviation of pixels.
         batch_size: images in one pass.
         precision: fp32, or bf16 or fp16 by autocast.
-        calibration: what its batch norms are calibrated on first, [batches, batch, channels, height, width]
-            normalised, on the same device; None where they go by their running averages, or there are none.
+        calibration: normalised images [batches, batch, channels, height, width] on the same device, to calibrate batch
+            norms on first; None to use their running averages.
 
     Raises:
         RuntimeError: the supernet is in training mode.
@@ -97,7 +93,7 @@ def score_arch(
     loss = torch.zeros((), dtype=torch.float64, device=images.device)
     finite = torch.ones((), dtype=torch.bool, device=images.device)
     for start in range(0, len(images), batch_size):
-        x = normalise(images[start : start + batch_size], statistics)
+        x = normalise(images[start : start + batch_size], normalisation)
         y = labels[start : start + batch_size]
         with autocast:
             logits = supernet(x, arch, **options)
@@ -113,3 +109,35 @@ def score_arch(
     bits = torch.cat(top1).cpu().numpy()
     bits5 = torch.cat(top5).cpu().numpy() if top5_counts else None
     return Score(bits, bits5, float(loss) / len(images), time.perf_counter() - began, calibration_seconds)
+
+
+class ArchScorer:
+    """A supernet and images on one device; it scores one arch after the other.
+
+    Args:
+        device: the device that everything is moved to.
+        supernet, images, labels, normalisation, batch_size, precision, calibration: as for `score_arch`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        supernet: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        normalisation: Normalisation,
+        batch_size: int,
+        precision: str,
+        calibration: Tensor | None,
+    ):
+        self.supernet, self.images, self.labels = supernet.to(device), images.to(device), labels.to(device)
+        self.normalisation, self.batch_size, self.precision = normalisation, batch_size, precision
+        self.calibration = None if calibration is None else calibration.to(device)
+
+    def score(self, arch: Arch) -> tuple[Score | None, str | None]:
+        """Return the score of an arch or, if it has none, None and the reason."""
+        images = (self.images, self.labels, self.normalisation, self.batch_size, self.precision, self.calibration)
+        try:
+            return score_arch(self.supernet, arch, *images), None
+        except Exception as error:  # an arch may break its network in any way; the search goes on without it
+            return None, reason(error)

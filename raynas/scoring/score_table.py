@@ -41,25 +41,25 @@ class ScoreTable:
 
     Args:
         store: the run's tables; None keeps rows in memory only.
-        subject: what is scored.
+        scored: what is scored.
         precision, batch_size: how.
     """
 
-    def __init__(self, store: Store | None, subject: ScoredSupernet, precision: str, batch_size: int):
+    def __init__(self, store: Store | None, scored: ScoredSupernet, precision: str, batch_size: int):
         self._store = store
-        self._space = subject.space
+        self._space = scored.space
         self._key: Row = {
-            "supernet": subject.weights,
-            "space": subject.space.fingerprint,
-            "data": subject.data,
-            "images": len(subject.images),
+            "supernet": scored.weights,
+            "space": scored.space.fingerprint,
+            "data": scored.data,
+            "images": len(scored.images),
             "precision": precision,
-            **calibration_columns(subject.calibration),
+            **calibration_columns(scored.calibration),
         }
         self._same: Row = {
             **self._key,
             "batch_size": batch_size,
-            "seed": subject.seed,
+            "seed": scored.seed,
         }
         self._new: dict[str, Row] = {}
         self._read: pa.Table | None = None

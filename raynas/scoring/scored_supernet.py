@@ -13,12 +13,12 @@ from raynas.data.calibration import Calibration
 from raynas.data.config import stored_config
 from raynas.data.images import decode
 from raynas.data.load import load_data
+from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.results import RunDir
 from raynas.runs.calibration import load_calibration
-from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Space
 
 
@@ -30,7 +30,7 @@ class ScoredSupernet:
         space: the supernet's space.
         supernet: in eval mode, on the CPU.
         images: uint8 [n, channels, height, width]; `labels` int64 [n].
-        statistics: what pixels are normalised with.
+        normalisation: what pixels are normalised with.
         weights: fingerprint of the weights; `data`: of the images.
         seed: of the supernet's training, where known.
         calibration: for a supernet whose subnets have statistics of their own.
@@ -40,7 +40,7 @@ class ScoredSupernet:
     supernet: nn.Module
     images: Tensor
     labels: Tensor
-    statistics: PixelStatistics
+    normalisation: Normalisation
     weights: str
     data: str
     seed: int | None = None
@@ -65,10 +65,17 @@ def load_scored_supernet(run: RunDir, images: int | None = None) -> ScoredSupern
     data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
     pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
     seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
-    statistics = PixelStatistics(data.mean, data.std)
     calibration = load_calibration(run, data) if wants_calibration(supernet) else None
     return make_scored_supernet(
-        space, supernet, pixels, labels, statistics, images, data.fingerprint, seed=seed, calibration=calibration
+        space,
+        supernet,
+        pixels,
+        labels,
+        data.normalisation,
+        images,
+        data.fingerprint,
+        seed=seed,
+        calibration=calibration,
     )
 
 
@@ -77,22 +84,22 @@ def make_scored_supernet(
     supernet: nn.Module,
     pixels: Tensor,
     labels: Tensor,
-    statistics: PixelStatistics | None = None,
+    normalisation: Normalisation | None = None,
     images: int | None = None,
     data: str | None = None,
     seed: int | None = None,
     calibration: Calibration | None = None,
 ) -> ScoredSupernet:
-    """A subject made of a supernet and images that are at hand.
+    """A scored made of a supernet and images that are at hand.
 
     Args:
         space: the supernet's.
         supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
         pixels: uint8 [n, channels, height, width].
         labels: int64 [n].
-        statistics: to normalise with; mean 0 and deviation 1 where left out.
+        normalisation: to normalise with; mean 0 and deviation 1 where left out.
         images: so many of them, always the same ones: a larger number includes those of a smaller.
-        data: fingerprint of the pixels, labels and statistics; computed where left out.
+        data: fingerprint of the pixels, labels and normalisation; computed where left out.
         seed: of the supernet's training.
         calibration: of batch norms.
 
@@ -103,16 +110,18 @@ def make_scored_supernet(
         raise UserError(f"images must be uint8 [n, channels, height, width], found {pixels.dtype} {list(pixels.shape)}")
     if labels.dtype != torch.int64 or labels.shape != (len(pixels),):
         raise UserError(f"labels must be int64 [{len(pixels)}], found {labels.dtype} {list(labels.shape)}")
-    if statistics is None:
-        statistics = PixelStatistics((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
+    if normalisation is None:
+        normalisation = Normalisation((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
     if data is None:
-        content = pixels.numpy().tobytes() + labels.numpy().tobytes() + repr(statistics).encode()
+        # The text that earlier versions hashed: rows of scores are found by this fingerprint.
+        known_as = f"PixelStatistics(mean={normalisation.mean}, std={normalisation.std})"
+        content = pixels.numpy().tobytes() + labels.numpy().tobytes() + known_as.encode()
         data = hashlib.sha256(content).hexdigest()[:16]
     if images is not None:
         chosen = torch.from_numpy(choose_images(len(pixels), images))
         pixels, labels = pixels[chosen], labels[chosen]
     weights = weights_fingerprint(supernet.state_dict())
-    return ScoredSupernet(space, supernet.eval(), pixels, labels, statistics, weights, data, seed, calibration)
+    return ScoredSupernet(space, supernet.eval(), pixels, labels, normalisation, weights, data, seed, calibration)
 
 
 def choose_images(total: int, n: int) -> np.ndarray:

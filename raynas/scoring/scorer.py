@@ -1,4 +1,4 @@
-"""What both scorers share: known rows, duplicates, rows before answers, order."""
+"""Base of both scorers: known rows, duplicates, writing before answering, order."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from raynas.errors import UserError
 from raynas.results import RunDir, Store
 from raynas.results.schemas import Row
+from raynas.scoring.score_arch import check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet
 from raynas.space import Arch, Space
@@ -20,29 +21,27 @@ from raynas.text import shown
 
 log = logging.getLogger(__name__)
 
-COMMIT_ROWS = 64  # finished archs that are written together,
-COMMIT_S = 1.0  # or those of so many seconds
+COMMIT_ROWS = 64  # finished archs after which rows are written,
+COMMIT_S = 1.0  # or seconds
 ScorerT = TypeVar("ScorerT", bound="Scorer")
 
 
 class Scorer:
-    """Scores archs of one supernet on one set of images; a context manager.
+    """A scorer of archs of one supernet on one set of images; a context manager.
 
-    Inside it this process owns the run directory. Every row is in the store before it is returned, and what is there is
-    answered without computing.
+    Inside the context this process holds the lock of the run directory. Every row is stored before it is returned, and
+    stored rows are returned without computing.
     """
 
     def __init__(
         self,
         run: RunDir | str | os.PathLike[str] | None,
-        subject: ScoredSupernet | None,
+        scored: ScoredSupernet | None,
         store: Store | None,
         batch_size: int,
         images: int | None,
         precision: str,
     ):
-        from raynas.scoring.score_arch import check_precision
-
         check_precision(precision)
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, not {batch_size}")
@@ -50,23 +49,23 @@ class Scorer:
         self.batch_size = batch_size
         self.precision = precision
         self._images = images
-        self._subject = subject
+        self._scored = scored
         self._store = store
-        self._ledger: ScoreTable | None = None
+        self._table: ScoreTable | None = None
         self._stack = ExitStack()
 
-    # -- what a scorer implements ------------------------------------------------------------------------------------
+    # -- implemented by each scorer ----------------------------------------------------------------------------------
 
-    def _start(self, subject: ScoredSupernet) -> None:
-        """Get ready; what is to be undone goes on `self._stack`."""
+    def _start(self, scored: ScoredSupernet) -> None:
+        """Prepare for scoring, and put clean-up on `self._stack`."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """After work that went well: prove that nothing was written to."""
+        """Check, after successful work, that weights and images have not changed."""
         raise NotImplementedError
 
     def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
-        """Score archs, pulled as there is room for them; groups of outcomes as they finish."""
+        """Score archs, taken from the iterator as there is room, and yield groups of finished ones."""
         raise NotImplementedError
 
     # -- the interface -----------------------------------------------------------------------------------------------
@@ -76,21 +75,21 @@ class Scorer:
             if self.run is not None:
                 stack.enter_context(self.run.lock())
                 self._store = self.run.store
-            subject = self._subject
-            if subject is None:
+            scored = self._scored
+            if scored is None:
                 assert self.run is not None
-                subject = load_scored_supernet(self.run, self._images)
+                scored = load_scored_supernet(self.run, self._images)
             self._stack = stack
-            self._start(subject)
-            self._space = subject.space
-            self._ledger = ScoreTable(self._store, subject, self.precision, self.batch_size)
+            self._start(scored)
+            self._space = scored.space
+            self._table = ScoreTable(self._store, scored, self.precision, self.batch_size)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ledger = None
+        self._table = None
         if kind is not None:
             self._stack.__exit__(kind, error, trace)  # Ray may have been lost, which is then the error
             return
@@ -99,34 +98,34 @@ class Scorer:
 
     @property
     def space(self) -> Space:
-        """The space of the supernet; known inside the context."""
+        """The supernet's space; only inside the context."""
         self._entered()
         return self._space
 
     def score(self, archs: Iterable[Arch | Mapping[str, Any]]) -> list[Row]:
-        """Rows of table `scores`, one for each arch in the order given; equal archs are computed once.
+        """Return rows of table `scores`, one for each arch in the given order; equal archs are computed once.
 
-        An arch that cannot be scored has a row too: `status` failed, `accuracy` None, and the `reason`.
+        An arch that cannot be scored also has a row: `status` failed, `accuracy` None, and the `reason`.
 
         Raises:
             RunDirError: rows cannot be written.
-            UserError: an arch has other constants than the supernet's space (see `Space.check_own`), or the cluster has
-                no room for a replica.
+            UserError: an arch has other constants than the supernet's space (see `Space.check_own`), or no replica fits
+                into the cluster.
         """
         asked = [self._arch(arch) for arch in archs]
         rows = {row["arch"]: row for row in self.score_iter(asked)}
         return [dict(rows[arch.id]) for arch in asked]
 
     def score_iter(self, archs: Iterable[Arch | Mapping[str, Any]]) -> Iterator[Row]:
-        """The same rows as they finish, one for each arch; `archs` may be endless and is pulled as there is room."""
-        ledger = self._entered()
+        """Yield the same rows as they finish; `archs` may be endless, and is read only as there is room."""
+        table = self._entered()
         ready: deque[Row] = deque()
         waiting: dict[str, int] = {}
 
         def unknown() -> Iterator[Arch]:
             for given in archs:
                 arch = self._arch(given)
-                row = ledger.find(arch.id)
+                row = table.find(arch.id)
                 if row is not None:
                     ready.append(row)
                 elif arch.id in waiting:
@@ -136,7 +135,7 @@ class Scorer:
                     yield arch
 
         for outcomes in self._outcomes(unknown()):
-            for row in ledger.commit(outcomes):
+            for row in table.commit(outcomes):
                 if row["status"] == "failed":
                     log.warning("arch %s cannot be scored: %s", row["arch"], row["reason"])
                 ready.extend([row] * waiting.pop(row["arch"], 0))
@@ -145,11 +144,11 @@ class Scorer:
         yield from ready
 
     def _entered(self) -> ScoreTable:
-        if self._ledger is None:
+        if self._table is None:
             raise UserError(
                 f"a {type(self).__name__} is used in a with block: with {type(self).__name__}(run) as pool:"
             )
-        return self._ledger
+        return self._table
 
     def _arch(self, arch: Arch | Mapping[str, Any]) -> Arch:
         space = self.space
@@ -160,5 +159,5 @@ class Scorer:
         if arch.space.fingerprint == space.fingerprint:
             return arch
         space.check_own(arch)
-        # With other choices, such as a published one off the grid: counted as what this supernet makes of it.
+        # An arch of other choices, such as a published one off the grid, is scored as this supernet's subnet.
         return space.arch(arch) if arch in space else space.off_grid(arch)

@@ -107,10 +107,10 @@ def score_probes(
     statistics: dict[Arch, dict[str, Any]] = {}
     with torch.no_grad(), autocast():
         if wants_calibration(model):
-            batches = normalise(images.training.to(device), images.data).tensor_split(4)
+            batches = normalise(images.training.to(device), images.data.normalisation).tensor_split(4)
             statistics = {p.arch: {"statistics": calibrate(cast(Supernet, model), p.arch, batches)} for p in probes}
         for start in range(0, len(images.labels), BATCH):
-            batch = normalise(images.pixels[start : start + BATCH].to(device), images.data)
+            batch = normalise(images.pixels[start : start + BATCH].to(device), images.data.normalisation)
             labels = images.labels[start : start + BATCH].to(device)
             for row, probe in zip(totals, probes, strict=True):
                 logits = model(batch, probe.arch, **statistics.get(probe.arch, {})).float()

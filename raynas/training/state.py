@@ -11,7 +11,7 @@ from torch import nn
 
 from raynas.training.context import Context, State
 from raynas.training.recipe import Recipe
-from raynas.training.streams import capture_global_streams, derive, restore_global_streams, seed_global_streams
+from raynas.training.streams import capture_global_streams, derive, restore_global_streams, seed_streams
 
 FORMAT = 1
 
@@ -48,7 +48,7 @@ class TrainingState:
     def seed_streams(self, context: Context) -> None:
         """Seed the random streams for this rank and number of rollbacks."""
         rank = context.rank
-        seed_global_streams(derive(self.recipe.seed, "global", rank, self.rollbacks))
+        seed_streams(derive(self.recipe.seed, "global", rank, self.rollbacks))
         sampler_seed = derive(self.recipe.seed, "sampler", rank if self.per_rank else 0, self.rollbacks)
         self.sampler = np.random.default_rng(sampler_seed)
 

@@ -1,7 +1,6 @@
-"""Random streams: their seeds, and saving and restoring them in checkpoints.
+"""Random streams of training: their seeds, and saving and restoring them in checkpoints.
 
-timm's Mixup draws from numpy's global stream, its drop path from torch's. Only the training loop seeds and uses these
-streams. Everything else in raynas has its own generator.
+timm's Mixup draws from numpy's global stream, stochastic depth from torch's; see `raynas.data.streams`.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from raynas.data.streams import mix, seed_global_streams
+
 _PURPOSES = ("weights", "global", "sampler", "data", "probes")
 Purpose = Literal["weights", "global", "sampler", "data", "probes"]
 
 
 def derive(seed: int, purpose: Purpose, *rest: int) -> int:
     """Return an independent 63-bit seed for one purpose (and, for example, one rank and attempt)."""
-    sequence = np.random.SeedSequence([seed, _PURPOSES.index(purpose), *rest])
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return mix(seed, _PURPOSES.index(purpose), *rest)
 
 
-def seed_global_streams(seed: int) -> None:
-    """Seed the global streams of python, numpy and torch (CPU and GPU)."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+def seed_streams(seed: int) -> None:
+    """Seed the global streams of python, numpy and torch, on CPU and GPU."""
+    seed_global_streams(seed)
     torch.manual_seed(seed)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from raynas.data.load import Data
 from raynas.data.loader import TrainLoader
+from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.training.context import Context
@@ -33,29 +34,29 @@ CACHE_BATCH = 256
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey, as in Pillow (ITU-R 601)."""
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-
 
 @dataclass(frozen=True)
 class Teacher:
     """A frozen teacher network.
 
     Attributes:
-        statistics: per-channel mean and deviation of pixels in [0, 1] that normalise its images.
+        normalisation: mean and deviation of its images' pixels.
         size: (height, width) of its images.
     """
 
     name: str
     network: nn.Module
-    statistics: Statistics
+    normalisation: Normalisation
     size: tuple[int, int]
 
-    def logits(self, images: Tensor, statistics: Statistics) -> Tensor:
-        """Return logits [batch, classes] of images [batch, channels, height, width] normalised by given statistics."""
-        if images.shape[1] != len(self.statistics[0]) or statistics != self.statistics:
-            mean, std = (_per_channel(values, images) for values in statistics)
-            mine = [_per_channel(values, images) for values in self.statistics]
-            images = (_channels(images * std + mean, len(self.statistics[0])) - mine[0]) / mine[1]
+    def logits(self, images: Tensor, normalisation: Normalisation) -> Tensor:
+        """Return logits [batch, classes] of normalised images [batch, channels, height, width]."""
+        own = self.normalisation
+        if images.shape[1] != len(own.mean) or normalisation != own:
+            mean, std, own_mean, own_std = (
+                _per_channel(values, images) for values in (normalisation.mean, normalisation.std, own.mean, own.std)
+            )
+            images = (_channels(images * std + mean, len(own.mean)) - own_mean) / own_std
         if tuple(images.shape[2:]) != self.size:
             images = F.interpolate(images, self.size, mode="bicubic", align_corners=False, antialias=True)
         return self.network(images)
@@ -72,7 +73,7 @@ class Teachers:
 
     def __init__(self, config: TeachersConfig, teachers: Sequence[Teacher], data: Data):
         self.config = config
-        self.statistics: Statistics = (data.mean, data.std)
+        self.normalisation = data.normalisation
         self.teachers = teachers
         self._table: Tensor | None = None  # [training images, classes], if predictions are kept
 
@@ -96,7 +97,7 @@ class Teachers:
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """Return their mean prediction [batch, classes] for normalised images [batch, channels, height, width]."""
-        return soft_targets([one.logits(images, self.statistics) for one in self.teachers], self.config.sharpen)
+        return soft_targets([one.logits(images, self.normalisation) for one in self.teachers], self.config.sharpen)
 
     def blend(self, images: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
         """Blend the teachers' predictions into the images' targets; patches keep their labels.

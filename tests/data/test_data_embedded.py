@@ -108,7 +108,7 @@ def test_statistics_are_of_train_alone() -> None:
     train = np.array([row[:-1] for row in rows(data.train)]) / 16
     assert data.mean == pytest.approx([train.mean()], abs=1e-3)
     assert data.std == pytest.approx([train.std()], abs=1e-3)
-    x = normalise(decode(data.train)[0], data)
+    x = normalise(decode(data.train)[0], data.normalisation)
     assert x.dtype == torch.float32
     assert (x.mean().item(), x.std().item()) == pytest.approx((0, 1), abs=1e-3)
 

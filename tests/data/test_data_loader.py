@@ -66,7 +66,9 @@ def test_an_epoch_shows_every_image_once(digits: Data) -> None:
     known = {
         tuple(row): int(label)
         for row, label in zip(
-            normalise(decode(digits.train)[0], digits).flatten(1).tolist(), digits.train.labels, strict=True
+            normalise(decode(digits.train)[0], digits.normalisation).flatten(1).tolist(),
+            digits.train.labels,
+            strict=True,
         )
     }
     rows = [tuple(row) for row in seen.tolist()]
@@ -147,11 +149,11 @@ def test_shifts_and_flips_are_exact_and_per_image(digits: Data) -> None:
     pixels = decode(digits.train)[0]
     order = epoch_order(len(pixels), 5, 0)
     moves: dict[tuple[int, int, bool], int] = {}
-    background = normalise(torch.zeros(1, 8, 8, dtype=torch.uint8), digits)[0, 0, 0]
+    background = normalise(torch.zeros(1, 8, 8, dtype=torch.uint8), digits.normalisation)[0, 0, 0]
     position = 0
     for images, _ in batches(digits, AugmentConfig(shift=1, hflip=0.5), batch_size=64):
         for image in images:
-            original = normalise(pixels[order[position]], digits)[0]
+            original = normalise(pixels[order[position]], digits.normalisation)[0]
             found = []
             for mirrored in (False, True):
                 for dy in (-1, 0, 1):

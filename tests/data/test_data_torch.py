@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.datasets import user_datasets
 
 from raynas.data.config import DataConfig
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.errors import UserError
+from tests.data import user_datasets
 from tests.data.user_datasets import FLOATS
 
 HERE = "tests.data.user_datasets:"

@@ -181,7 +181,7 @@ def test_timms_transform_gives_the_pixels_that_raynas_gives(mode: str, size: Any
     data = load_data(DataConfig(name=str(tmp_path), size=size, channels=3 if mode == "RGB" else 1))
     reading = preprocessing_of(data)
     transform = create_transform(**resolve_data_config(pretrained_cfg=reading.timm_config(2)))
-    ours = normalise(decode(data.search)[0], data)
+    ours = normalise(decode(data.search)[0], data.normalisation)
     for position, row in enumerate(ours):
         image = data.search[position][0]
         assert isinstance(image, Image.Image) and reading.mode == mode

@@ -87,7 +87,7 @@ def test_it_starts_from_the_trained_network_resized(run: RunDir) -> None:
     data = load_data("digits")
     pixels, labels = decode(data.resized((12, 12)).search)
     with torch.inference_mode():
-        right = expected.eval()(normalise(pixels, data)).argmax(1) == labels
+        right = expected.eval()(normalise(pixels, data.normalisation)).argmax(1) == labels
     assert row["accuracy"] == pytest.approx(right.double().mean().item(), abs=1e-9)
     (again,) = finetune_resized(run, [start], STILL, 12, parallel=1, progress=quiet)
     assert again == row and run.store.read("networks").num_rows == 2
@@ -152,7 +152,7 @@ def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> 
     data = load_data("digits")
     pixels, labels = decode(load_test(DataConfig(name="digits", size=12)))
     with torch.inference_mode():
-        right = network(normalise(pixels, data)).argmax(1) == labels
+        right = network(normalise(pixels, data.normalisation)).argmax(1) == labels
     assert larger["accuracy"] == pytest.approx(right.double().mean().item(), abs=1 / len(labels))
     assert evaluate(run, networks_to_evaluate(run), progress=quiet)[2]["reading"] == larger["reading"]
 
@@ -165,7 +165,7 @@ def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> 
 
     exported = timm.create_model("raynas_vit", pretrained=True, arch=str(tmp_path / "export"))
     program = torch.export.load(tmp_path / "export" / "model.pt2").module()
-    images = normalise(pixels[:5], data)
+    images = normalise(pixels[:5], data.normalisation)
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), network(images))
         torch.testing.assert_close(program(images), network(images), rtol=1e-4, atol=1e-5)

@@ -84,10 +84,12 @@ def test_scores_and_evaluations_are_the_released_ones(run: RunDir, files: Path) 
     with LocalScorer(run) as scorer:
         rows = scorer.score(archs)
     for arch, row in zip(archs, rows, strict=True):
-        assert row["accuracy"] == pytest.approx(released_accuracy(files, arch, normalise(pixels, data), labels))
+        assert row["accuracy"] == pytest.approx(
+            released_accuracy(files, arch, normalise(pixels, data.normalisation), labels)
+        )
     test_pixels, test_labels = decode(load_test(data.config))
     (row,) = evaluate(run, [Network(archs[2], "inherited")], progress=lambda line: None)
-    expected = released_accuracy(files, archs[2], normalise(test_pixels, data), test_labels)
+    expected = released_accuracy(files, archs[2], normalise(test_pixels, data.normalisation), test_labels)
     assert row["accuracy"] == pytest.approx(expected) and row["images"] == 30
 
 
@@ -157,6 +159,6 @@ def test_a_supernet_of_vit_resnas_and_a_network_alone(alone: bool, tmp_path: Pat
         rows = scorer.score([read_space(run).arch(arch) for arch in archs])
     for arch, row in zip(archs, rows, strict=True):
         with torch.no_grad():
-            expected = (supernet(normalise(pixels, data), arch).argmax(1) == labels).float().mean()
+            expected = (supernet(normalise(pixels, data.normalisation), arch).argmax(1) == labels).float().mean()
         assert row["accuracy"] == pytest.approx(float(expected))
     assert run.exists("best/arch.yaml") == alone

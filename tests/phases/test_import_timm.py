@@ -85,7 +85,7 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
     data = load_data(run.read_yaml("preset.yaml")["data"])
     assert data.size == (32, 32) and data.config.crop_pct == model.pretrained_cfg["crop_pct"] == 0.9
     pixels, labels = decode(load_test(data.config))
-    images = normalise(pixels, data)
+    images = normalise(pixels, data.normalisation)
     (network,) = networks_to_evaluate(run)
     with torch.no_grad():
         logits = model(images)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raynas.data.images import decode
 from raynas.data.load import load_data
-from raynas.scoring.score_arch import PixelStatistics
+from raynas.data.pixels import Normalisation
 from raynas.space import Arch, Space, load_space
 from tests.scoring import scoring_parts
 
@@ -20,11 +20,11 @@ def space() -> Space:
 
 
 @pytest.fixture(scope="session")
-def digits() -> tuple[Tensor, Tensor, PixelStatistics]:
+def digits() -> tuple[Tensor, Tensor, Normalisation]:
     """Some of the search images, uint8 [40, 1, 8, 8], their labels, and what they are normalised with."""
     data = load_data("digits")
     pixels, labels = decode(data.search)
-    return pixels[:40], labels[:40], PixelStatistics(data.mean, data.std)
+    return pixels[:40], labels[:40], data.normalisation
 
 
 @pytest.fixture

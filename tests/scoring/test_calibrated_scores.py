@@ -64,7 +64,7 @@ def by_hand(run: RunDir, space: Space, arch: Arch) -> float:
                 norm.train().momentum = 1 / (seen + 1)  # type: ignore[assignment]
             subnet(images)
         pixels, labels = decode(data.search)
-        logits = subnet.eval()(normalise(pixels, data))
+        logits = subnet.eval()(normalise(pixels, data.normalisation))
     return float((logits.argmax(1) == labels).double().mean())
 
 
@@ -99,7 +99,7 @@ def test_inherited_networks_carry_their_statistics(
     parent = TrainedSupernet(run)
     for arch, row in zip(some[1:3], rows, strict=True):
         with torch.no_grad():
-            logits = parent.subnet(arch)(normalise(pixels, data))
+            logits = parent.subnet(arch)(normalise(pixels, data.normalisation))
         assert float((logits.argmax(1) == labels).double().mean()) == pytest.approx(row["accuracy"], abs=1e-9)
     assert draw.call_count == 1  # the same images for all
 

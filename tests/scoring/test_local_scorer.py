@@ -12,17 +12,18 @@ from torch import Tensor
 
 from raynas.costs import cost
 from raynas.costs.flop_counter import count_macs
+from raynas.data.pixels import Normalisation
 from raynas.errors import RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.results import RunDir
 from raynas.scoring import scorer as scorer_module
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.replica import WeightsChanged
-from raynas.scoring.score_arch import PixelStatistics, score_arch
+from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch, Space
 from tests.scoring.scoring_parts import Naughty, make_run
 
-Digits = tuple[Tensor, Tensor, PixelStatistics]
+Digits = tuple[Tensor, Tensor, Normalisation]
 
 
 def test_rows_are_in_order_complete_and_computed_once(
@@ -50,21 +51,21 @@ def test_rows_are_in_order_complete_and_computed_once(
     with LocalScorer.from_parts(space, supernet, *digits, store=RunDir(tmp_path).store) as scorer:
         assert scorer.score(asked) == rows and supernet.passes == 3
     # Other images are another key.
-    pixels, labels, statistics = digits
-    with LocalScorer.from_parts(space, supernet, pixels[:20], labels[:20], statistics, store=run.store) as scorer:
+    pixels, labels, normalisation = digits
+    with LocalScorer.from_parts(space, supernet, pixels[:20], labels[:20], normalisation, store=run.store) as scorer:
         assert scorer.score(archs[:1])[0]["images"] == 20 and supernet.passes == 4
 
 
 def test_statistics_and_constants_are_part_of_the_key(tmp_path: Path, space: Space, digits: Digits) -> None:
-    pixels, labels, statistics = digits
+    pixels, labels, normalisation = digits
     averaging = space.replace(constants=space.constants.model_copy(update={"pool": "mean"}))
     supernet, same_weights = build_supernet(space), build_supernet(averaging)
     same_weights.load_state_dict(supernet.state_dict())
     store = RunDir(tmp_path, create=True).store
     for of, model, given in (
-        (space, supernet, statistics),
-        (space, supernet, PixelStatistics((0.5,), (0.1,))),
-        (averaging, same_weights, statistics),
+        (space, supernet, normalisation),
+        (space, supernet, Normalisation((0.5,), (0.1,))),
+        (averaging, same_weights, normalisation),
     ):
         with LocalScorer.from_parts(of, model, pixels, labels, given, store=store) as scorer:
             (row,) = scorer.score([of.smallest()])
@@ -105,7 +106,7 @@ def test_an_arch_with_other_constants_is_refused(
         for arch in (foreign.smallest(), foreign.off_grid({**foreign.smallest(), "width": 40})):
             with pytest.raises(UserError, match=words):
                 scorer.score([space.smallest(), arch])
-        assert scorer._ledger is not None and len(scorer._ledger) == 0  # refused before any is scored
+        assert scorer._table is not None and len(scorer._table) == 0  # refused before any is scored
 
 
 def test_an_arch_that_fails_is_a_row_and_stays_one(
@@ -188,10 +189,10 @@ def test_threads_are_put_back(space: Space, archs: list[Arch], digits: Digits) -
 
 
 def test_memory_is_flat_over_a_thousand_scores(space: Space, digits: Digits) -> None:
-    pixels, labels, statistics = digits
+    pixels, labels, normalisation = digits
     process = psutil.Process()
     drawn = space.decode(space.sample_codes(np.random.default_rng(0), 1300))
-    with LocalScorer.from_parts(space, Naughty(space), pixels[:2], labels[:2], statistics) as scorer:
+    with LocalScorer.from_parts(space, Naughty(space), pixels[:2], labels[:2], normalisation) as scorer:
         for _ in scorer.score_iter(drawn[:300]):
             pass
         before = process.memory_full_info().uss

@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets import build_supernet
-from raynas.scoring.score_arch import PixelStatistics, score_arch
+from raynas.scoring.score_arch import score_arch
 from raynas.scoring.scored_supernet import choose_images, make_scored_supernet
 from raynas.scoring.shared_weights import changed, checksums, put_together, take_apart
 from raynas.space import Arch, Space
 
-Digits = tuple[Tensor, Tensor, PixelStatistics]
+Digits = tuple[Tensor, Tensor, Normalisation]
 
 
 def test_score_equals_the_extracted_subnet_s_own_answers(space: Space, archs: list[Arch], digits: Digits) -> None:
@@ -49,19 +50,19 @@ class _Constant(nn.Module):
 
 def test_top5_needs_more_than_five_classes(archs: list[Arch]) -> None:
     pixels, labels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2, 3])
-    score = score_arch(_Constant([1.0, 0, 0, 0, 0]).eval(), archs[0], pixels, labels, PixelStatistics((0.0,), (1.0,)))
+    score = score_arch(_Constant([1.0, 0, 0, 0, 0]).eval(), archs[0], pixels, labels, Normalisation((0.0,), (1.0,)))
     assert score.top5 is None and score.top1.tolist() == [True, False, False, False]
     six = _Constant([6.0, 5, 4, 3, 2, 1]).eval()
-    score = score_arch(six, archs[0], pixels, torch.tensor([0, 4, 5, 5]), PixelStatistics((0.0,), (1.0,)))
+    score = score_arch(six, archs[0], pixels, torch.tensor([0, 4, 5, 5]), Normalisation((0.0,), (1.0,)))
     assert score.top5 is not None and score.top5.tolist() == [True, True, False, False]
 
 
 def test_training_mode_and_logits_that_are_not_finite_are_refused(archs: list[Arch]) -> None:
     pixels, labels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])
     with pytest.raises(RuntimeError, match="eval mode"):
-        score_arch(_Constant([1.0, 0.0]).train(), archs[0], pixels, labels, PixelStatistics((0.0,), (1.0,)))
+        score_arch(_Constant([1.0, 0.0]).train(), archs[0], pixels, labels, Normalisation((0.0,), (1.0,)))
     with pytest.raises(FloatingPointError, match="not finite"):
-        score_arch(_Constant([math.nan, 0.0]).eval(), archs[0], pixels, labels, PixelStatistics((0.0,), (1.0,)))
+        score_arch(_Constant([math.nan, 0.0]).eval(), archs[0], pixels, labels, Normalisation((0.0,), (1.0,)))
 
 
 def test_a_module_put_together_again_computes_the_same_without_memory_of_its_own(

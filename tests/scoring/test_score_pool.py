@@ -13,17 +13,17 @@ import ray
 import torch
 from torch import Tensor
 
+from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.results import RunDir
 from raynas.scoring import supervisor
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
 from raynas.scoring.replica import WeightsChanged
-from raynas.scoring.score_arch import PixelStatistics
 from raynas.space import Arch, Space
 from tests.scoring.scoring_parts import Linear, Naughty, make_run
 
-Digits = tuple[Tensor, Tensor, PixelStatistics]
+Digits = tuple[Tensor, Tensor, Normalisation]
 VOLATILE = {"seconds", "time", "replica"}
 
 

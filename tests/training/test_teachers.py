@@ -18,7 +18,7 @@ from raynas.config import parse_yaml, validate
 from raynas.data.config import DataConfig
 from raynas.data.load import load_data
 from raynas.data.loader import TrainLoader
-from raynas.data.pixels import normalise
+from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
@@ -70,7 +70,9 @@ def test_a_teacher_sees_images_as_it_was_trained_on_them(resnet: dict[str, Any])
     )
     expected = answers_of(network_of(resnet), pixels, sharpen=5.0)
     assert expected.std() > 1e-3
-    torch.testing.assert_close(teachers.probabilities(normalise(pixels, data)), expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        teachers.probabilities(normalise(pixels, data.normalisation)), expected, rtol=1e-3, atol=1e-5
+    )
 
 
 def test_colours_for_a_grey_teacher() -> None:
@@ -86,7 +88,7 @@ def test_colours_for_a_grey_teacher() -> None:
     images = (torch.tensor(pixels).permute(2, 0, 1)[None] / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(
         std
     ).view(3, 1, 1)
-    seen = Teacher("grey", Seeing(), ((0.0,), (1.0,)), (6, 6)).logits(images, (mean, std))
+    seen = Teacher("grey", Seeing(), Normalisation((0.0,), (1.0,)), (6, 6)).logits(images, Normalisation(mean, std))
     assert (seen[0, 0] * 255 - torch.tensor(grey)).abs().max() <= 1
 
 
@@ -99,8 +101,8 @@ def test_the_largest_subnet_of_a_run_teaches(tmp_path: Path) -> None:
     supernet = build_supernet(RUN_SPACE).eval()
     pixels = pixels_of(range(4))
     with torch.no_grad():
-        expected = supernet(normalise(pixels, load_data(own)), RUN_SPACE.largest())
-        found = teacher.logits(normalise(pixels, data), (data.mean, data.std))
+        expected = supernet(normalise(pixels, load_data(own).normalisation), RUN_SPACE.largest())
+        found = teacher.logits(normalise(pixels, data.normalisation), data.normalisation)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match="cannot take images of 12 x 12 pixels: expected images"):
         load_teacher(TeacherConfig(run=str(run.path), size=12), data)
@@ -149,9 +151,9 @@ def test_resumed_with_teachers_equals_uninterrupted(
     asked: list[int] = []
     logits = Teacher.logits
 
-    def counting(self: Teacher, images: Tensor, statistics: Any) -> Tensor:
+    def counting(self: Teacher, images: Tensor, normalisation: Any) -> Tensor:
         asked.append(len(images))
-        return logits(self, images, statistics)
+        return logits(self, images, normalisation)
 
     settings = recipe(
         epochs=2, teachers={"models": [resnet]}, augment=augment, checkpoints={"every_steps": 1}, accumulate=2,
