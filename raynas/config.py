@@ -30,6 +30,7 @@ MAX_FILE_BYTES = 2**17
 """Far more than any configuration needs, and read within seconds."""
 MAX_DEPTH = 40
 MAX_YAML_NODES = 100_000
+MOST_DIGITS = 400
 """Far more than any configuration needs; aliases can blow a short file up without limit."""
 
 _SHAPES = {
@@ -175,6 +176,8 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's, which lets ValueError, KeyError and others of a bad date or number through without their line."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > MOST_DIGITS:  # Python reads no more than 4,300
+            raise _problem(node, f"{shown(node.value)} is too large for a whole number; write it as 1.0e+30 is written")
         try:
             value = super().construct_object(node, deep)  # type: ignore[no-untyped-call]
         except (yaml.YAMLError, RecursionError):

@@ -115,11 +115,14 @@ def check_arguments(argv: Sequence[str]) -> None:
         UserError: an argument is not text, holds credentials in a URI, or is empty.
     """
     for index, argument in enumerate(argv):
+        before = argv[index - 1] if index else ""
         if not is_text(argument):
             raise UserError(f"an argument is no text (a NUL character, or bytes that are not UTF-8): {shown(argument)}")
-        refuse_credentials(argument, f"argument {index + 1}")
+        option = argument.partition("=")[0] if argument.startswith("-") else before if before.startswith("--") else ""
+        where = option if re.fullmatch("--?[a-z-]+", option) else f"after {shown(before)}" if index else "1"
+        refuse_credentials(argument, f"argument {where}")
         if not argument or re.fullmatch(r"--[a-z]+=", argument):
-            after = argument.rstrip("=") or f"after {argv[index - 1]}" if index else "the command"
+            after = argument.rstrip("=") or f"after {before}" if index else "the command"
             raise UserError(f"an argument is empty: {after} (a variable that is not set?)")
 
 

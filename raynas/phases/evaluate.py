@@ -51,9 +51,16 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
             each for each in trained if any(of_arch([each], one) for one in front)
         ]
     chosen = find_arch(run, arch or "best")
+    own = belongs(chosen, space := read_space(run))
+    if arch in (None, "best") and not own:
+        told = "; ".join(space.differences(chosen.space).values()) or "its values are none of the space's"
+        raise UserError(
+            f"{run.name}/best/arch.yaml is no subnet of the run's space: {told}. It was changed after the search: "
+            "restore it, or search again under another name"
+        )
     if arch is not None:
         trained = of_arch(trained, chosen)
-    if trained and not belongs(chosen, read_space(run)):
+    if trained and not own:
         return trained  # such as a reference: it is no subnet, and has no weights but its own
     return [Network(chosen, "inherited"), *trained]
 

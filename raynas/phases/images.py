@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,6 +17,7 @@ from raynas.presets.preset import Preset
 from raynas.space import load_space
 
 CLASSES_SHOWN = 50
+NAMES_SHOWN = 20
 TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
@@ -88,21 +90,34 @@ def check_images(preset: Preset, say: Callable[[str], None]) -> None:
 
 
 def _refuse_unreadable(config: DataConfig, found: Findings, say: Callable[[str], None]) -> None:
-    for line in found.unreadable.values():
+    for line in _unreadable_lines(found):
         say(f"{'skipped' if config.skip == 'unreadable' else 'unreadable'}: {line}")
     if found.unranged is not None:
         raise UserError(found.unranged)
     if len(found.unreadable) == found.count:
-        raise UserError("none of the images can be read (all are listed above): give images that Pillow reads")
+        raise UserError("none of the images can be read (see above): give images that Pillow reads")
     if found.unreadable and config.skip != "unreadable":
         raise UserError(
-            f"{len(found.unreadable):,} of {found.count:,} images cannot be read (all are listed above): mend or "
+            f"{len(found.unreadable):,} of {found.count:,} images cannot be read (see above): mend or "
             "remove them, or leave them out: --set data.skip=unreadable"
         )
     if found.flat:
         raise UserError(
             "every image is read as one colour all over, such as black: convert them to grey or RGB of 8 bits a channel"
         )
+
+
+def _unreadable_lines(found: Findings) -> list[str]:
+    """Return a line for each reason why images cannot be read: how many, why, and the names of the first."""
+    kinds: dict[str, tuple[str, list[str]]] = {}
+    for name, line in found.unreadable.items():
+        why = line.split(name, 1)[-1].removeprefix(": ")
+        kinds.setdefault(re.sub(r"\d+", "0", why), (why, []))[1].append(name)  # "12 bytes" and "13 bytes" are one kind
+    lines = []
+    for why, names in kinds.values():
+        more = f", and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+        lines.append(f"{len(names):,} image(s) {why}: {', '.join(names[:NAMES_SHOWN])}{more}")
+    return lines
 
 
 def check_data(config: DataConfig | None, preset: Preset | None = None, say: Callable[[str], None] = print) -> None:

@@ -298,7 +298,7 @@ def rank_lines(rows: Sequence[Row]) -> list[str]:
 
 def _cell(row: Row) -> str:
     if row["value"] is None:
-        return "-"
+        return "too few" if row["networks"] < FEWEST else "all equal"
     return f"{row['value']:.3f} [{row['lower']:.3f}, {row['upper']:.3f}]"
 
 

@@ -176,6 +176,8 @@ def collect(
     run: RunDir, traces: Sequence[Trace] = (), searched: Sequence[Row] = (), trials: Sequence[Tried] = ()
 ) -> Content:
     """Read a run directory; see `raynas.reports.page.write_report`."""
+    if run.exists("supernet.safetensors"):
+        run.require("space.yaml")
     scores = [row for row in _scores(run) if row["status"] == "ok"]
     networks = network_rows(run)
     there = {row["weights"] for row in networks}
@@ -191,7 +193,7 @@ def collect(
         if arch is not None:  # by its own id too: at another image size it can be another network
             labels |= {arch.id: label, arch.network_id: label}
     settings, starts = _settings(run)
-    space = Space.from_dict(run.read_yaml("space.yaml")) if run.exists("space.yaml") else None
+    space = Space.from_document(run.read_document("space.yaml"), "space") if run.exists("space.yaml") else None
     return Content(
         run=run.name,
         space=space,
@@ -275,8 +277,8 @@ def _scores(run: RunDir) -> list[Row]:
 def _arch(run: RunDir, name: str) -> Arch | None:
     if not run.exists(name):
         return None
-    content = run.read_yaml(name, "space", "arch")
-    return Space.from_dict(content["space"]).arch(content["arch"])
+    document = run.read_document(name, "space", "arch")
+    return Space.from_document(document, "space", ("space",)).arch(document.data["arch"])
 
 
 def _settings(run: RunDir) -> tuple[dict[str, Any], list[Row]]:

@@ -234,8 +234,9 @@ class RunDir:
         content = self.read_bytes(name)
         try:
             return json.loads(content)
-        except ValueError as error:
-            raise RunDirError(f"{self.name}/{name}: not valid JSON: {error}") from error
+        except ValueError as error:  # Python says of a number of thousands of digits how to have it read
+            why = error if isinstance(error, json.JSONDecodeError) else "not text, or a number of too many digits"
+            raise RunDirError(f"{self.name}/{name}: not valid JSON: {why}") from error
 
     def write_json(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as JSON."""
@@ -260,6 +261,8 @@ class RunDir:
                 f"{self.name} is an evolution of spaces, each of which has a run directory of its own, such as "
                 f"{hide_secrets(inside)}: give one of them"
             )
+        if name in ("preset.yaml", "space.yaml") and self.exists("supernet.safetensors"):
+            otherwise = "it was lost, since a supernet is there: restore it, or use another run directory"
         raise RunDirError(f"{self.name} has no {name}: {otherwise}")
 
     # -- tables and ownership --------------------------------------------------------------------------------------

@@ -143,13 +143,13 @@ def read_space(run: RunDir) -> Space:
         RunDirError: the run has none yet.
     """
     run.require("space.yaml")
-    return Space.from_dict(run.read_yaml("space.yaml"))
+    return Space.from_document(run.read_document("space.yaml"), "space")
 
 
 def read_arch(run: RunDir, path: str) -> Arch:
     """An arch file inside a run directory."""
-    content = run.read_yaml(path, "space", "arch")
-    return Space.from_dict(content["space"]).arch(content["arch"])
+    document = run.read_document(path, "space", "arch")
+    return Space.from_document(document, "space", ("space",)).arch(document.data["arch"])
 
 
 def arch_text(arch: Arch, **found: Any) -> str:

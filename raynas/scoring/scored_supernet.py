@@ -19,6 +19,7 @@ from raynas.nets.calibration import wants_calibration
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.results import RunDir
 from raynas.runs.calibration import load_calibration
+from raynas.runs.networks import read_space
 from raynas.space import Space
 
 
@@ -59,7 +60,8 @@ def load_scored_supernet(run: RunDir, images: int | None = None) -> ScoredSupern
         UserError: the data cannot be loaded, or there are not as many images.
     """
     run.require("supernet.safetensors")
-    space = Space.from_dict(run.read_yaml("space.yaml"))
+    run.require("preset.yaml")
+    space = read_space(run)
     weights = run.read_bytes("supernet.safetensors")
     supernet = load_supernet(space, parse_weights(weights, f"{run.name}/supernet.safetensors"))
     data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))

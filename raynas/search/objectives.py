@@ -10,11 +10,16 @@ import numpy as np
 
 from raynas.costs import COSTS
 from raynas.errors import UserError
+from raynas.text import shown
 
 Direction = Literal["max", "min"]
 
 Score = float | Mapping[str, Any] | None
 """A scorer's result for one arch: the one scored objective, a mapping by objective, or None (failed)."""
+
+
+LARGEST_SCORE = 1e30
+"""In either direction: searches square differences of scores, which must stay finite."""
 
 
 class Objectives:
@@ -84,9 +89,14 @@ def _number(name: str, value: Any) -> float:
     if value is None:
         return math.nan
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"the score of objective {name!r} must be a number or None, not {value!r}") from None
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"the score of objective {name!r} must be a number or None, not {shown(value)}") from None
+    if math.isfinite(number) and abs(number) > LARGEST_SCORE:
+        raise UserError(f"the score of objective {name!r} must be at most {LARGEST_SCORE:g}, not {number:g}")
+    return number
 
 
 def non_dominated(minimised: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from raynas.errors import ConfigError
 from raynas.text import shown
@@ -61,15 +61,21 @@ def check_emitted(passes: Sequence[Pass]) -> None:
     """Check what a sampler emitted.
 
     Raises:
-        ConfigError: a step has no pass, or what the sampler returned is no list of passes with archs.
+        ConfigError: a step has no pass, or what the sampler returned is no list of passes with archs, known roles and
+            names of their own.
     """
     if not isinstance(passes, list | tuple):
         raise ConfigError(f"plan: a sampler must return a list of Pass; it returned {kind(passes)}")
     for this in passes:
         if not isinstance(this, Pass) or not this.archs or not all(isinstance(arch, Mapping) for arch in this.archs):
             raise ConfigError(f"plan: a sampler must return a list of Pass, each with archs; in it is {kind(this)}")
+        if this.role not in get_args(Role):
+            raise ConfigError(f"plan: a pass has the role {shown(this.role)}: it is one of {', '.join(get_args(Role))}")
     if not passes:
         raise ConfigError("plan: the sampler emitted no pass")
+    names = [this.name for this in passes]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"plan: the sampler emitted two passes named {shown(twice)}: give each a name of its own")
 
 
 def check_rows(this: Pass, images: int) -> None:

@@ -107,7 +107,13 @@ MISTAKES = {
     "a number of too many digits": (["search", "{run}", "--images", "9" * 5000], ["--images", "at most 1,000,000"]),
     "a NUL in a name": (["report", "{run}\0"], ["no text", "NUL"]),
     "a name that is no UTF-8": (["report", "{run}\udcff"], ["no text", "UTF-8"]),
-    "a URI with an open bracket": (["report", "s3://KEY:SECRET@[bad/x"], ["must hold no credentials"]),
+    "a URI with an open bracket": (
+        ["report", "s3://KEY:SECRET@[bad/x"],
+        ["argument after 'report': a location is printed and stored and must hold no credentials"],
+    ),
+    "credentials in an option": (["train", "digits", "--run", "s3://K:S@b/x"], ["argument --run: a location"]),
+    "credentials after an equals sign": (["train", "digits", "--run=s3://K:S@b/x"], ["argument --run: a location"]),
+    "a seed of too many digits": (["export", "{run}", "--seed", "9" * 5000], ["--seed", "at most 9,223,372"]),
     "a key of thousands of parts": (
         ["train", "{preset}", "--run", "{files}/new", "--set", ".".join("a" * 3000) + "=1"],
         ["no preset has a key"],
@@ -160,6 +166,14 @@ def test_wrong_arch_in_a_trained_run(run: RunDir, capsys: pytest.CaptureFixture[
     }.items():
         assert main(["evaluate", run.uri, "--arch", arch]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_truncated_space_is_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_yaml("space.yaml", load_space("digits/vit").to_dict())
+    whole = run.read_bytes("space.yaml")
+    run.write_bytes("space.yaml", whole[: whole.index(b"dimensions")])
+    assert main(["bench", "latency", "digits/vit", "--run", run.uri]) == 2
+    assert f"{run.name}/space.yaml:1: dimensions: is missing" in capsys.readouterr().err
 
 
 def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,17 @@ def test_row_is_what_a_plain_loop_measures(run: RunDir) -> None:
     assert (row["arch"], row["how"], row["reading"], row["seed"]) == (ARCH.id, "inherited", 1, None)
 
 
+def test_a_winner_changed_by_hand_is_not_left_out(run: RunDir) -> None:
+    retrain(run, [ARCH], PRESET.retrain_recipe, train_on="train", parallel=1, progress=lambda line: None)
+    text = run.read_bytes("best/arch.yaml").decode()
+    assert "{size: 8," in text
+    run.write_bytes("best/arch.yaml", text.replace("{size: 8,", "{size: 16,").encode())
+    with pytest.raises(
+        UserError, match=r"best/arch\.yaml is no subnet of the run's space: 16 x 16 pixels, not 8 x 8\."
+    ):
+        networks_to_evaluate(run)
+
+
 def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
     lines: list[str] = []
     networks = [Network(ARCH, "inherited"), Network(SPACE.largest(), "inherited")]

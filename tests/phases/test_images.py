@@ -65,15 +65,15 @@ def test_all_that_cannot_be_read_is_listed_before_training(colours: str, tmp_pat
     preset = on(colours, size=8, channels=1)
     with pytest.raises(UserError, match=r"^2 of 36 images cannot be read .*data.skip=unreadable$"):
         train(preset, run_dir=tmp_path / "run", progress=said.append)
-    assert [line.split(":")[:2] for line in said] == [
-        ["unreadable", f" {colours}/1/003.png"],
-        ["unreadable", f" {colours}/2/030.png"],
+    assert said == [
+        "unreadable: 2 image(s) cannot be read as an image: not an image, or a damaged one: 1/003.png, 2/030.png"
     ]
     assert not (tmp_path / "run").exists()
+    listed = list(said)
     skipping = override(preset, {"data.skip": "unreadable"})
     said.clear()
     check_images(skipping, said.append)
-    assert len(said) == 2 and all(line.startswith("skipped: ") for line in said)
+    assert said == ["skipped" + line.removeprefix("unreadable") for line in listed]
     assert resolve_data(skipping, load_space("digits/vit")).skip == ("1/003.png", "2/030.png")
 
 
@@ -105,7 +105,21 @@ def test_the_command_says_what_there_is(colours: str, capsys: pytest.CaptureFixt
     (Path(colours) / "1" / "003.png").write_bytes(b"")
     assert main(["check", "--data", colours]) == 2
     told = capsys.readouterr()
-    assert f"unreadable: {colours}/1/003.png" in told.out and told.err.count("\n") == 1
+    assert told.out.count("unreadable: ") == 1 and ": 1/003.png\n" in told.out and told.err.count("\n") == 1
+
+
+def test_what_cannot_be_read_is_a_line_for_each_reason(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 30, "b": 30}, size=(16, 16))
+    paths = sorted(path for path in tmp_path.glob("*/*"))
+    for path in paths[:25]:
+        path.write_bytes(b"no image")
+    for number, path in enumerate(paths[30:33]):  # cut at different bytes, which the reason names
+        path.write_bytes(path.read_bytes()[: -40 - number])
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"^28 of 60 images"):
+        check_images(on(str(tmp_path), size=8, channels=1), said.append)
+    assert [line.split(" cannot")[0] for line in said] == ["unreadable: 25 image(s)", "unreadable: 3 image(s)"]
+    assert said[0].endswith(", and 5 more") and said[0].count(".png") == 20 and said[1].count(".png") == 3
 
 
 def test_the_embedded_data_can_be_looked_at() -> None:

@@ -43,7 +43,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 @pytest.mark.parametrize(("x", "y"), [([1, 2, 3], [1, 2, 3]), ([1, 1, 1, 1, 1], [1, 2, 3, 4, 5])])
 def test_what_cannot_be_correlated_has_no_value(x: list[float], y: list[float]) -> None:
-    assert all(row["value"] is None for row in correlations(x, y, np.random.default_rng(0)))
+    rows = correlations(x, y, np.random.default_rng(0))
+    assert all(row["value"] is None for row in rows)
+    place = {"x": "macs", "y": "inherited", "bucket": None, "low": 0.0, "high": 1.0}
+    assert rank_lines([{**place, **row} for row in rows])[1].count("too few" if len(x) == 3 else "all equal") == 3
 
 
 def test_a_sample_has_as_many_archs_in_every_range() -> None:

@@ -295,6 +295,23 @@ def test_a_linked_folder_inside_is_refused_and_a_linked_run_directory_is_not(tmp
     assert (tmp_path / "home" / "arch.yaml").read_text() == "mine"
 
 
+def test_a_lost_file_is_not_taken_for_a_training_that_never_was(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, create=True)
+    with pytest.raises(RunDirError, match=r"has no space\.yaml: train a supernet first"):
+        run.require("space.yaml")
+    run.write_bytes("supernet.safetensors", b"")
+    for name in ("space.yaml", "preset.yaml"):
+        with pytest.raises(RunDirError, match=f"has no {name}: it was lost, since a supernet is there: restore it"):
+            run.require(name)
+
+
+def test_a_number_that_python_does_not_read_is_one_line(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, create=True)
+    run.write_bytes("supernet.json", b'{"seed": ' + b"9" * 5000 + b"}")
+    with pytest.raises(RunDirError, match=r"supernet\.json: not valid JSON: not text, or a number of too many digits$"):
+        run.read_json("supernet.json")
+
+
 @pytest.mark.parametrize("content", [b"", b"- 1\n", b"text", b"other: 1\n", b"\xff\xfe\x00"])
 def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
     run = RunDir(tmp_path, create=True)

@@ -115,6 +115,8 @@ def test_own_part_needs_its_required_option() -> None:
         ("sampler: operator:xor", "builtins|takes 2 arguments"),
         (f"sampler: {__name__}:sampler_of_text", "must return a list of Pass; it returned text 'abc'"),
         (f"sampler: {__name__}:sampler_of_archs", "must return a list of Pass, each with archs; in it is an Arch"),
+        (f"sampler: {__name__}:sampler_of_one_name", "emitted two passes named 'random': give each a name"),
+        (f"sampler: {__name__}:sampler_of_a_role", "a pass has the role 'teacher': it is one of largest, smallest, "),
         (f"objective: {__name__}:objective_of_text", "must return a loss, a scalar tensor"),
         (f"objective: {__name__}:objective_without_gradient", "must return a loss, a scalar tensor with a gradient"),
     ],
@@ -131,6 +133,14 @@ def sampler_of_text(space: object, rng: object, losses: object) -> str:
 
 def sampler_of_archs(space: Space, rng: object, losses: object) -> list[Arch]:
     return [space.smallest()]
+
+
+def sampler_of_one_name(space: Space, rng: object, losses: object) -> list[Pass]:
+    return [Pass("random", "random", (arch,)) for arch in (space.smallest(), space.largest())]
+
+
+def sampler_of_a_role(space: Space, rng: object, losses: object) -> list[Pass]:
+    return [Pass("first", "teacher", (space.largest(),))]  # type: ignore[arg-type]
 
 
 def objective_without_gradient(this: object, logits: object, targets: object, outputs: object) -> torch.Tensor:
