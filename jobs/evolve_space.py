@@ -1,4 +1,4 @@
-"""Search the search space, as a job: the same options as `raynas evolve-space`."""
+"""Search the search space, as a job: takes the options of `raynas evolve-space`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Carry out a whole procedure, as a job: the same options as `raynas pipeline`."""
+"""Run a whole preset, as a job: takes the options of `raynas pipeline`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Train found networks on their own, as a job: the same options as `raynas retrain`."""
+"""Train found networks on their own, as a job: takes the options of `raynas retrain`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Search a trained supernet, as a job: the same options as `raynas search`."""
+"""Search a trained supernet, as a job: takes the options of `raynas search`."""
 
 import sys
 

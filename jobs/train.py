@@ -1,4 +1,4 @@
-"""Train a supernet, as a job: the same options as `raynas train`."""
+"""Train a supernet, as a job: takes the options of `raynas train`."""
 
 import sys
 

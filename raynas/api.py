@@ -1,7 +1,8 @@
 """The public functions: each does what the command of its name does.
 
-They take what a user has at hand (names, paths, values of Python), turn it into checked values, and call the phase that
-does the work. Imports are local so that a mistake in the arguments is told before torch is loaded.
+They take what a user has at hand (names, paths, Python values), turn it into checked values, and call the phase that
+does the work. Imports are local so that `import raynas` stays light and a missing run
+directory is reported before torch is loaded.
 """
 
 from __future__ import annotations

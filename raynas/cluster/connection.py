@@ -1,7 +1,7 @@
-"""Where Ray comes from: the cluster that the user points at, or a quiet local one for as long as a command runs.
+"""Connect to Ray: to the cluster that the user names, or to a quiet local one that lives as long as a command.
 
-A local one listens on this machine's loopback interface alone. Either may be lost while it is used: the command then
-ends with one line instead of waiting.
+A local Ray listens on the loopback interface only. If Ray is lost while it is used, the command ends with one line
+instead of waiting.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _QUIET = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 _LOCAL = {
-    # The address of a node is then the loopback one, and every server of Ray's binds to it. Ray has this for macOS and
-    # Windows, where a port open to the network makes the firewall ask; it does the same on Linux.
+    # Makes every server of Ray bind to the loopback address. Ray has the switch for macOS and Windows, where open ports
+    # make the firewall ask; it works on Linux as well.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Else the workers of a training listen where the host's name leads to, or on every interface.
+    # Otherwise training workers listen on the address of the host's name, or on every interface.
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
-    # Ray's agent then takes two seconds to miss its raylet, by which time we have: it would tell of it in 20 lines.
+    # Lets Ray's agent notice a lost raylet two seconds later, after us: otherwise it prints 20 lines about it.
     "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
 }
-LOOK_S = 0.2  # between two looks at whether Ray is there
-SILENCE_S = 45.0  # of a cluster's head, after which it is lost; after 60 s Ray ends the process itself, without a word
-AGAIN_S = 5.0  # between two interruptions of what does not end
+LOOK_S = 0.2  # between two checks of Ray
+SILENCE_S = 45.0  # a head silent for so long is lost; after 60 s Ray would end this process without a message
+AGAIN_S = 5.0  # between two interruptions of a block that does not end
 _INTERRUPT = signal.SIGUSR1
-_leaving: threading.Thread | None = None  # from a Ray that was lost
+_leaving: threading.Thread | None = None  # disconnects from a lost Ray
 
 
 @contextmanager
 def ray_cluster(cpus: int = 1) -> Iterator[None]:
-    """Ray, connected for the time of the block.
+    """Connect to Ray for the time of the block.
 
     A Ray that this process already uses, or the cluster named by `RAY_ADDRESS`, is used as it is. Otherwise a local one
     is started for the time of the block, with a CPU count of at least `cpus`, so that a small machine can hold every
-    worker and replica that was asked for. It is reached through the loopback interface only.
+    worker and replica that was asked for. It listens on the loopback interface only.
 
     Raises:
         ClusterError: the local Ray does not start, or Ray is lost during the block.
@@ -76,8 +76,7 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
             _start(max(cpus, os.cpu_count() or 1))
         else:
             _connect(str(address))
-        # Ray leaves a handler that ends the process without a word. One that was there before knows better; where
-        # there was none, Ray's is kept.
+        # Ray installs a handler that ends the process silently: restore an earlier one if there was one.
         if callable(told_to_end) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, told_to_end)
         lost: list[str] = []
@@ -117,7 +116,7 @@ def _local_settings() -> dict[str, str]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """The block has these environment variables, and so has every process that it starts."""
+    """Set environment variables for the time of the block, also for the processes that it starts."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -131,7 +130,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _start(cpus: int) -> None:
-    """Start a local Ray; on a busy machine its parts may wait for each other in vain, so it is tried twice."""
+    """Start a local Ray. Try twice: on a busy machine its parts may time out while they wait for each other."""
     try:
         _start_once(cpus)
     except ClusterError as error:
@@ -183,7 +182,7 @@ def _connect(address: str) -> None:
 
 
 def _children() -> set[int]:
-    """The processes that this one has started."""
+    """Return the ids of the processes that this one has started."""
     return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
 
@@ -197,11 +196,11 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]:
-    """A block that is interrupted once Ray is lost, whatever it waits for: much of Ray would wait for ever.
+    """Interrupt the block once Ray is lost, because many of Ray's calls would wait for ever.
 
     Args:
-        ended: what of Ray has ended, in a few words; None while all is there.
-        lost: gets those words.
+        ended: returns in a few words which part of Ray has ended; None while all parts run.
+        lost: receives these words.
 
     Raises:
         ClusterError: Ray was lost, or failed otherwise.
@@ -245,7 +244,7 @@ def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]
 
 
 def _leave() -> None:
-    """Disconnect from a Ray that was lost, in the background: Ray asks what is gone, for half a minute."""
+    """Disconnect from a lost Ray in the background, because Ray keeps trying to reach it for half a minute."""
     global _leaving
     import ray
 
@@ -255,20 +254,20 @@ def _leave() -> None:
 
 
 def _ended_here() -> str | None:
-    """Of the local Ray: nothing works without either of these two processes, and nothing starts them again."""
+    """Return which essential process of the local Ray has ended; None while both run. Nothing restarts them."""
     from ray._private import worker
 
     node = worker._global_node
     ended = [] if node is None else [kind for kind, _ in node.dead_processes() if kind in ("gcs_server", "raylet")]
     if node is None or not ended:
         return None
-    # The others at once: they would tell of it in their way, and wait.
+    # End the others at once: they would report the loss at length, and wait.
     node.kill_all_processes(check_alive=False, allow_graceful=False)
     return f"its process {ended[0]} has ended (it crashed, was killed, or the machine is short of memory)"
 
 
 class _Silence:
-    """Of a cluster: whether its head has been silent for too long. A head may be started again meanwhile."""
+    """Check of a cluster's head, which counts as lost only after a long silence because it may be restarted."""
 
     def __init__(self, address: str):
         host, _, port = address.rpartition(":")

@@ -1,4 +1,7 @@
-"""A mailbox from workers to the driver, an actor. It imports no torch: its process starts in a moment."""
+"""A mailbox from workers to the driver, as a Ray actor.
+
+It does not import torch, so that its process starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ Event = dict[str, Any]
 
 
 class Mailbox:
-    """Holds events until they are taken. It remembers a user's error, which no retrying mends."""
+    """Hold events until they are taken, and remember the first user error, after which retrying is useless."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -1,4 +1,4 @@
-"""Handing a script to a running cluster through Ray's jobs API, with the usual mistakes caught before the upload."""
+"""Submit a script to a running cluster through Ray's jobs API, after checks for the usual mistakes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 ADDRESS = "http://127.0.0.1:8265"
-"""Where `ray dashboard cluster.yaml` puts the head's dashboard, and where a local head has it."""
+"""Address of the dashboard: of `ray dashboard cluster.yaml`, and of a local head."""
 
 LIMIT_MIB = 100
-"""A working directory is for code. Ray itself gives up at 512 MiB, after it has packed everything."""
+"""Largest working directory. It is for code; Ray itself gives up at 512 MiB, after it has packed everything."""
 
 
 def submit(
@@ -38,8 +38,8 @@ def submit(
         command: what to run, such as `["python", "pipeline.py", "digits", "--run", "s3://bucket/run"]`; `python` is the
             one on the PATH that the cluster's `ray start` had.
         working_dir: a local folder with the script and code of your own; never data.
-        address: of the cluster's dashboard; None for `RAY_API_SERVER_ADDRESS`, else `http://127.0.0.1:8265`.
-        wait: for the end, showing the job's output.
+        address: the cluster's dashboard; None for `RAY_API_SERVER_ADDRESS`, else `http://127.0.0.1:8265`.
+        wait: wait for the end, and show the job's output.
         show: called with lines of text.
 
     Returns:
@@ -49,7 +49,7 @@ def submit(
         UserError: Ray's jobs API is not installed, the folder is too large, the cluster does not answer or refuses, or
             the job failed.
     """
-    if importlib.util.find_spec("aiohttp") is None:  # what the extra brings and nothing else that we need does
+    if importlib.util.find_spec("aiohttp") is None:  # of our dependencies only the extra `jobs` brings it
         raise UserError("submitting jobs needs aiohttp: pip install 'raynas[jobs]'")
     for argument in (*command, address or ""):  # Ray's dashboard and logs show them
         refuse_credentials(argument)
@@ -69,7 +69,7 @@ def submit(
 
 
 def check_working_dir(folder: str | Path, limit_mib: float = LIMIT_MIB) -> int:
-    """Check what would be uploaded from a folder, and return its size in bytes.
+    """Check the size of what would be uploaded from a folder, and return it in bytes.
 
     Raises:
         UserError: there is no such folder, or it holds more than `limit_mib`; the message names the largest entries.
@@ -92,9 +92,9 @@ def check_working_dir(folder: str | Path, limit_mib: float = LIMIT_MIB) -> int:
 
 
 def packed_files(folder: Path) -> list[Path]:
-    """The files of a folder that Ray uploads, as its own packager finds them.
+    """Return the files of a folder that Ray uploads, as its own packager finds them.
 
-    It leaves out what `.gitignore` and `.rayignore` name, and `.git`, virtual environments and the like by itself.
+    It leaves out what `.gitignore` and `.rayignore` name, and by itself `.git`, virtual environments and the like.
 
     Raises:
         UserError: something in the folder cannot be packed.

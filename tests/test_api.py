@@ -1,0 +1,94 @@
+"""The public interface: names, types and the functions behind the commands, as a program would call them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import raynas
+from raynas import api
+from raynas.commands.main import COMMANDS
+from raynas.errors import UserError
+from raynas.results import RunDir
+from raynas.space import Arch
+from tests.small_run import small_run
+
+FUNCTIONS = [
+    name
+    for name, value in vars(api).items()
+    if inspect.isfunction(value) and value.__module__ == "raynas.api" and not name.startswith("_")
+]
+
+
+def test_every_public_name_can_be_imported_and_is_listed() -> None:
+    assert dir(raynas) == raynas.__all__
+    for name in raynas.__all__:
+        assert getattr(raynas, name).__name__ == name
+
+
+def test_type_checkers_know_every_public_name() -> None:
+    tree = ast.parse(Path(str(raynas.__file__)).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert imported == raynas._PUBLIC
+
+
+def test_every_command_has_a_public_function() -> None:
+    others = {"search": "search_run", "import": "import_model", "evolve-space": "evolve_space"}
+    for command in COMMANDS.keys() - {"bench", "demo"}:  # the demo is a pipeline with an introduction
+        assert callable(getattr(raynas, others.get(command, command)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_documents_its_arguments_and_errors(name: str) -> None:
+    function = getattr(api, name)
+    text = inspect.getdoc(function) or ""
+    assert "Raises:\n" in text
+    if len(inspect.signature(function).parameters) > 2:
+        assert "Args:\n" in text
+        for parameter in inspect.signature(function).parameters:
+            assert f"    {parameter}: " in text, parameter
+
+
+def test_a_missing_run_is_reported_before_torch_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys, raynas\n"
+        "try: raynas.retrain(sys.argv[1])\n"
+        "except ValueError as error: print(error)\n"
+        "print({'torch', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, check=True)
+    message, loaded = done.stdout.splitlines()
+    assert "not a run directory" in message and loaded == "set()"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_from_search_to_report_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = small_run(tmp_path / "run")
+    lines: list[str] = []
+    winner = raynas.search_run(run, replicas=0, progress=lines.append)
+    assert isinstance(winner, Arch) and (tmp_path / "run/best/arch.yaml").exists() and lines
+    (row,) = raynas.retrain(tmp_path / "run", [winner], {"retrain.recipe.epochs": 1}, seeds=[3], parallel=1)
+    assert (row["arch"], row["seed"]) == (winner.id, 3)
+    measured = raynas.evaluate(tmp_path / "run")
+    assert [row["how"] for row in measured] == ["inherited", "scratch"]
+    with pytest.raises(UserError, match="no network of arch"):
+        raynas.export(run, seed=4)
+    folder = raynas.export(run, winner, tmp_path / "network", onnx=False)
+    assert (Path(folder) / "arch.yaml").exists()
+    assert Path(raynas.report(run)).read_text().startswith("<!doctype html>")
+    assert capsys.readouterr().out == ""  # silent unless asked
+
+
+def test_a_new_run_does_not_lie_in_another(tmp_path: Path) -> None:
+    RunDir(tmp_path / "run", create=True)
+    for make in (raynas.train, raynas.pipeline, raynas.evolve_space):
+        with pytest.raises(UserError, match="lies in the run directory"):
+            make("digits", tmp_path / "run/tables")
