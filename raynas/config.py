@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -343,29 +340,3 @@ def holds_boolean(value: Any, mapping: bool) -> bool:
 def _types_in(annotation: Any) -> list[Any]:
     """An annotation taken apart: `list[int] | None` is list[int] | None, list[int], int and None."""
     return [annotation, *(kind for part in getattr(annotation, "__args__", ()) for kind in _types_in(part))]
-
-
-def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
-    """A part by name: one of ours, or the user's own as `module:object`.
-
-    The module is looked for on the Python path, and in the current directory last.
-
-    Raises:
-        ConfigError: the name is neither, or the module or object cannot be imported.
-    """
-    if reference in known:
-        return known[reference]
-    module, colon, name = reference.partition(":")
-    if not colon:
-        hint = nearest(reference, sorted(known))
-        raise ConfigError(f"unknown {what} {shown(reference)}{hint}; your own: 'module:object'")
-    here = os.getcwd()
-    if here not in sys.path:  # Python adds it for scripts and `-m`, not for an installed command such as ours
-        sys.path.append(here)
-        importlib.invalidate_caches()
-    try:
-        return getattr(importlib.import_module(module), name)
-    # The module is the user's: whatever it raises is theirs to mend, and is chained. A module may end with sys.exit.
-    except (Exception, SystemExit) as error:
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise ConfigError(f"{what} {shown(reference)} cannot be imported: {reason}") from error

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from raynas.config import Config, Document, load_object, parse_yaml, read_yaml, validate, write_yaml
+from raynas.config import Config, Document, parse_yaml, read_yaml, validate, write_yaml
 from raynas.errors import ConfigError
 from raynas.text import shown
+from raynas.user_code import load_object
 
 
 class Inner(Config):
@@ -177,7 +178,9 @@ def test_parts_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_may_lie_in_the_current_directory(tmp_path: Path) -> None:
     (tmp_path / "raynas_part_beside_the_user.py").write_text("thing = 7")
     (tmp_path / "yaml.py").write_text("1 / 0")  # what is installed comes first
-    code = "from raynas.config import load_object; print(load_object('raynas_part_beside_the_user:thing', {}, 'data'))"
+    code = (
+        "from raynas.user_code import load_object; print(load_object('raynas_part_beside_the_user:thing', {}, 'data'))"
+    )
     script = tmp_path / "bin" / "command.py"  # as an installed command, which has its own folder on the path
     script.parent.mkdir()
     script.write_text(code)

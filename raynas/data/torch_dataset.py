@@ -12,11 +12,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from raynas.config import load_object
 from raynas.data.pool import Pool, spread
 from raynas.data.reading import spread_values
 from raynas.errors import UserError
-from raynas.user_code import running
+from raynas.user_code import load_object, running
 
 MOST_CLASSES = 2**24
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from raynas.config import load_object
 from raynas.costs import CostFunction
 from raynas.errors import ConfigError, UserError
 from raynas.search.base import AskTell
 from raynas.search.config import SEARCHES, TIMED, SearchConfig
 from raynas.search.own import OwnSearch
 from raynas.space import Space
-from raynas.text import nearest
-from raynas.user_code import kind, parameters_of, running
+from raynas.user_code import bind_part, kind, running
 
 
 def build_search(
@@ -42,10 +40,9 @@ def build_search(
             raise UserError(
                 f"the search goes by {name}: give its predictor, build_search(..., costs={{{name!r}: ...}})"
             )
-    make = load_object(config.name, SEARCHES, "search")
     what = f"search {config.name!r}"
     budget = {"evaluations": config.evaluations, "generations": config.generations}
-    arguments = {
+    options = {
         "objectives": dict(config.objectives),
         "constraints": dict(config.constraints),
         "seed": config.seed if seed is None else seed,
@@ -53,24 +50,12 @@ def build_search(
         **({"costs": costs} if costs else {}),
         **config.options,
     }
-    _check_arguments(config.name, make, arguments)
+    make = bind_part(config.name, options, SEARCHES, "search", given=1)
     if config.name in SEARCHES:
-        return make(space, **arguments)
+        return make(space)
     with running(f"{what}: making it"):
-        search = make(space, **arguments)
+        search = make(space)
     if not isinstance(search, AskTell):
         raise ConfigError(f"{what} must make an object with ask(n) and tell(archs, scores); it made {kind(search)}")
     OwnSearch(search, space)  # refuses one whose methods cannot be called so
     return search
-
-
-def _check_arguments(name: str, make: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    if not callable(make):
-        raise ConfigError(f"search {name!r} is neither a class nor a function")
-    parameters = parameters_of(make, f"search {name!r}")
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    known = [parameter.name for parameter in parameters]
-    for argument in arguments:
-        if argument not in known:
-            raise ConfigError(f"search {name!r} takes no {argument!r}{nearest(argument, known)}")

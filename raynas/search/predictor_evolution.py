@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raynas.config import load_object
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments, at_least, own_options
@@ -16,7 +15,7 @@ from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictors import PREDICTORS, Fit, Predict, PredictorQuality, assess, checked
 from raynas.space import Arch, Codes, Space
 from raynas.text import nearest, shown
-from raynas.user_code import kind, running, takes
+from raynas.user_code import kind, load_object, running, takes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

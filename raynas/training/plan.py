@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pydantic
 from pydantic import Field
 
-from raynas.config import Config, load_object
+from raynas.config import Config
 from raynas.errors import ConfigError
-from raynas.text import nearest
 from raynas.training.gradients import GradientPolicy, Sum
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.projection import Project
 from raynas.training.samplers import SAMPLERS, checked_options
-from raynas.user_code import kind, parameters_of, running, takes
+from raynas.user_code import bind_part, kind, running, takes
 
 if TYPE_CHECKING:
     from raynas.space import Space
@@ -147,22 +145,4 @@ def _checked_objective(objective: Callable[..., Any], name: str) -> Callable[...
 
 def _with_options(part: Part, known: dict[str, Any], what: str, given: int) -> Callable[..., Any]:
     """Return the named callable with the part's options bound; the loop passes the first `given` arguments."""
-    function = load_object(part.name, known, what)
-    if not callable(function):
-        raise ConfigError(f"{what} {part.name!r} is not callable: it is {kind(function)}")
-    parameters = parameters_of(function, f"{what} {part.name!r}")
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < given and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise ConfigError(f"{what} {part.name!r} takes {len(positional)} arguments by position; a {what} gets {given}")
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    options = [p.name for p in named[given:]]
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        for name in part.options:
-            if name not in options:
-                known_here = [*options, *(("per_rank",) if what == "sampler" else ())]
-                hint = nearest(name, known_here) if known_here else " (it has none)"
-                raise ConfigError(f"{what} {part.name!r} has no option {name!r}{hint}")
-    for parameter in named[given:]:
-        if parameter.default is parameter.empty and parameter.name not in part.options:
-            raise ConfigError(f"{what} {part.name!r} needs the option {parameter.name!r}")
-    return partial(function, **part.options)
+    return bind_part(part.name, part.options, known, what, given, ("per_rank",) if what == "sampler" else ())

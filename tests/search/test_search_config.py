@@ -136,9 +136,12 @@ def test_a_search_of_the_users_own(medium: Space) -> None:
         ("name: tests.search.search_parts:Missing", "cannot be imported"),
         ("name: no_such_module:Search", "cannot be imported"),
         ("name: tests.search.search_parts:not_a_search", "ask.*tell"),
-        ("name: tests.search.search_parts:TwoMethods\noptions: {step: 2}", "takes no 'step'.*did you mean 'steps'"),
-        ("name: tests.search.search_parts:TwoMethods\nevaluations: 2", "takes no 'evaluations'"),
-        ("name: tests.search.search_parts:__doc__", "neither a class nor a function"),
+        (
+            "name: tests.search.search_parts:TwoMethods\noptions: {step: 2}",
+            "has no option 'step' .did you mean 'steps'",
+        ),
+        ("name: tests.search.search_parts:TwoMethods\nevaluations: 2", "has no option 'evaluations'"),
+        ("name: tests.search.search_parts:__doc__", "is not callable: it is text"),
     ],
 )
 def test_mistakes_in_a_search_of_the_users_own(medium: Space, text: str, message: str) -> None:

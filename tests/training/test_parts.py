@@ -84,7 +84,7 @@ def test_distillation_loss_by_hand() -> None:
         ("objective: {name: labels, temperature: 2}", "objective 'labels' has no option 'temperature' (it has none)"),
         ("gradients: {name: sum, weight: 1}", "gradient policy 'sum' has no option 'weight' (known: clip_subnets)"),
         ("sampler: nowhere:thing", "sampler 'nowhere:thing' cannot be imported"),
-        ("sampler: os:system", "sampler 'os:system' takes 1 arguments by position; a sampler gets 3"),
+        ("sampler: os:system", "sampler 'os:system' takes 1 arguments by position, and is called with 3"),
         ("samplr: sandwich", "unknown key 'samplr' (did you mean 'sampler'?)"),
     ],
 )
