@@ -31,20 +31,20 @@ def describe_shortage(needed: Mapping[str, float]) -> str | None:
 
 
 def _autoscaler_lines() -> list[str]:
-    """What the autoscaler starts, and what it could not start; nothing on a cluster without one."""
+    """Nodes that the autoscaler starts or could not start; none on a cluster without an autoscaler."""
     status = _status()
     if status is None:
         return []
-    lines = [
-        f"{launch.count} node(s) of type {launch.ray_node_type_name} are asked for"
-        for launch in status.pending_launches
-    ]
+    lines = [f"{_nodes(launch)} are asked for" for launch in status.pending_launches]
     lines += [f"a node of type {node.ray_node_type_name} is starting" for node in status.pending_nodes]
-    lines += [
-        f"{launch.count} node(s) of type {launch.ray_node_type_name} could not be started: {_first_line(launch.details)}"
+    return lines + [
+        f"{_nodes(launch)} could not be started: {(launch.details or 'no reason given').strip().splitlines()[0]}"
         for launch in status.failed_launches
     ]
-    return lines
+
+
+def _nodes(launch: Any) -> str:
+    return f"{launch.count} node(s) of type {launch.ray_node_type_name}"
 
 
 def _status() -> Any:
@@ -56,7 +56,3 @@ def _status() -> Any:
 
         return get_cluster_status(ray.get_runtime_context().gcs_address)
     return None
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "no reason given").strip().splitlines()[0]

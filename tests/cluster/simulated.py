@@ -138,10 +138,10 @@ def _configuration(
         },
         "head_node_type": HEAD_TYPE,
         # Ray fills these in from a provider's defaults, which an external one lacks.
-        **dict.fromkeys(("file_mounts", "auth"), {}),
-        **dict.fromkeys(("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands"), []),
-        **dict.fromkeys(("setup_commands", "head_setup_commands", "worker_setup_commands"), []),
-        **dict.fromkeys(("head_start_ray_commands", "worker_start_ray_commands"), []),
+        **{key: {} for key in ("file_mounts", "auth")},
+        **{key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands")},
+        **{key: [] for key in ("setup_commands", "head_setup_commands", "worker_setup_commands")},
+        **{key: [] for key in ("head_start_ray_commands", "worker_start_ray_commands")},
         "file_mounts_sync_continuously": False,
     }
 
