@@ -8,11 +8,11 @@ import numpy as np
 from scipy import stats
 
 FEW = {count: float(stats.t.ppf(0.975, count - 1)) for count in (2, 3)}
-"""How many standard errors a 95 % interval over so few values is wide, to either side."""
+"""Half the width of a 95 % interval over few values, in standard errors."""
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None]:
-    """The mean, and the half-width of its Student t interval; None for a single value, which has none.
+def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and half the width of its 95 % Student t interval, None for a single value.
 
     Raises:
         ValueError: there are no values.
@@ -23,4 +23,4 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     if len(values) == 1:
         return mean, None
     error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return mean, float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * error)
+    return mean, float(stats.t.ppf(0.975, len(values) - 1) * error)

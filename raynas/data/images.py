@@ -110,16 +110,13 @@ class PixelSource:
         return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()
 
 
-def decode(
-    images: ImageSet, size: tuple[int, int] | None = None, channels: int | None = None, threads: int | None = None
-) -> tuple[Tensor, Tensor]:
+def decode(images: ImageSet, size: tuple[int, int] | None = None, channels: int | None = None) -> tuple[Tensor, Tensor]:
     """Decode a whole set once, without augmentation.
 
     Args:
         images: the set.
         size: (height, width); the set's own if left out.
         channels: the set's own if left out.
-        threads: decoding threads; the machine's CPUs if left out.
 
     Returns:
         Pixels uint8 [n, channels, height, width] (`decoded_bytes` tells their size beforehand) and labels int64 [n].
@@ -140,7 +137,7 @@ def decode(
     def fill(position: int) -> None:
         pixels[position] = transform(images.read(position, geometry.channels))
 
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(fill, range(len(images)), chunksize=16):
             pass
     return pixels, labels

@@ -46,6 +46,6 @@ class Pool:
         return Pool(self.source.keep(indices), self.labels[indices])
 
 
-def spread(count: int, samples: int = 16) -> np.ndarray:
-    """Up to `samples` positions spread evenly over 0..count-1."""
-    return np.unique(np.linspace(0, count - 1, samples).astype(np.int64))
+def spread(count: int) -> np.ndarray:
+    """Return up to 16 positions spread evenly over 0..count-1."""
+    return np.unique(np.linspace(0, count - 1, 16).astype(np.int64))

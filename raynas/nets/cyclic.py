@@ -52,11 +52,6 @@ class CyclicPattern:
         """S, the sum of (x_i - 1)^2."""
         return gap(self.influences)
 
-    @property
-    def optimal(self) -> bool:
-        """True if the pattern is proven best among balanced ones."""
-        return self.gap == self.bound
-
 
 def cyclic_starts(groups: int) -> CyclicPattern:
     """Return the balanced cyclic pattern with the least gap; balanced means that groups' uses differ by at most one.

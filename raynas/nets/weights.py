@@ -1,4 +1,4 @@
-"""Reading and writing of weights as safetensors files, and their fingerprint."""
+"""Weights in safetensors files: reading, fitting to a space, and their fingerprint."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ from raynas.nets import build_supernet
 from raynas.nets.layers import new_parameter
 from raynas.nets.supernet import Supernet, adopt
 from raynas.space import Space
-
-
-def save_weights(model: torch.nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
-    """Write a model's parameters (or a state dict) to one safetensors file."""
-    state = model.state_dict() if isinstance(model, torch.nn.Module) else model
-    safetensors.torch.save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, path)
 
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:

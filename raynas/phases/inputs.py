@@ -108,13 +108,13 @@ class Estimate:
         )
 
 
-def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe, train_on: str = "train") -> Estimate:
+def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe) -> Estimate:
     """Count what training will cost, from what the sampler emits.
 
     Raises:
         UserError: the sampler cannot draw from this space.
     """
-    count = len(data.images(train_on))
+    count = len(data.train)
     steps = max(1, count // recipe.batch_size)
     macs = _mean_macs(space, plan, recipe)
     return Estimate(recipe.epochs * steps, recipe.epochs * steps * min(recipe.batch_size, count), macs)

@@ -22,8 +22,6 @@ from raynas.training.preflight import check_trainable
 from raynas.training.recipe import Recipe
 from raynas.training.teachers import Teachers
 
-SETTINGS = "settings.json"
-
 
 @dataclass(frozen=True)
 class Trained:

@@ -24,6 +24,8 @@ from raynas.filesystem import check_plain
 State = dict[str, Any]
 Event = dict[str, Any]
 
+CONNECTION_S = 60.0  # seconds that the first all-reduce may take
+
 
 class Context:
     """A single process with checkpoints in a folder, or without checkpoints.
@@ -129,7 +131,7 @@ def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def check_connection(context: Context, timeout_s: float = 60.0) -> None:
+def check_connection(context: Context) -> None:
     """Test an all-reduce before training.
 
     Raises:
@@ -142,7 +144,7 @@ def check_connection(context: Context, timeout_s: float = 60.0) -> None:
     value = torch.tensor([float(context.rank + 1)], device=context.device)
     try:
         if isinstance(context, DistributedContext):
-            dist.all_reduce(value, async_op=True).wait(timedelta(seconds=timeout_s))
+            dist.all_reduce(value, async_op=True).wait(timedelta(seconds=CONNECTION_S))
         total = value.item()
     except RuntimeError as error:
         raise UserError(

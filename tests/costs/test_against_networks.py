@@ -11,10 +11,10 @@ import torch
 import yaml
 
 from raynas.costs import cost
-from raynas.costs.flop_counter import count_macs
 from raynas.nets import build_supernet
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES
+from tests.costs.flop_counter import count_macs
 from tests.families.hybrid_spaces import HYBRID
 from tests.families.s3_spaces import S3
 from tests.families.twins_spaces import TWINS

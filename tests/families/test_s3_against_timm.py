@@ -11,10 +11,10 @@ from timm.models.swin_transformer import SwinTransformer
 from torch import nn
 
 from raynas.costs import cost
-from raynas.costs.flop_counter import count_macs
 from raynas.errors import UserError
 from raynas.families.s3.checkpoint import read_timm
 from raynas.space import load_arch
+from tests.costs.flop_counter import count_macs
 from tests.families.nets_spaces import make_images
 from tests.families.timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from raynas import build_supernet, load_arch, load_space
 from raynas.errors import ConfigError, UserError
 from raynas.families.vit_res.model import Reduction, VitResSupernet
 from raynas.nets.sharing import Side
-from raynas.nets.weights import load_supernet, save_weights, weights_fingerprint
+from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.scoring.shared_weights import put_together, take_apart
 from raynas.space import Space
 from tests.families.nets_spaces import make_images, make_space, make_supernet, some_archs
@@ -82,7 +83,7 @@ def test_weights_with_buffers_in_files_and_in_replicas(tmp_path: Path) -> None:
     supernet.train()(make_images(space, 4), space.largest())
     supernet.eval()
     images, arch = make_images(space, 2), space.smallest()
-    save_weights(supernet, tmp_path / "weights.safetensors")
+    save_model(supernet, tmp_path / "weights.safetensors")
     loaded = load_supernet(space, tmp_path / "weights.safetensors").eval()
     assert torch.equal(loaded(images, arch), supernet(images, arch))
     fingerprint = weights_fingerprint(supernet.state_dict())

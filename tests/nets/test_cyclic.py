@@ -77,7 +77,7 @@ def test_what_a_pattern_says_of_itself(groups: int) -> None:
     assert sum(expected) == groups
     assert pattern.gap == sum((x - 1) ** 2 for x in expected)
     assert pattern.bound <= pattern.gap
-    assert pattern.optimal == (pattern.bound == pattern.gap) == (groups <= 16)
+    assert (pattern.bound == pattern.gap) == (groups <= 16)
 
 
 def test_beyond_proof_the_bound_is_close() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from raynas.nets import build_supernet
-from raynas.nets.weights import save_weights, weights_fingerprint
+from raynas.nets.weights import weights_fingerprint
 from raynas.results import RunDir
 from raynas.space import Arch, Space
 
@@ -71,7 +72,7 @@ def make_run(path: Path, space: Space) -> RunDir:
     run = RunDir(path, create=True)
     torch.manual_seed(1)
     supernet = build_supernet(space)
-    save_weights(supernet, path / "supernet.safetensors")
+    save_model(supernet, path / "supernet.safetensors")
     run.write_yaml("space.yaml", space.to_dict())
     run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
     run.write_json("supernet.json", {"fingerprint": weights_fingerprint(supernet.state_dict()), "seed": 3})

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from raynas.costs import cost
-from raynas.costs.flop_counter import count_macs
 from raynas.data.pixels import Normalisation
 from raynas.errors import RunDirError, UserError
 from raynas.nets import build_supernet
@@ -21,6 +20,7 @@ from raynas.scoring.local import LocalScorer
 from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch, Space
+from tests.costs.flop_counter import count_macs
 from tests.scoring.scoring_parts import Naughty, make_run
 
 Digits = tuple[Tensor, Tensor, Normalisation]
