@@ -1,5 +1,4 @@
-"""Datasets: named by one string, split once, read by every worker from where they lie.
+"""Datasets: named by one string, split once, read by every worker from their own place.
 
-What travels to the workers of a cluster is the `DataConfig`; each worker reads the images itself by name, path or
-URI.
+The workers of a cluster are sent the `DataConfig`; each reads the images itself by name, path or URI.
 """

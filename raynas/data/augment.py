@@ -1,4 +1,4 @@
-"""What happens to one training image before the network sees it.
+"""Augmentation of single training images.
 
 Mixup, CutMix and label smoothing combine images of a batch and belong to the training recipe.
 """
@@ -16,21 +16,21 @@ Aspect = Annotated[float, pydantic.Field(ge=0.01, le=100)]
 
 
 class AugmentConfig(Config):
-    """Augmentation of single images, named as timm names it. The default changes nothing.
+    """Augmentation of single images under timm's names; the default changes nothing.
 
     Attributes:
-        shift: move the image by up to this many pixels in each direction; what is left empty is black.
+        shift: shift the image by up to this many pixels in each direction; uncovered pixels become black.
         hflip, vflip: probability of mirroring.
         scale: least and largest share of the image's area in a random resized crop; no random crop without it.
         ratio: least and largest aspect ratio (width by height) of that crop.
-        interpolation: of the random crop: `bilinear`, `bicubic` or `random` (either).
+        interpolation: resizing of the random crop: `bilinear`, `bicubic` or `random` (either).
         color_jitter: strength of brightness, contrast and saturation changes (not under `auto_augment`, as in timm).
         auto_augment: a timm policy, e.g. `rand-m9-mstd0.5-inc1`.
         reprob: probability of random erasing.
-        remode: what erased regions are filled with: `const` (black), `rand` (one random colour) or `pixel` (noise).
-        recount: most regions that are erased.
-        repeats: copies of an image in one epoch, augmented differently (repeated augmentation, as DeiT's: an epoch is
-            as long as without it and sees fewer images).
+        remode: filling of erased regions: `const` (black), `rand` (one random colour) or `pixel` (noise).
+        recount: largest number of erased regions.
+        repeats: copies of an image in one epoch, each augmented differently (DeiT's repeated augmentation: an epoch
+            keeps its length and has fewer different images).
     """
 
     shift: int = pydantic.Field(default=0, ge=0, le=2**14)
@@ -61,11 +61,11 @@ class AugmentConfig(Config):
 
     @property
     def random(self) -> bool:
-        """Whether an image may look otherwise in another epoch."""
+        """True if an image may change from epoch to epoch."""
         mirrored = any(0 < chance < 1 for chance in (self.hflip, self.vflip))
         return bool(self.shift or mirrored or self.reprob or self.needs_images)
 
     @property
     def needs_images(self) -> bool:
-        """Whether this works on decoded images one by one (timm's transforms) and not on a tensor of many."""
+        """True if augmentation needs timm's transforms of single images, and does not work on a tensor of many."""
         return bool(self.scale is not None or self.color_jitter or self.auto_augment)

@@ -1,4 +1,4 @@
-"""The images that batch norms are calibrated on: drawn once, held in memory, the same for every subnet."""
+"""Images for batch-norm calibration: drawn once, kept in memory, the same for every subnet."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the batch norms of every subnet are calibrated on.
+    """Images for batch-norm calibration.
 
     Attributes:
-        config: how the images were drawn.
-        batches: normalised, float32 [batches, batch, channels, height, width].
+        config: settings of the draw.
+        batches: normalised images, float32 [batches, batch, channels, height, width].
     """
 
     config: CalibrationConfig
@@ -31,7 +31,7 @@ class Calibration:
 
 
 def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:
-    """Training images as a network gets them, float32 [batches, batch size, channels, height, width].
+    """Return augmented and normalised training images, float32 [batches, batch size, channels, height, width].
 
     Raises:
         UserError: an image cannot be read.

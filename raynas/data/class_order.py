@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 
 
 def in_order(names: Iterable[str], order: str | None) -> list[str]:
-    """Class names in `natural` order, or else in plain order: character by character."""
+    """Sort class names in `natural` order, or else in plain order, character by character."""
     plain = sorted(names)
     return sorted(plain, key=_natural) if order == "natural" else plain
 
 
 def _natural(name: str) -> list[str | int]:
-    """The key of timm's order: numbers by value, letters in lower case. The odd parts are the numbers."""
+    """Return the sort key of timm's order: numbers by value, letters in lower case."""
     return [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name.lower()))]
 
 
 def order_of(names: Sequence[str]) -> str:
-    """The order in which class names stand: `any` (both orders are this one), `plain`, `natural` or `other`."""
+    """Return the order of class names: `plain`, `natural`, `any` (if both are the same) or `other`."""
     plain, natural = (list(names) == in_order(names, order) for order in ("plain", "natural"))
     return {(True, True): "any", (True, False): "plain", (False, True): "natural"}.get((plain, natural), "other")

@@ -1,4 +1,4 @@
-"""Which images are used, and how they are split and sized."""
+"""Settings of a dataset: its images, splits and image size."""
 
 from __future__ import annotations
 
@@ -21,39 +21,38 @@ Size = tuple[Pixels, Pixels]
 
 
 def square(size: Any) -> Any:
-    """One number stands for height and width."""
+    """Expand one number to height and width."""
     return (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
 
 
 class DataConfig(Config):
-    """A dataset by name, its splits and its image size. A bare string stands for `{name: string}`.
+    """A dataset by name, with its splits and image size; a string alone is its name.
 
     Attributes:
         name: `digits`, `mnist5k`, a folder of class folders, a Parquet file or folder, either of them by path or by
             pyarrow filesystem URI (`s3://...`, `gs://...`, `file://...`), or `module:function` returning a map-style
             torch dataset or a pair (train, test) of them. An existing relative path is made absolute, since workers
             start elsewhere; on a cluster every node must see the path.
-        search_fraction: part of the training images kept for scoring subnets.
-        seed: of the cut between training and search images. The test images are cut with a fixed seed of our own, so
-            that no setting can move a test image into training.
-        size: (height, width) that the network sees, or one number for both; `own` for the size that all images have.
-            Without it the dataset's own size (embedded and tensor datasets), else the space's, else 224. Embedded
-            images are resized to it like any others, by timm's evaluation transform: antialiased, with
-            `interpolation`.
-        channels: 1 (grey) or 3 (RGB); `own` for those that the images have. Without it the dataset's own (embedded and
-            tensor datasets), else the space's, else 3. Images are converted; transparency is left out.
-        crop_pct: part of the resized image that the centre crop keeps when nothing is random (timm's `crop_pct`);
-            without it 0.875 from 96 pixels up, and 1.0 below.
-        interpolation: of that resizing: `bilinear` or `bicubic`.
-        image_column, label_column: of Parquet files; found by type and name when left out.
-        exif: images are turned `upright` as their EXIF orientation says (the default), or it is `ignored`, as other
-            tools do and older versions did.
-        pixel_range: the values of black and white in images of more than 8 bits a channel, such as [0, 4095]. What
-            lies outside becomes black or white. Such images are refused without it: no file says what their range is.
-        class_order: of class names that are text: `plain`, character by character (1, 10, 2), as torchvision's; or
-            `natural` (1, 2, 10), as timm's and people's. Plain if left out.
-        skip: images to leave out, by their names in the dataset; `unreadable`: those that cannot be read, which are
-            looked for before training and then kept by name.
+        search_fraction: share of the training images kept for scoring subnets.
+        seed: seed of the split into training and search images. Test images are split off with a fixed seed, so that no
+            setting can move a test image into training.
+        size: (height, width) of the network's input, or one number for both; `own` for the common size of all images.
+            By default the dataset's size (embedded and tensor datasets), else the space's, else 224. All images,
+            embedded ones too, are resized by timm's evaluation transform: antialiased, with `interpolation`.
+        channels: 1 (grey) or 3 (RGB); `own` for the images' own. By default the dataset's (embedded and tensor
+            datasets), else the space's, else 3. Images are converted; transparency is dropped.
+        crop_pct: share of the resized image that the centre crop keeps in evaluation (timm's `crop_pct`); by default
+            0.875 from 96 pixels up, and 1.0 below.
+        interpolation: resizing in evaluation: `bilinear` or `bicubic`.
+        image_column, label_column: columns of Parquet files; by default found by type and name.
+        exif: `upright` turns images by their EXIF orientation (the default); `ignored` does not, like other tools and
+            older versions.
+        pixel_range: the values of black and white in images of more than 8 bits a channel, such as [0, 4095]; values
+            outside become black or white. Such images are refused without it, since files do not state their range.
+        class_order: order of class names that are text: `plain`, character by character (1, 10, 2), like torchvision;
+            or `natural` (1, 2, 10), like timm. By default plain.
+        skip: names of images in the dataset to leave out; `unreadable` for all that cannot be read, which are found
+            before training and then recorded by name.
     """
 
     name: str = pydantic.Field(min_length=1)
@@ -100,7 +99,7 @@ class DataConfig(Config):
         return {key: value for key, value in dump(self).items() if key not in LATER or value}
 
     def recorded(self, fingerprint: str) -> dict[str, Any]:
-        """Plain values as a piece of work records that it began with, with the fingerprint of the data."""
+        """Return the settings and the fingerprint of the data as plain values, for the record of a phase."""
         # An older version ignored the orientation and had no word for it. Which images are skipped is told by the
         # fingerprint: the same images are left when those that were skipped are deleted.
         left_out = {"skip", *(["exif"] if self.exif == "ignored" else [])}
@@ -108,9 +107,9 @@ class DataConfig(Config):
 
 
 def stored_config(preset: Mapping[str, Any]) -> DataConfig:
-    """The data of a preset that a run directory holds.
+    """Return the data settings of a run directory's preset.
 
-    Runs of versions that did not turn images upright say nothing of `exif`: their images are read as they were.
+    Older versions did not turn images upright and wrote no `exif`: their images are read as before.
     """
     config = DataConfig.model_validate(preset["data"])
     if config.exif is None and config.name not in EMBEDDED:
@@ -119,14 +118,14 @@ def stored_config(preset: Mapping[str, Any]) -> DataConfig:
 
 
 class CalibrationConfig(Config):
-    """The training images that a subnet's batch norms are calibrated on before it is scored or extracted.
+    """Training images for the calibration of a subnet's batch norms, before it is scored or extracted.
 
     They are augmented as in training, drawn once, and the same for every subnet.
 
     Attributes:
-        images: how many; drawn again, augmented otherwise, where there are not as many.
+        images: number of images; if there are fewer, they are drawn again with other augmentation.
         batch_size: images of one batch; a subnet's statistics are the mean over batches.
-        seed: of the draw.
+        seed: seed of the draw.
     """
 
     images: int = pydantic.Field(default=2048, ge=2, le=10**6)
@@ -141,7 +140,7 @@ class CalibrationConfig(Config):
 
 
 def crop_pct_for(config: DataConfig, size: tuple[int, int]) -> float:
-    """The crop that `config` asks for, or the default at that size."""
+    """Return the configured `crop_pct`, or the default for an image size."""
     if config.crop_pct is not None:
         return config.crop_pct
     return 0.875 if min(size) >= PAPERS_CROP_FROM else 1.0

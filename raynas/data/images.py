@@ -27,7 +27,7 @@ ANNOUNCED_FROM = 2**30  # bytes
 
 @dataclass(frozen=True)
 class Geometry:
-    """How an image becomes [channels, height, width] when nothing is random: timm's evaluation transform."""
+    """Size, channels and resizing of images without augmentation: the settings of timm's evaluation transform."""
 
     size: tuple[int, int]
     channels: int
@@ -40,11 +40,11 @@ class ImageSet:
     """A map-style set of images: `images[i]` is (PIL image or uint8 tensor, label).
 
     Attributes:
-        source: where the images are.
-        indices: which of the source's images belong to the set, int64 [n].
+        source: the source of the images.
+        indices: the set's images in the source, int64 [n].
         labels: int64 [n].
-        geometry: the size and channels that they are decoded to.
-        reading: what is done with every image before that.
+        geometry: size and channels of decoded images.
+        reading: conversion of every image before it is resized.
     """
 
     source: Source
@@ -60,7 +60,7 @@ class ImageSet:
         return self.source.image(int(self.indices[position])), int(self.labels[position])
 
     def read(self, position: int, channels: int | None = None) -> Image.Image | Tensor:
-        """One image as it is to be resized: upright, 8 bits a channel, in the set's channels or so many.
+        """Read one image before resizing: upright, 8 bits a channel, in the set's or the given number of channels.
 
         Raises:
             UserError: it cannot be read; the message names it.
@@ -69,16 +69,16 @@ class ImageSet:
         return self.reading.read(image, channels or self.geometry.channels, self.where(position))
 
     def where(self, position: int) -> str:
-        """The name of one image in messages."""
+        """Return an image's name for messages."""
         return self.source.where(int(self.indices[position]))
 
     def take(self, positions: np.ndarray) -> ImageSet:
-        """The set of some of these images."""
+        """Return the set of some of these images."""
         return replace(self, indices=self.indices[positions], labels=self.labels[positions])
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits of content, order, labels and geometry. Big sets of files are told by names and sizes."""
+        """16 hex digits of content (names and sizes for large sets of files), order, labels and geometry."""
         digest = hashlib.sha256(self.source.signature(self.indices))
         digest.update(self.labels.astype("<i8").tobytes())
         digest.update(repr(self.geometry).encode())
@@ -89,7 +89,7 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class PixelSource:
-    """Images that are in memory as pixels, uint8 [n, channels, height, width]."""
+    """Images in memory, as pixels uint8 [n, channels, height, width]."""
 
     pixels: Tensor
     dataset: str
@@ -115,14 +115,14 @@ def decode(images: ImageSet, size: tuple[int, int] | None = None, channels: int 
 
     Args:
         images: the set.
-        size: (height, width); the set's own if left out.
-        channels: the set's own if left out.
+        size: (height, width); by default the set's.
+        channels: by default the set's.
 
     Returns:
-        Pixels uint8 [n, channels, height, width] (`decoded_bytes` tells their size beforehand) and labels int64 [n].
+        Pixels uint8 [n, channels, height, width] (see `decoded_bytes`) and labels int64 [n].
 
     Raises:
-        UserError: an image cannot be read (the message names it), or the machine has less memory than the set takes.
+        UserError: an image cannot be read (the message names it), or the set does not fit into the machine's memory.
     """
     geometry = replace(
         images.geometry, size=size or images.geometry.size, channels=channels or images.geometry.channels
@@ -144,7 +144,7 @@ def decode(images: ImageSet, size: tuple[int, int] | None = None, channels: int 
 
 
 def _check_memory(needed: int, count: int) -> None:
-    """Say how much a large set takes; without this a machine that is too small would only be killed later."""
+    """Raise if a set does not fit into memory, where the process would be killed later; log the size of large sets."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(
@@ -156,13 +156,13 @@ def _check_memory(needed: int, count: int) -> None:
 
 
 def decoded_bytes(images: ImageSet) -> int:
-    """Memory of the decoded set in bytes."""
+    """Return the size of the decoded set in bytes."""
     height, width = images.geometry.size
     return len(images) * images.geometry.channels * height * width
 
 
 def evaluation_transform(geometry: Geometry) -> Callable[[Image.Image | Tensor], Tensor]:
-    """timm's evaluation transform, up to pixels: shorter side resized, centre cropped, uint8 [c, height, width]."""
+    """Return timm's evaluation transform to pixels: shorter side resized, centre cropped, uint8 [c, height, width]."""
     return create_transform(
         geometry.size,
         is_training=False,

@@ -1,6 +1,6 @@
-"""From a `DataConfig` to the images of a training run, or to the test images: two functions with nothing in common.
+"""Loading of a dataset: its training and search images, or its test images.
 
-Training, scoring and search call `load_data`; what it returns holds no test image. `load_test` is for evaluating
+Training, scoring and search call `load_data`, whose result holds no test image. `load_test` is for the evaluation of
 finished networks.
 """
 
@@ -46,10 +46,10 @@ class Data:
     """The images that training, scoring and search may see.
 
     Attributes:
-        config: as given.
-        class_names: in the order of the labels.
-        train, search: disjoint sets, cut by `config.search_fraction` and `config.seed`, stratified.
-        normalised_as: the training images at the size that `mean` and `std` are of; None for `train` itself.
+        config: the settings.
+        class_names: class names in the order of labels.
+        train, search: disjoint sets, a stratified split by `config.search_fraction` and `config.seed`.
+        normalised_as: the training images that `normalisation` is computed from; None for `train`.
     """
 
     config: DataConfig
@@ -108,21 +108,20 @@ class Data:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def config_at(self, size: tuple[int, int]) -> DataConfig:
-        """The configuration of the same images at another size: as much of them is seen as at this one."""
+        """Return the settings of the same images at another size, with the same crop."""
         return self.config.model_copy(update={"size": size, "crop_pct": self.train.geometry.crop_pct})
 
     def resized(self, size: tuple[int, int]) -> Data:
-        """The same images and split at another size, decoded anew, and normalised as at this size.
+        """Return the same images and split at another size, decoded anew, with the normalisation of this size.
 
-        A network that has been trained at this size expects that normalisation; statistics of small images change a
-        little with their size, and from another size on they would be ImageNet's.
+        A network trained at this size expects this normalisation, and means of small images change with their size.
         """
         if size == self.size:
             return self
         return replace(load_data(self.config_at(size)), normalised_as=self.normalised_as or self.train)
 
     def images(self, which: str = "train") -> ImageSet:
-        """The set to train on: `train`, or `train+search` for retraining after the search.
+        """Return the set to train on: `train`, or `train+search` for retraining after the search.
 
         Raises:
             UserError: another name.
@@ -139,7 +138,7 @@ class Data:
 
 
 def load_data(config: DataConfig | str) -> Data:
-    """The training and search images of a dataset, without its test images.
+    """Load the training and search images of a dataset, without its test images.
 
     Raises:
         UserError: the dataset is missing or unusable; one line says why and what to do.
@@ -151,7 +150,7 @@ def load_data(config: DataConfig | str) -> Data:
 
 
 def load_test(config: DataConfig | str) -> ImageSet:
-    """The test images, for evaluating finished networks and nothing else.
+    """Load the test images, for evaluating finished networks only.
 
     Raises:
         UserError: as `load_data`.
@@ -160,7 +159,7 @@ def load_test(config: DataConfig | str) -> ImageSet:
 
 
 def look_at(config: DataConfig, say: Callable[[str], None] = log.info) -> Findings:
-    """Look at every image of a dataset, in all its splits, without a label.
+    """Read every image of a dataset, in all splits, and report sizes, modes and faults.
 
     Raises:
         UserError: the dataset is missing, or none at all.
@@ -171,7 +170,7 @@ def look_at(config: DataConfig, say: Callable[[str], None] = log.info) -> Findin
 
 
 def without_unreadable(config: DataConfig) -> DataConfig:
-    """The configuration with the names of what cannot be read in place of `skip: unreadable`.
+    """Return the settings with the names of unreadable images in place of `skip: unreadable`.
 
     Raises:
         UserError: as `look_at`.
@@ -205,7 +204,7 @@ def count_splits(config: DataConfig) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def sample_shapes(config: DataConfig) -> list[tuple[int, int, int]]:
-    """(height, width, channels) of up to 16 images that can be read, spread over those outside the test split.
+    """Return (height, width, channels) of up to 16 readable images, spread over those outside the test split.
 
     Raises:
         UserError: the dataset is missing, or none at all.
@@ -230,7 +229,7 @@ def _config(config: DataConfig | str | Any) -> DataConfig:
 
 
 def _images(config: DataConfig, test: bool) -> tuple[ImageSet, tuple[str, ...]]:
-    """All images outside the test split, or all inside it; and the class names."""
+    """Return the images outside the test split, or those in it, and the class names."""
     pool, test_pool, class_names = _read(config)
     if test_pool is None:
         kept, off = cut(pool.labels, TEST_FRACTION, TEST_SEED, class_names, "test")
@@ -249,7 +248,7 @@ def _images(config: DataConfig, test: bool) -> tuple[ImageSet, tuple[str, ...]]:
 
 
 def _read(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
-    """Images for training, test images where the dataset keeps them apart, class names; without what is skipped."""
+    """Return images for training, separate test images if there are any, and class names, without skipped images."""
     train, test, class_names = _read_all(config)
     return _kept(train, config), None if test is None else _kept(test, config), class_names
 
@@ -265,7 +264,7 @@ def _kept(pool: Pool, config: DataConfig) -> Pool:
 
 
 def _read_all(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
-    """Images for training, test images where the dataset keeps them apart, class names."""
+    """Return images for training, separate test images if there are any, and class names."""
     name = config.name
     if name in embedded.LOADERS:
         pixels, labels = embedded.LOADERS[name]()
@@ -289,7 +288,7 @@ def _read_all(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
 
 
 def _geometry(config: DataConfig, source: Source, count: int, reading: Reading) -> Geometry:
-    """Size and channels: as configured, else the images' own where a sample of them agrees on something small."""
+    """Return size and channels: the configured ones, else those of a sample of images, if equal and small."""
     size, channels = config.size, config.channels
     if isinstance(size, tuple) and isinstance(channels, int):
         return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)

@@ -1,8 +1,7 @@
 """Training batches whose order and augmentation are functions of (seed, epoch, position) alone.
 
-Nothing here reads or moves the global random streams of the training process, and no generator has a state to save:
-an epoch that is entered in the middle goes on exactly as if it had been run from its start, with any number of loader
-workers.
+The global random streams of the training process are left as they are, and no generator has a state to save: an epoch
+entered in the middle continues exactly as one run from its start, with any number of loader workers.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ Batch = tuple[Tensor, Tensor]
 
 
 def epoch_order(images: int, seed: int, epoch: int, repeats: int = 1) -> np.ndarray:
-    """The images of an epoch in the order of the whole job, int64 [images].
+    """Return the order of an epoch's images over all ranks, int64 [images].
 
-    With repeats the copies of an image stand side by side, so that interleaved ranks get one each, and the epoch keeps
-    its length: it then holds `images / repeats` different ones (as DeiT's sampler and timm's RepeatAugSampler, whose
-    own order knows no seed and cannot be entered in the middle).
+    Repeated images are neighbours, so that interleaved ranks get one copy each. The epoch keeps its length, with
+    `images / repeats` different images, as with DeiT's sampler and timm's RepeatAugSampler (which have no seed, and no
+    entry in the middle of an epoch).
     """
     return torch.randperm(images, generator=generator(seed, epoch)).numpy().repeat(repeats)[:images]
 
 
 def images_per_rank(images: int, batch_size: int, world_size: int) -> int:
-    """Images of a rank in one step: `batch_size`, or as many as there are for each.
+    """Return the number of a rank's images in one step: `batch_size`, or its share of a smaller set.
 
     Raises:
         UserError: fewer images than ranks.
@@ -56,27 +55,26 @@ class TrainLoader:
     """Batches of augmented training images for one rank; `len()` is the number of steps in an epoch.
 
     Step k of an epoch takes the next `batch_size * world_size` images of `epoch_order`; rank r gets every
-    world_size-th of them from the r-th on. So the images of a step, and their augmentation, are the same whatever the
-    number of ranks that share them. Images that do not fill a last step sit this epoch out (others in each epoch), so
-    no image is seen twice and all ranks have equally many. A set smaller than one step makes one smaller step an epoch:
-    see `shortage`.
+    world_size-th of them from the r-th on. So a step's images and their augmentation do not depend on the number of
+    ranks. Images that do not fill a last step are left out (others in each epoch), so that no image is used twice and
+    all ranks have equally many. A set smaller than one step makes one smaller step an epoch: see `shortage`.
 
-    Sets of up to 1 GiB of pixels are decoded once and augmented in memory, if the augmentation works on pixels;
-    anything else is decoded image by image by `workers` processes, which stay alive between epochs.
+    Sets of up to 1 GiB of pixels are decoded once and augmented in memory, if the augmentation works on pixels. Others
+    are decoded image by image in `workers` processes, which stay alive between epochs.
 
     Args:
         data: the dataset.
-        augment: augmentation of single images; none if left out.
-        batch_size: images per rank and step.
-        seed: of order and augmentation, not negative.
-        rank, world_size: this rank's place.
+        augment: augmentation of single images; by default none.
+        batch_size: images of one rank in one step.
+        seed: non-negative seed of order and augmentation.
+        rank, world_size: this rank, and the number of ranks.
         train_on: `train` or `train+search`.
-        workers: loader processes, 0 to decode in this one; left out, the CPUs that this node has for each rank, less
-            one and 16 at most. The batches are the same with any number.
-        pin_memory: batches in page-locked memory, for copies to a GPU that do not wait.
+        workers: number of loader processes, 0 to decode in this one; by default one less than this node's CPUs for each
+            rank, at most 16. Batches do not depend on it.
+        pin_memory: True for batches in page-locked memory, for asynchronous copies to a GPU.
 
     Raises:
-        UserError: fewer images than ranks, or an augmentation that cannot be had.
+        UserError: there are fewer images than ranks, or the augmentation is unknown.
     """
 
     def __init__(
@@ -116,9 +114,9 @@ class TrainLoader:
         return self.steps
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch, from step `skip` on: float32 [batch, channels, height, width] and labels int64 [batch].
+        """Yield an epoch's batches from step `skip` on: float32 [batch, channels, height, width], labels int64 [batch].
 
-        Skipped images are not decoded; the batches that follow are those of an epoch without skipping.
+        Skipped images are not decoded, and later batches are the same as without skipping.
 
         Raises:
             UserError: an image cannot be read; the message names it.
@@ -127,17 +125,17 @@ class TrainLoader:
         return self._batches(epoch, order, self._positions(skip))
 
     def indices(self, epoch: int, skip: int = 0) -> Iterator[Tensor]:
-        """The places in the training set of the images of each of these batches, int64 [batch]."""
+        """Yield the training-set indices of each of these batches, int64 [batch]."""
         order = torch.from_numpy(epoch_order(len(self.images), self.seed, epoch, self.augment.repeats))
         return (order[positions] for positions in self._positions(skip))
 
     def in_order(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Every image once, for augmentation that is not random: batches of `size` consecutive ones, dealt to ranks.
+        """Yield every image once, in batches of `size` consecutive ones dealt to ranks, if augmentation is not random.
 
-        Which images are together does not depend on the number of ranks; the last batch may be smaller.
+        The batches do not depend on the number of ranks; the last may be smaller.
 
         Returns:
-            Places in the training set int64 [batch], and the batch.
+            Training-set indices int64 [batch], and the batch.
 
         Raises:
             UserError: as `epoch`.
@@ -150,7 +148,7 @@ class TrainLoader:
         return zip(map(torch.from_numpy, pieces), self._batches(0, everything, pieces), strict=True)
 
     def _positions(self, skip: int) -> list[np.ndarray]:
-        """The places in an epoch's order of this rank's images in each of its steps, from step `skip` on."""
+        """Yield the positions in the epoch's order of this rank's images of each step, from step `skip` on."""
         step = self.batch_size * self.world_size
         return [
             np.arange(first + self.rank, first + step, self.world_size)
@@ -180,7 +178,7 @@ Key = tuple[int, int, int]  # epoch, position in its order, image
 
 
 class _AugmentedImages(Dataset):
-    """One augmented image by its key; an error is returned as a value, since a worker would wrap it in a traceback."""
+    """Augmented images by key; errors are returned, because worker processes would add a traceback to them."""
 
     def __init__(self, images: ImageSet, transform: Callable[[Any], Tensor], seed: int):
         self.images, self.transform, self.seed = images, transform, seed
@@ -197,7 +195,7 @@ class _AugmentedImages(Dataset):
 
 
 class _Steps(Sampler):
-    """The keys of each step of the epoch in hand; workers get them with each request and need no epoch."""
+    """The keys of the current epoch's steps, sent to workers with each request."""
 
     def __init__(self) -> None:
         self.steps: list[list[Key]] = []

@@ -1,6 +1,6 @@
 """Parquet files with a column of encoded images (bytes, or a struct with a `bytes` field) and a column of labels.
 
-Labels may stand in the names of folders instead: `label=3/part-0.parquet`, as Hive and Spark write them.
+Labels may also be in the names of folders: `label=3/part-0.parquet`, as Hive and Spark write them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns in use, and the names of the classes where the file's metadata gives them (Hugging Face's do).
+    """The columns in use, and the class names if the file's metadata has them (as Hugging Face writes them).
 
     With `in_folders`, `label` is the key of `key=value` folders instead.
     """
@@ -54,13 +54,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """Rows of Parquet files. The encoded images of these rows alone are read, once, at the first use.
+    """Rows of Parquet files; the encoded images of these rows are read once, at the first use.
 
     Attributes:
         location, paths, sizes: the files.
-        starts: number of the first row of each file, int64 [files].
-        column: of the images.
-        rows: which rows, ascending, int64 [n].
+        starts: the first row of each file, int64 [files].
+        column: the column of images.
+        rows: the rows, ascending, int64 [n].
     """
 
     location: str
@@ -85,7 +85,7 @@ class ParquetSource:
         return f"{path} row {row}".strip()
 
     def _place(self, index: int) -> tuple[str, int]:
-        """The file of an image, and the row in it."""
+        """Return the file of an image, and the row in it."""
         row = int(self.rows[index])
         file = int(np.searchsorted(self.starts, row, side="right")) - 1
         return self.paths[file], row - int(self.starts[file])
@@ -116,7 +116,7 @@ class ParquetSource:
                     start += len(batch)
 
     def _cache_file(self) -> Path:
-        """The rows as an uncompressed Arrow file on this node, written once."""
+        """Return an uncompressed Arrow file of the rows on this node, written once."""
         folder = Path(os.environ.get("RAYNAS_CACHE") or Path.home() / ".cache" / "raynas")
         key = hashlib.sha256(self.location.encode() + self.signature(np.arange(len(self.rows)))).hexdigest()[:16]
         target = folder / f"images-{key}.arrow"
@@ -137,7 +137,7 @@ class ParquetSource:
 
 
 def read_parquet(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
-    """Images for training, test images if the files keep them apart, and the class names in label order.
+    """Return images for training, separate test images if there are any, and the class names in label order.
 
     A file belongs to a split by its first folder or, as Hugging Face names files, by its beginning:
     `train-00000-of-00002.parquet`, `test-...`, `validation-...`. Of several test splits the first of `test`, `val`,
@@ -169,7 +169,7 @@ def read_parquet(listing: Listing, config: DataConfig) -> tuple[Pool, Pool | Non
 def _classes(
     labels: list[Any], columns: Columns, where: str, config: DataConfig
 ) -> tuple[dict[Any, int], tuple[str, ...]]:
-    """The class of each label, and the class names."""
+    """Return the class of each label, and the class names."""
     kinds = {type(label) for label in labels}
     if len(kinds) > 1:
         raise UserError(f"{where}: labels {columns.label!r} are numbers in some files and text in others")
@@ -196,14 +196,14 @@ def _split(path: str) -> str | None:
 
 
 def _in_folders(path: str) -> dict[str, str]:
-    """The keys and values of the `key=value` folders that a file lies in."""
+    """Return the keys and values of the `key=value` folders in a file's path."""
     pairs = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
     return {unquote(key): unquote(value) for key, _, value in pairs}
 
 
 @contextmanager
 def _readable(where: str) -> Iterator[None]:
-    """Name the file whose content pyarrow cannot read."""
+    """Turn pyarrow's errors into a UserError that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -238,7 +238,7 @@ def _columns(listing: Listing, file: int, config: DataConfig) -> Columns:
 
 
 def _hugging_face_names(schema: pa.Schema, label: str, where: str) -> tuple[str, ...] | None:
-    """The class names that Hugging Face's metadata give, None where there are none."""
+    """Return the class names in Hugging Face's metadata, or None."""
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         names = (features.get(label) or {}).get("names")

@@ -1,4 +1,4 @@
-"""What every reader of datasets returns: images and their labels, not yet split or sized."""
+"""Images and labels as readers return them, before splitting and resizing."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 
 
 class Source(Protocol):
-    """Where images come from: embedded arrays, files, Parquet rows or somebody's torch dataset."""
+    """A source of images: embedded arrays, files, Parquet rows or a user's torch dataset."""
 
     def image(self, index: int) -> Image.Image | Tensor:
-        """A PIL image of any size and mode, or a uint8 tensor [channels, height, width]."""
+        """Return an image: of PIL, of any size and mode, or a uint8 tensor [channels, height, width]."""
 
     def where(self, index: int) -> str:
-        """The image's name in messages."""
+        """Return the image's name for messages."""
 
     def name(self, index: int) -> str:
-        """The image's name within the dataset, the same wherever the dataset lies."""
+        """Return the image's name within the dataset, independent of the dataset's place."""
 
     def keep(self, indices: np.ndarray) -> Source:
-        """A source of these images alone (ascending), numbered anew."""
+        """Return a source of these images only (ascending), renumbered."""
 
     def signature(self, indices: np.ndarray) -> bytes:
-        """What identifies the content of these images, cheaply."""
+        """Return text that identifies the content of these images, cheaply."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pool:
     """Images from which splits are cut.
 
     Attributes:
-        source: images by number, 0..n-1.
+        source: the images, numbered 0..n-1.
         labels: int64 [n].
     """
 
@@ -42,7 +42,7 @@ class Pool:
     labels: np.ndarray
 
     def keep(self, indices: np.ndarray) -> Pool:
-        """Some of the images, in a source of their own from which the others cannot be reached."""
+        """Return some of the images, in a source without the others."""
         return Pool(self.source.keep(indices), self.labels[indices])
 
 

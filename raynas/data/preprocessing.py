@@ -1,4 +1,4 @@
-"""How an image becomes a network's input: one description, written beside networks and given to whoever runs them."""
+"""Description of a network's preprocessing, written beside exported networks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MODES: dict[int, Literal["L", "RGB"]] = {1: "L", 3: "RGB"}
 
 
 class Preprocessing(Config):
-    """What is done to an image before a network sees it, and what its logits are called.
+    """The preprocessing of a network's images, and the names of its logits.
 
     Attributes:
-        input: all of it as a formula, for a reader.
-        mode: PIL's name of what images are converted to first: `L` (grey) or `RGB`; None where they are no PIL images.
-        range: pixel values of 8 bits that become 0 and 1.
-        pixel_range: values of black and white in images of more than 8 bits, which are scaled to 8 first.
-        exif: whether images are turned as their EXIF orientation says.
-        size: height and width; the shorter side is resized to size / crop_pct, antialiased, and the centre is cut out.
-        channels, crop_pct, interpolation: likewise of that.
-        mean, std: of each channel, of pixels in [0, 1].
-        class_names: in the order of the logits.
+        input: the whole preprocessing as a formula, for readers.
+        mode: PIL mode that images are converted to first: `L` (grey) or `RGB`; None if they are no PIL images.
+        range: 8-bit pixel values that become 0 and 1.
+        pixel_range: values of black and white in images of more than 8 bits, which are scaled to 8 bits first.
+        exif: True if images are turned by their EXIF orientation.
+        size: height and width; the shorter side is resized to size / crop_pct, antialiased, and the centre is cropped.
+        channels, crop_pct, interpolation: see `DataConfig`.
+        mean, std: mean and deviation of each channel, for pixels in [0, 1].
+        class_names: class names in the order of the logits.
     """
 
     input: str = "float32 [batch, channels, height, width] = (pixels / 255 - mean) / std"
@@ -52,11 +52,11 @@ class Preprocessing(Config):
         return self
 
     def text(self) -> str:
-        """The content of `preprocessing.json`, of ONNX's metadata, and of the extra file in torch's archive."""
+        """Return the text of `preprocessing.json`, of ONNX's metadata and of the extra file in torch's archive."""
         return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
 
     def for_network(self, channels: int, classes: int) -> Preprocessing:
-        """The same for a network with another first convolution or head (see `adapt_channels`)."""
+        """Return the same for a network with another first convolution or head (see `adapt_channels`)."""
         changes: dict[str, Any] = {} if classes == len(self.class_names) else {"class_names": ()}
         if channels != self.channels:
             for name in ("mean", "std"):
@@ -67,7 +67,7 @@ class Preprocessing(Config):
         return self.model_copy(update=changes)
 
     def timm_config(self, classes: int) -> dict[str, Any]:
-        """A `pretrained_cfg`, from which timm builds transforms and loaders.
+        """Return a `pretrained_cfg`, from which timm builds transforms and loaders.
 
         timm's scripts convert images to `L` or `RGB` by the channels of `input_size`. `timm.data.create_transform` does
         not: convert them before (`image.convert(mode)`).
@@ -88,7 +88,7 @@ class Preprocessing(Config):
 
 
 def preprocessing_of(data: Data) -> Preprocessing:
-    """What is done to the images of a dataset when nothing is random."""
+    """Return the preprocessing of a dataset's images in evaluation."""
     geometry, reading = data.train.geometry, data.train.reading
     return Preprocessing(
         mode=MODES.get(data.channels),
@@ -105,9 +105,9 @@ def preprocessing_of(data: Data) -> Preprocessing:
 
 
 def parse_preprocessing(content: Any, where: str) -> Preprocessing:
-    """The description from the values of a JSON file.
+    """Return the preprocessing described by the values of a JSON file.
 
     Raises:
-        ConfigError: they are none.
+        ConfigError: the values describe none.
     """
     return validate(Preprocessing, Document(content, where))

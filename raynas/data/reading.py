@@ -1,4 +1,4 @@
-"""From an image as it is stored to one of 8 bits a channel, upright, in grey or RGB."""
+"""Conversion of stored images to 8 bits a channel, upright, in grey or RGB."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIXTEEN_BITS = (0.0, 65535.0)
 
 
 class RangeUnknown(UserError):
-    """An image of more than 8 bits a channel, and nothing says which values are black and white.
+    """An image has more than 8 bits a channel, and the values of black and white are unknown.
 
     Attributes:
-        low, high: the values that are in it; None where they cannot be had.
+        low, high: the least and greatest value in it; None if unknown.
     """
 
     def __init__(self, message: str, low: float | None = None, high: float | None = None):
@@ -29,10 +29,10 @@ class RangeUnknown(UserError):
 
 @dataclass(frozen=True)
 class Reading:
-    """What is done with every image before it is resized.
+    """Conversion of every image before it is resized.
 
     Attributes:
-        upright: whether images are turned as their EXIF orientation says.
+        upright: True to turn images by their EXIF orientation.
         pixel_range: the values of black and white in images of more than 8 bits a channel.
     """
 
@@ -40,7 +40,7 @@ class Reading:
     pixel_range: tuple[float, float] | None = None
 
     def placed(self, image: Image.Image | Tensor) -> Image.Image | Tensor:
-        """The image, upright if that is wanted."""
+        """Return the image, upright if `upright` is set."""
         if not self.upright or isinstance(image, Tensor) or orientation(image) == 1:
             return image
         info = image.info
@@ -49,7 +49,7 @@ class Reading:
         return image
 
     def read(self, image: Image.Image | Tensor, channels: int, where: str) -> Image.Image | Tensor:
-        """The image upright and in grey (1) or RGB (3); a tensor [c, height, width] may have as many as are wanted.
+        """Return an image upright, in grey (1) or RGB (3); a tensor [c, height, width] may have any number of channels.
 
         Raises:
             RangeUnknown: it has more than 8 bits a channel, and no range is known.
@@ -68,7 +68,7 @@ class Reading:
             raise UserError(f"{where}: {image.mode} images are not read; convert it to RGB or grey") from error
 
     def in_8_bits(self, image: Image.Image | Tensor, where: str) -> Image.Image:
-        """A Pillow image, its values spread from black to white over 0..255 if it has more than 8 bits a channel."""
+        """Return a Pillow image of 8 bits; values of more bits are scaled, black to 0 and white to 255."""
         assert isinstance(image, Image.Image)
         if image.info.get(HIGH_BYTES) and self.pixel_range != SIXTEEN_BITS:
             raise RangeUnknown(
@@ -82,11 +82,11 @@ class Reading:
 
 
 AS_STORED = Reading()
-"""As older versions read images, and as pixels are read that are in memory already."""
+"""Reading without any conversion: of older versions, and of pixels that are already in memory."""
 
 
 def spread_values(values: np.ndarray, pixel_range: tuple[float, float] | None, where: str) -> np.ndarray:
-    """Values of any range as uint8: black and what lies beyond it is 0, white and what lies beyond it 255.
+    """Convert values of any range to uint8: black and below to 0, white and above to 255.
 
     Raises:
         RangeUnknown: there is no range.
@@ -107,7 +107,7 @@ def spread_values(values: np.ndarray, pixel_range: tuple[float, float] | None, w
 
 
 def likely_range(low: float, high: float) -> str:
-    """The range that holds such values, as text: that of 8, 10, 12, 14 or 16 bits, or the values' own."""
+    """Return the likely range of values as text: of 8, 10, 12, 14 or 16 bits, or the values' own."""
     if low >= 0 and float(high).is_integer():
         for bits in (8, 10, 12, 14, 16):
             if high < 2**bits:
@@ -116,12 +116,12 @@ def likely_range(low: float, high: float) -> str:
 
 
 def is_deep(image: Image.Image) -> bool:
-    """Whether it is grey of more than 8 bits."""
+    """Return True if an image is grey with more than 8 bits."""
     return image.mode.startswith(("I", "F"))
 
 
 def orientation(image: Image.Image) -> int:
-    """The EXIF orientation: 1 for upright, and for an image that says nothing or nothing that can be read."""
+    """Return the EXIF orientation: 1 for upright, and if there is none that can be read."""
     try:
         value = image.getexif().get(274, 1)
     except Exception:  # damaged EXIF data, on which Pillow raises anything: nothing can be read from it
@@ -130,14 +130,14 @@ def orientation(image: Image.Image) -> int:
 
 
 def channels_of(image: Image.Image | Tensor) -> int:
-    """1 for grey, 3 for colours; a tensor's own number."""
+    """Return 1 for grey, 3 for colours, and a tensor's own number."""
     if isinstance(image, Tensor):
         return image.shape[0]
     return 1 if image.mode == "1" or (image.mode.startswith(("L", "I", "F")) and image.mode != "LAB") else 3
 
 
 def size_of(image: Image.Image | Tensor) -> tuple[int, int]:
-    """(height, width)."""
+    """Return (height, width)."""
     return (image.height, image.width) if isinstance(image, Image.Image) else (image.shape[1], image.shape[2])
 
 

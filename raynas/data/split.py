@@ -16,17 +16,17 @@ TEST_SEED = 0  # never the user's: another seed would move test images into trai
 def cut(
     labels: np.ndarray, fraction: float, seed: int, class_names: Sequence[str], name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions that stay and positions that are cut off, both ascending; classes keep their shares.
+    """Split positions in two ascending parts, stratified by class: those kept, and those cut off.
 
     Args:
         labels: int64 [n].
-        fraction: part cut off, rounded up to whole images.
-        seed: same seed, same cut.
-        class_names: for messages.
-        name: what the part cut off is called in messages (`test`, `search`).
+        fraction: share cut off, rounded up to whole images.
+        seed: seed of the split.
+        class_names: class names, for messages.
+        name: name of the part cut off, for messages: `test` or `search`.
 
     Raises:
-        UserError: some class is too small, or the part cut off would be smaller than the number of classes.
+        UserError: a class is too small, or the part cut off would be smaller than the number of classes.
     """
     counts = np.bincount(labels, minlength=len(class_names))
     few = [f"{class_names[k]!r} ({counts[k]})" for k in np.flatnonzero(counts < 2).tolist()]

@@ -1,4 +1,4 @@
-"""Labels for patch tokens (ViT-ResNAS, "token labeling"); `raynas.data.token_mixing` makes them."""
+"""Settings of labels for patch tokens (ViT-ResNAS, "token labeling"); see `raynas.data.token_mixing`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from raynas.config import Config
 
 
 class TokenLabelsConfig(Config):
-    """Every patch of an image gets a label of its own, which the space's token head learns.
+    """A label for every patch of an image, for training the space's token head.
 
     Attributes:
         mixing: `released`: in every batch the first half gets CutMix by patches and the rest Mixup, with the released
             code's boxes (which never reach the last row). `switch`: a whole batch gets either, as the paper describes,
             with a random set of patches in place of a box. `none`: patches have the image's label; so they do under the
             recipe's own `mixup`.
-        cutmix, mixup: alphas of the Beta distributions of how much is pasted, or how strongly images are blended.
-        switch_prob: of CutMix, for `switch`.
+        cutmix, mixup: alphas of the Beta distributions of the pasted share and of the blending strength.
+        switch_prob: probability of CutMix, for `switch`.
     """
 
     mixing: Literal["released", "switch", "none"] = "released"

@@ -1,7 +1,7 @@
 """Mixing of images that keeps the labels of their patches true (ViT-ResNAS, "token labeling").
 
-timm's Mixup does not fit: its CutMix boxes cut patches in two. What is random is drawn from torch's and numpy's global
-streams, as timm draws, which training seeds and checkpoints.
+timm's Mixup does not fit, because its CutMix boxes cut patches in two. Random numbers come from torch's and numpy's
+global streams, as timm's do, which training seeds and saves in checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Grid = tuple[int, int]
 
 
 def mix_tokens(images: Tensor, targets: Tensor, grid: Grid, config: TokenLabelsConfig) -> tuple[Tensor, Tensor]:
-    """Mixed images, and targets [batch, 1 + patches, classes]: the image's, then its patches' in row-major order.
+    """Return mixed images and targets [batch, 1 + patches, classes]: the image's, then its patches' in row-major order.
 
     Args:
         images: [batch, channels, height, width].
@@ -46,13 +46,13 @@ def mix_tokens(images: Tensor, targets: Tensor, grid: Grid, config: TokenLabelsC
 
 
 def paste_patches(images: Tensor, targets: Tensor, partner: Tensor, pasted: Tensor) -> tuple[Tensor, Tensor]:
-    """CutMix by whole patches: the same patches of every image come from its partner, and their labels with them.
+    """Apply CutMix by whole patches: some patches of every image, and their labels, come from its partner.
 
     The image's target is mixed by the share of patches.
 
     Args:
         partner: [batch], each image's partner.
-        pasted: [rows, columns] bool.
+        pasted: [rows, columns] bool, the same for all images.
 
     Raises:
         ConfigError: the grid does not divide the images.
@@ -72,7 +72,7 @@ def paste_patches(images: Tensor, targets: Tensor, partner: Tensor, pasted: Tens
 
 
 def blend(images: Tensor, targets: Tensor, partner: Tensor, share: float, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Mixup: every image keeps `share` of itself, and so do the targets of the image and of all its patches."""
+    """Apply Mixup: images and all their targets keep `share` of themselves, and get the rest from their partners."""
     mixed = share * targets + (1 - share) * targets[partner]
     spread = mixed[:, None].expand(-1, 1 + grid[0] * grid[1], -1)
     return share * images + (1 - share) * images[partner], spread
@@ -83,7 +83,7 @@ def _permutation(images: Tensor) -> Tensor:
 
 
 def _random_patches(grid: Grid, alpha: float) -> Tensor:
-    """A random set of patches, about Beta(alpha, alpha) of them: bool [rows, columns]."""
+    """Draw a random set of patches, a share from Beta(alpha, alpha): bool [rows, columns]."""
     count = grid[0] * grid[1]
     pasted = torch.zeros(count, dtype=torch.bool)
     pasted[torch.randperm(count)[: round(count * np.random.beta(alpha, alpha))]] = True
@@ -91,9 +91,9 @@ def _random_patches(grid: Grid, alpha: float) -> Tensor:
 
 
 def _released_box(grid: Grid, alpha: float) -> Tensor:
-    """A box of patches as the released code draws it: bool [rows, columns].
+    """Draw a box of patches like the released code: bool [rows, columns].
 
-    Its upper bounds are exclusive, so that the last row is never pasted, and a small area may leave an empty box.
+    Its upper bounds are exclusive, so that the last row is never pasted, and a small box may be empty.
     """
     rows, columns = grid
     area = int(rows * columns * np.random.beta(alpha, alpha))

@@ -1,4 +1,4 @@
-"""Somebody's own map-style torch dataset, named as `module:function`."""
+"""A user's own map-style torch dataset, named as `module:function`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TorchSource:
     """Items of a map-style dataset: (PIL image or tensor, label).
 
     Attributes:
-        dataset: somebody's own.
-        function: that made it, for messages.
-        items: which of its items, int64 [n]; None for all. Messages name items by their number in the dataset.
+        dataset: the user's dataset.
+        function: the function that made it, for messages.
+        items: the items in use, int64 [n]; None for all. Messages name items by their number in the dataset.
         pixel_range: the values of black and white in items of more than 8 bits.
         part: `test ` for the second dataset of a pair.
     """
@@ -50,14 +50,14 @@ class TorchSource:
         return f"{self.part}item {self.item(index)}"
 
     def item(self, index: int) -> int:
-        """The number of an image in the dataset."""
+        """Return an image's number in the dataset."""
         return index if self.items is None else int(self.items[index])
 
     def keep(self, indices: np.ndarray) -> TorchSource:
         return replace(self, items=indices if self.items is None else self.items[indices])
 
     def signature(self, indices: np.ndarray) -> bytes:
-        """Of 16 images spread over the set, since all may be too many to read."""
+        """Return a hash of 16 images spread over the set, since reading all may take too long."""
         digest = hashlib.sha256(f"{self.function} {len(indices)}".encode())
         for index in indices[spread(len(indices))].tolist():
             image = self.image(index)
@@ -68,12 +68,12 @@ class TorchSource:
 def read_torch_dataset(
     name: str, pixel_range: tuple[float, float] | None = None
 ) -> tuple[Pool, Pool | None, tuple[str, ...]]:
-    """Images for training, test images if the function returns a pair, and the class names in label order.
+    """Return images for training, separate test images if the function returns a pair, and class names in label order.
 
     The function takes no argument and returns a map-style dataset or (train, test). Items are (image, label): a PIL
     image, a uint8 tensor [channels, height, width], or a float tensor of that shape within [0, 1]; integer labels from
-    0. With `pixel_range`, tensors of any other type and range. Leave random augmentation out of it: raynas augments.
-    Labels are read from `targets` or `labels` where the dataset has them and they agree with its items, else from every
+    0. With `pixel_range`, tensors may have any other type and range. The dataset must not augment: raynas does.
+    Labels are read from `targets` or `labels` if the dataset has them and they agree with its items, else from every
     item; class names from `classes`.
 
     Raises:
@@ -89,7 +89,7 @@ def read_torch_dataset(
 def _pools(
     returned: Any, name: str, pixel_range: tuple[float, float] | None
 ) -> tuple[Pool, Pool | None, tuple[str, ...]]:
-    """The images, labels and class names of what a user's function returned."""
+    """Return the images, labels and class names of a user's datasets."""
     datasets = returned if isinstance(returned, tuple) else (returned,)
     if len(datasets) not in (1, 2) or not all(_map_style(dataset) for dataset in datasets):
         raise UserError(

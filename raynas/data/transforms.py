@@ -1,4 +1,4 @@
-"""Augmentation, in two forms: image by image with timm's transforms, or many small images in memory at once."""
+"""Augmentation in two forms: of single images with timm's transforms, or of many small images in memory at once."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from raynas.errors import UserError
 def image_transform(
     augment: AugmentConfig, geometry: Geometry, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Callable[[Image.Image | Tensor], Tensor]:
-    """From an image to a normalised float32 tensor [channels, height, width]; draws from the global random streams.
+    """Return the transform of an image to normalised float32 [channels, height, width]; it uses the global streams.
 
     Raises:
-        UserError: a policy that timm does not know, or one that cannot work on this number of channels.
+        UserError: timm does not know the policy, or it does not work on this number of channels.
     """
     steps: list[Callable[[Any], Any]] = []
     if augment.needs_images:
@@ -67,19 +67,19 @@ def image_transform(
 
 
 def _operations(change: transforms.Compose) -> Iterator[auto_augment.AugmentOp]:
-    """All operations of timm's policies (RandAugment and AugMix have a list, AutoAugment a list of lists)."""
+    """Yield all operations of timm's policies (RandAugment and AugMix have a list, AutoAugment a list of lists)."""
     for policy in change.transforms:
         for entry in getattr(policy, "ops", None) or getattr(policy, "policy", []):
             yield from entry if isinstance(entry, list) else [entry]
 
 
 def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
-    """timm's, which asks for no bits at its highest strength: black once, an error in recent versions of Pillow."""
+    """Posterize like timm, whose highest strength keeps no bits: formerly black, now an error of Pillow."""
     return auto_augment.posterize(image, bits, **options) if bits else Image.new(image.mode, image.size)
 
 
 def _placed(augment: AugmentConfig, geometry: Geometry) -> list[Callable[[Any], Any]]:
-    """To pixels of the final size, then shifted and mirrored."""
+    """Convert an image to pixels of the final size, then shift and mirror it."""
     steps: list[Callable[[Any], Any]] = [evaluation_transform(geometry)]
     if augment.shift:
         steps.append(transforms.RandomCrop(geometry.size, padding=augment.shift))
@@ -99,10 +99,7 @@ def _erasing(augment: AugmentConfig) -> RandomErasing:
 
 
 class BatchAugmentation:
-    """Augmentation of small images in memory: the decisions of one epoch, made at once for all positions in its order.
-
-    Every image has its own draws.
-    """
+    """Augmentation of small images in memory, drawn for a whole epoch at once, separately for every image."""
 
     def __init__(self, augment: AugmentConfig, positions: int, seed: int, epoch: int):
         self.augment = augment
@@ -129,7 +126,7 @@ class BatchAugmentation:
         return pixels
 
     def erase(self, images: Tensor, positions: np.ndarray) -> Tensor:
-        """timm's random erasing on normalised images, in place."""
+        """Apply timm's random erasing to normalised images, in place."""
         if self.augment.reprob:
             erasing = _erasing(self.augment)
             with global_streams_kept():
