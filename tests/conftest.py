@@ -1,10 +1,12 @@
-"""One Ray for all tests, kept small and quiet: of the two processes that `make test` starts, one has those with Ray."""
+"""One Ray for all tests, kept small and quiet: of the processes that `make test` starts, one has those with Ray."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,15 +23,27 @@ os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "key", "s
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deals whole files to the test processes, and all files that need Ray to one of them."""
+    """Deal whole files to the test processes in the order that they are collected in, all of Ray's to one."""
     from xdist.scheduler import LoadFileScheduling
 
     class OneRay(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "ray" if "ray_session" in (config.rootpath / file).read_text() else file
+            return "ray" if _needs_ray(config.rootpath / file) else file
 
+    config.option.loadscopereorder = False
     return OneRay(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put first what takes longest: the files that need Ray, which one process has, then those with slow tests."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (not _needs_ray(item.path), item.path not in slow))
+
+
+@cache
+def _needs_ray(file: Path) -> bool:
+    return "ray_session" in file.read_text()
 
 
 @pytest.fixture(scope="session")

@@ -175,7 +175,7 @@ def test_a_local_file_with_such_a_name_can_be_given(tmp_path: Path) -> None:
     RunDir(tmp_path / "10:30@lab", create=True)
 
 
-def test_what_an_older_version_stored_is_in_no_output(tmp_path: Path) -> None:
+def test_what_an_older_version_stored_is_in_no_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = small_run(tmp_path / "run")
     secret = "s3://KEY:SECRET@bucket/images?region=x"
     preset = yaml.safe_load((tmp_path / "run/preset.yaml").read_text())
@@ -184,10 +184,8 @@ def test_what_an_older_version_stored_is_in_no_output(tmp_path: Path) -> None:
         yaml.safe_dump({"settings": {"data": {"name": secret}}, "starts": [{"host": "x", "time": "y"}]})
     )
     (tmp_path / "run/traced.yaml").write_text(yaml.safe_dump({"settings": {"note": f"from {secret}"}, "starts": []}))
-    done = subprocess.run(
-        [sys.executable, "-m", "raynas.commands.main", "report", run.uri], capture_output=True, text=True, check=True
-    )
-    assert "SECRET" not in done.stdout + done.stderr + (tmp_path / "run/report.html").read_text()
+    assert main(["report", run.uri]) == 0
+    assert "SECRET" not in "".join(capfd.readouterr()) + (tmp_path / "run/report.html").read_text()
 
 
 @pytest.mark.parametrize("words", [["--bogus"], ["train.py", "--run"]])

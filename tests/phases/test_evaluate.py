@@ -140,8 +140,6 @@ def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
     code = f"""
 import sys
 from raynas.results import RunDir
-from raynas.phases.retrain import retrain
-from raynas.search import RandomSearch
 with RunDir({run.uri!r}).lock():
     print("held", flush=True)
     sys.stdin.read()
