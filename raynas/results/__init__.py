@@ -1,4 +1,4 @@
-"""The run directory and the tables in it: every number that raynas measures, on a local path or an object store."""
+"""Run directories and their tables of measured numbers, on a local path or an object store."""
 
 from raynas.results.run_dir import RunDir
 from raynas.results.store import Store

@@ -1,4 +1,4 @@
-"""Folders that several files make up: written aside, and given their place in one step."""
+"""Folders of several files, written elsewhere and moved to their place in one step."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _Keep = Callable[[str], bool]
 
 @contextmanager
 def whole_folder(filesystem: fs.FileSystem, path: str, last: str, keep: _Keep = lambda name: False) -> Iterator[Path]:
-    """An empty local folder to write files into, which takes the place of another when the block ends well.
+    """Yield an empty local folder to write files into, which replaces another when the block succeeds.
 
-    Killed at any moment, a local folder is whole, the old one or the new one (or, on a filesystem that cannot let two
-    folders change places, gone until it is written again). An object store has no such step: there the file `last` is
-    taken away first and written last, so that a folder that has it is whole.
+    If the process is killed, a local folder is complete, the old one or the new one (or, on a filesystem that cannot
+    exchange two folders, missing until it is written again). An object store cannot move a folder: there the file
+    `last` is deleted first and written last, so that a folder with it is complete.
 
     Args:
-        path: of the folder. A symbolic link there is replaced, and not followed.
-        last: name of the file whose presence says that all others are there.
-        keep: says which other files and folders of the old one stay, by name.
+        path: the folder. A symbolic link there is replaced, not followed.
+        last: name of the file that marks a complete folder.
+        keep: returns True for the names of the old folder's files and folders to keep.
 
     Raises:
-        OSError: it cannot be written; what was there before stays.
-        RunDirError: likewise, of an object store.
+        OSError: it cannot be written; the old folder stays.
+        RunDirError: the same on an object store.
     """
     if isinstance(filesystem, fs.LocalFileSystem):
         with _beside(Path(path), keep) as folder:
@@ -54,11 +54,11 @@ def whole_folder(filesystem: fs.FileSystem, path: str, last: str, keep: _Keep = 
 
 
 def write_together(filesystem: fs.FileSystem, folder: str, files: Mapping[str, bytes], last: str) -> None:
-    """Write files that belong together and lie among others: where the last one is, the rest is whole.
+    """Write files that belong together, among others; if the last one exists, all are complete.
 
     Args:
         files: content by name.
-        last: the one that is taken away first and written last.
+        last: the file that is deleted first and written last.
 
     Raises:
         RunDirError: one cannot be written.
@@ -71,7 +71,7 @@ def write_together(filesystem: fs.FileSystem, folder: str, files: Mapping[str, b
 
 @contextmanager
 def _beside(at: Path, keep: _Keep) -> Iterator[Path]:
-    """A hidden folder beside `at`, which takes its place."""
+    """Yield a hidden folder beside `at` that then replaces it."""
     if at.exists() and not at.is_dir():
         raise FileExistsError(f"{at} is a file")
     at.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _beside(at: Path, keep: _Keep) -> Iterator[Path]:
 
 
 def _swap(new: Path, at: Path) -> None:
-    """Let the new folder take the place of what is there, which is then at the new one's, or nowhere."""
+    """Move the new folder to its place; the old one is then at the new one's, or gone."""
     if not os.path.lexists(at):
         new.rename(at)
     elif not _exchange(new, at):
@@ -107,13 +107,13 @@ def _swap(new: Path, at: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False where the system or the filesystem cannot."""
+    """Exchange two paths in one step; return False if the system or the filesystem cannot."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     return call is not None and call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0
 
 
 def _clear(at: Path) -> None:
-    """Put back or delete what killed processes left beside a folder; what a living one holds is locked."""
+    """Restore or delete what killed processes left beside a folder; live processes lock theirs."""
     for name in os.listdir(at.parent):
         found = re.fullmatch(rf"\.{re.escape(at.name)}\.[0-9a-f]{{8}}\.(tmp|old)", name)
         left = at.with_name(name)
@@ -139,7 +139,7 @@ def _remove(path: Path) -> None:
 
 
 def _copy(source: str | Path, target: str | Path) -> None:
-    """The same file under a second name; a copy where the filesystem has no such names."""
+    """Give a file a second name, by a hard link or else a copy."""
     if os.path.isdir(source) and not os.path.islink(source):
         shutil.copytree(source, target, symlinks=True, copy_function=_copy)
         return

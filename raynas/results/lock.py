@@ -1,8 +1,8 @@
-"""One process at a time writes to a run directory.
+"""The lock of a run directory, which one process at a time writes to.
 
-On a local or shared disk the lock is `flock` on a file: the kernel lets go of it when its owner dies, however it
-dies. An object store has no locks: there a lease file is renewed every `HEARTBEAT_S` seconds, and one that was not
-renewed for `EXPIRY_S` seconds is void. Its clocks may differ by less than that.
+On a local or shared disk the lock is `flock` on a file, which the kernel releases when its owner ends in any way. An
+object store has no locks: there a lease file is renewed every `HEARTBEAT_S` seconds, and expires `EXPIRY_S` seconds
+after the last renewal. Machines' clocks must differ by less than that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raynas.filesystem import write_whole
 HEARTBEAT_S = 10.0
 EXPIRY_S = 40.0
 _READS, _REREAD_S = 5, 0.1
-_LONGEST = 10_000  # bytes that are read of what may be an owner's entry
+_LONGEST = 10_000  # bytes that are read of an owner's entry
 _SETTLE_S = 0.5  # after writing a lease, long enough that a rival's write would show
 
 _guard = threading.RLock()
@@ -37,14 +37,14 @@ _held: dict[str, Lock] = {}  # by filesystem path: a process may enter its own l
 
 
 class Lock:
-    """A held lock. `lost` turns true when an object-store lease could not be renewed in time."""
+    """A held lock; `lost` becomes True if an object store's lease could not be renewed in time."""
 
     def __init__(self) -> None:
         self.depth = 1
         self.lost = False
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
 
 
 class _FileLock(Lock):
@@ -115,7 +115,7 @@ class _LeaseLock(Lock):
                 raise _busy(self._name, current)
 
     def _read(self) -> dict[str, Any]:
-        """The lease as it stands; nothing where there is none, or what there is makes no sense for a while."""
+        """Return the current lease; empty if there is none, or if it stays unreadable for a while."""
         for _ in range(_READS):
             try:
                 with self._fs.open_input_stream(self._path) as stream:
@@ -155,13 +155,13 @@ class _LeaseLock(Lock):
 
 
 def held(root: str) -> Lock | None:
-    """This process's lock on a run directory, if it has it."""
+    """Return this process's lock on a run directory, None if it has none."""
     return _held.get(root)
 
 
 @contextlib.contextmanager
 def lock(filesystem: fs.FileSystem, root: str, name: str) -> Iterator[Lock]:
-    """Hold a run directory; a process that holds it already may enter again.
+    """Hold the lock of a run directory; a process that already holds it may enter again.
 
     Raises:
         RunDirError: another process holds it; the message names host, process and since when.
@@ -190,7 +190,7 @@ def _owner() -> dict[str, Any]:
 
 
 def _is_dead_here(owner: dict[str, Any]) -> bool:
-    """Whether the owner was a process of this host that is no more."""
+    """Return True if the owner was a process of this host that has ended."""
     if owner.get("host") != socket.gethostname() or not isinstance(owner.get("pid"), int):
         return False
     try:
@@ -211,12 +211,12 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _is_torn(text: str) -> bool:
-    """Whether it is the start of an owner's entry, whose writing was cut short."""
+    """Return True if the content is the beginning of an owner's entry, whose writing was interrupted."""
     return text.startswith('{"host"'[: len(text)])
 
 
 def _cannot_lock(name: str, path: Path, error: OSError | None) -> RunDirError:
-    """What a user is told of a lock that cannot be taken."""
+    """Return the error about a lock that is held."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Table `phases`: the attempts of a run's phases, with the one that was killed or still goes on."""
+"""Table `phases`: the attempts of a run's phases, including one that was killed or still runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FILE = "phase.json"  # the newest attempt, as it stood a while ago or as it ende
 
 
 def note_phase(run: RunDir, row: Mapping[str, Any]) -> None:
-    """Keep what is known of an attempt, in case that its row is never written."""
+    """Save the attempt so far, so that a killed phase still gets a row."""
     run.write_json(FILE, {**row, "began": row["began"].isoformat()})
 
 
 def keep_last(run: RunDir) -> None:
-    """Write the row of the last attempt where it has none. The caller owns the run directory."""
+    """Write the row of the last attempt if it has none; the caller must hold the lock."""
     row = _open(run)
     if row is not None:
         killed = row["status"] == "running"
@@ -27,19 +27,19 @@ def keep_last(run: RunDir) -> None:
 
 
 def read_phases(run: RunDir) -> list[Row]:
-    """The rows of the table, and of the attempt that has none yet: it goes on, or was killed."""
+    """Return the rows of the table, and a row of an attempt that still runs or was killed."""
     row = _open(run)
     rows: list[Row] = run.store.read("phases").to_pylist()
     return rows if row is None else [*rows, {**dict.fromkeys(SCHEMAS["phases"].names), **row}]
 
 
 def seconds_text(seconds: float) -> str:
-    """`7,200 s`, `64 s`, `3.1 s`."""
+    """Return seconds as text: `7,200 s`, `64 s`, `3.1 s`."""
     return f"{seconds:,.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
 
 
 def energy_text(joules: float) -> str:
-    """`812 J`, `3.1 kJ`, `45 MJ`."""
+    """Return joules as text: `812 J`, `3.1 kJ`, `45 MJ`."""
     for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
         if joules >= 0.9995 * size:
             return f"{joules / size:.3g} {unit}"

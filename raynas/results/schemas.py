@@ -1,6 +1,6 @@
-"""The tables of a run directory: one Arrow schema each, every column with its meaning in the field's metadata.
+"""Arrow schemas of a run directory's tables, with the meaning of each column in its field's metadata.
 
-New columns are added at the end and are nullable: a fragment that was written before them reads as null there.
+New columns are added at the end and are nullable: older fragments have null there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _field(name: str, kind: pa.DataType, doc: str) -> pa.Field:
 
 _TEXT, _INT, _REAL, _TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("us", tz="UTC")
 
-# What any measured number needs to be trusted, at the end of every table. The store fills `time` and `versions`.
+# The origin of a measured number, at the end of every table. The store fills in `time` and `versions`.
 _PROVENANCE = [
     _field("space", _TEXT, "fingerprint of the search space"),
     _field("supernet", _TEXT, "fingerprint of the supernet's weights"),

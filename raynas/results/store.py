@@ -1,11 +1,11 @@
-"""Append-only tables of Parquet fragments: single writer, any number of readers, no fragment ever changed.
+"""Append-only tables of Parquet fragments: one writer, any number of readers, and no fragment is ever changed.
 
-The rules that make it safe to kill the writer at any moment:
+The writer can be killed at any moment, because:
 
-- `append` writes one whole fragment under a new name that sorts after all before it. It is there, or it is not.
-- `compact` writes one fragment with the rows of several, and in its metadata the names that it replaces. Readers
-  ignore a replaced fragment, so its deletion afterwards can stop anywhere.
-- A reader that finds a fragment gone lists again: what replaced it was there before it went.
+- `append` writes one complete fragment under a new name that sorts after all others: it exists, or it does not.
+- `compact` writes one fragment with the rows of several, and the names that it replaces in its metadata. Readers ignore
+  replaced fragments, so their deletion afterwards may be interrupted.
+- A reader that misses a fragment lists again: its replacement was there before it was deleted.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class _Fragment:
 
 
 class Store:
-    """The tables below one folder of a filesystem; made by `RunDir.store`.
+    """The tables in one folder of a filesystem; see `RunDir.store`.
 
     Args:
         filesystem: any pyarrow filesystem.
         root: the folder that holds one folder for each table.
-        may_compact: says whether this process is the owner that may merge fragments.
-        before_write: called before every write; raises where the right to write was lost.
+        may_compact: returns True if this process holds the lock and may merge fragments.
+        before_write: called before every write; raises if the lock was lost.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Store:
         self._appended: dict[str, int] = {}
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows as one fragment; when this returns, they are there for every reader.
+        """Write rows as one fragment, visible to every reader on return.
 
-        `time` and `versions` are filled in where they are missing. Absent columns are null.
+        Missing `time` and `versions` are filled in, other missing columns are null.
 
         Raises:
             UserError: the table or a column is unknown, or a value does not fit its column.
@@ -98,10 +98,10 @@ class Store:
                 self.compact(table)
 
     def read(self, table: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:
-        """All rows in the order in which they were appended; an empty table where none have been.
+        """Return all rows in the order in which they were appended; an empty table if there are none.
 
         Args:
-            columns: only these; None for all.
+            columns: names of columns; None for all.
             filter: a pyarrow expression over columns: `pc.field("status") == "ok"`.
 
         Raises:
@@ -126,9 +126,9 @@ class Store:
         raise RunDirError(f"{self._root}/{table}: fragments keep disappearing while they are read; try again")
 
     def compact(self, table: str | None = None) -> None:
-        """Merge small fragments into one; no row is lost or doubled wherever this is stopped.
+        """Merge small fragments into one; no row is lost or doubled if this is interrupted.
 
-        Only the process that holds the run directory's lock may do this.
+        Only for the process that holds the run directory's lock.
         """
         for name in [table] if table else [t for t in SCHEMAS if self._list(t)]:
             with _writing:
@@ -173,7 +173,7 @@ class Store:
         write_whole(self._fs, f"{self._root}/{table}/{name}", buffer.getvalue())
 
     def _list(self, table: str) -> list[tuple[str, int]]:
-        """Names and sizes of the visible files of a table, sorted by name."""
+        """Return names and sizes of the visible files of a table, sorted by name."""
         self._check_plain(table)
         selector = fs.FileSelector(f"{self._root}/{table}", allow_not_found=True)
         try:
@@ -189,7 +189,7 @@ class Store:
         check_plain(self._fs, run, f"{tables}/{name}")
 
     def _live(self, table: str) -> list[_Fragment] | None:
-        """The fragments that count, in order; None when one vanished while its footer was read."""
+        """Return the valid fragments in order; None if one vanished while its footer was read."""
         listed = self._list(table)
         new = [(name, size) for name, size in listed if (table, name, size) not in self._seen]
         try:
@@ -234,7 +234,7 @@ class Store:
         return _Fragment(name, size, schema, replaces)
 
     def _set_apart_misfits(self, table: str) -> None:
-        """Ignore fragments whose columns are not those of the table, or not those of the fragments before them."""
+        """Ignore fragments whose columns do not fit the table or the fragments before them."""
         known = _schema(table)
         for key in sorted(key for key in self._seen if key[0] == table):
             fragment = self._seen[key]
@@ -248,7 +248,7 @@ class Store:
                 self._seen[key] = None
 
     def _unreadable(self, table: str, fragments: Sequence[_Fragment]) -> str:
-        """The first of some fragments that cannot be read; the table's folder if each can be."""
+        """Return the first fragment that cannot be read; the table's folder if all can."""
         for fragment in fragments:
             path = f"{self._root}/{table}/{fragment.name}"
             try:
@@ -285,7 +285,7 @@ def _schema(table: str) -> pa.Schema:
 
 
 def _names(text: bytes) -> frozenset[str] | None:
-    """The names of fragments that metadata lists; None where it is not such a list."""
+    """Return the names of fragments listed in metadata; None if it is no such list."""
     try:
         listed = json.loads(text)
     except (ValueError, RecursionError):
@@ -296,7 +296,7 @@ def _names(text: bytes) -> frozenset[str] | None:
 
 
 def _joined(table: str, known: pa.Schema, fragment: pa.Schema) -> pa.Schema:
-    """The columns known so far and those of a fragment.
+    """Return the columns known so far, extended by those of a fragment.
 
     Raises:
         ValueError: a column of the table has another type in the fragment, or the fragment lacks what every version
@@ -327,7 +327,7 @@ def _to_arrow(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _stamp() -> int:
-    """Nanoseconds since 1970, always later than the one before."""
+    """Return nanoseconds since 1970, greater than at every call before."""
     global _last_stamp
     _last_stamp = max(time.time_ns(), _last_stamp + 1)
     return _last_stamp

@@ -1,4 +1,4 @@
-"""The software that a number was measured with."""
+"""Versions of the software that numbers are measured with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("raynas", "torch", "timm", "ray", "numpy")
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of what can change a result, read from package metadata (nothing is imported)."""
+    """Return the versions of packages that can change results, from their metadata, without importing them."""
     found = {}
     for package in PACKAGES:
         try:
@@ -23,5 +23,5 @@ def versions() -> dict[str, str]:
 
 @cache
 def versions_text() -> str:
-    """The same as one short text for a column: `raynas=0.1 torch=2.9 ...`."""
+    """Return the versions as one text for a column: `raynas=0.1 torch=2.9 ...`."""
     return " ".join(f"{name}={number}" for name, number in versions().items())

@@ -1,4 +1,4 @@
-"""The rows of table `scores` that belong to one supernet, data and precision: answered from, and added to."""
+"""The rows of table `scores` for one supernet, data and precision: look-up and writing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raynas.space import Arch, Space
 
 @dataclass(frozen=True)
 class ScoredArch:
-    """How the scoring of one arch ended: with a score, or with the reason why there is none."""
+    """The result of scoring one arch: a score, or the reason why there is none."""
 
     arch: Arch
     score: Score | None
@@ -33,16 +33,15 @@ class ScoredArch:
 
 
 class ScoreTable:
-    """Known scores under one key; new ones are in the store before they are known.
+    """Scores under one key; new ones are stored before they can be looked up.
 
-    What a score depends on is its key: arch, weights, space (for its constants), data, number of images, precision, and
-    what batch norms were calibrated on.
-    Batch size, threads and device change it by rounding only, and are recorded.
+    The key is everything that a score depends on: arch, weights, space (for its constants), data, number of images,
+    precision and calibration images. Batch size, threads and device only change rounding, and are recorded.
 
     Args:
         store: the run's tables; None keeps rows in memory only.
-        scored: what is scored.
-        precision, batch_size: how.
+        scored: the supernet and its images.
+        precision, batch_size: options of scoring.
     """
 
     def __init__(self, store: Store | None, scored: ScoredSupernet, precision: str, batch_size: int):
@@ -72,14 +71,14 @@ class ScoreTable:
                 ours = ours & (field.is_null() if value is None else field == value)
             self._read = store.read("scores", filter=ours)
             self._where = {arch: index for index, arch in enumerate(self._read["arch"].to_pylist())}
-            # A driver killed between the two tables leaves bits without a score: they are not written twice.
+            # A driver that was killed between the two writes has left bits without a score; they are not written twice.
             self._with_bits = set(store.read("correct", ["arch"], ours)["arch"].to_pylist())
 
     def __len__(self) -> int:
         return len(self._where) + len(self._new)
 
     def find(self, arch: str) -> Row | None:
-        """The row of an arch id, if it was scored before."""
+        """Return the row of an arch id, None if it has not been scored."""
         if arch in self._new:
             return dict(self._new[arch])
         if arch in self._where and self._read is not None:
@@ -87,7 +86,7 @@ class ScoreTable:
         return None
 
     def commit(self, outcomes: Sequence[ScoredArch]) -> list[Row]:
-        """Write the rows of some outcomes, and only then know and return them.
+        """Write the rows of scored archs, then make them known and return them.
 
         Raises:
             RunDirError: they cannot be written.
@@ -136,7 +135,7 @@ class ScoreTable:
         }
 
     def _costs(self, archs: Sequence[Arch]) -> list[tuple[int, int]]:
-        """MACs and parameters; an arch that is off the space's grid has a space of its own, with the same constants."""
+        """Return MACs and parameters of archs, each in its own space: off the grid it is another one."""
         by_space: dict[Space, list[int]] = {}
         for index, arch in enumerate(archs):
             by_space.setdefault(arch.space, []).append(index)
@@ -149,7 +148,7 @@ class ScoreTable:
 
 
 def calibration_columns(calibration: Calibration | None) -> Row:
-    """The columns that say what batch norms were calibrated on; null where nothing was."""
+    """Return the columns of calibration images, null without calibration."""
     values = {} if calibration is None else calibration.config.model_dump()
     return {f"calibration_{name}": values.get(name) for name in ("images", "batch_size", "seed")}
 

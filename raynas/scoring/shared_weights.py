@@ -1,7 +1,7 @@
-"""A module taken apart into plain arrays and put together over them without a copy.
+"""Modules as plain arrays, and modules over such arrays without a copy.
 
-Arrays in Ray's object store are mapped by every process of a node: a replica built over them has no weights of its own.
-The mapping is writable through torch, and a write would change everybody's weights, so whoever maps them checks sums.
+Every process of a node maps the arrays in Ray's object store, so that replicas have no own copy of the weights. torch
+can write to the mapping, which would change all replicas' weights, so checksums are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 Arrays = dict[str, np.ndarray]
 
-_BITS = {torch.bfloat16: torch.int16}  # what numpy has no name for travels as integers of the same width
+_BITS = {torch.bfloat16: torch.int16}  # types that numpy lacks are sent as integers of the same width
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Skeleton:
 
 
 def take_apart(module: nn.Module) -> tuple[Skeleton, Arrays]:
-    """A module's structure without memory, and its parameters and buffers as numpy arrays over the module's memory."""
+    """Return a module's structure without memory, and its parameters and buffers as arrays over its memory."""
     memo: dict[int, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     arrays: Arrays = {}
@@ -40,12 +40,12 @@ def take_apart(module: nn.Module) -> tuple[Skeleton, Arrays]:
         dtypes[name] = tensor.dtype
         plain = tensor.detach().cpu().contiguous()
         arrays[name] = plain.view(_BITS.get(plain.dtype, plain.dtype)).numpy()
-    # Deep-copying with these in the memo leaves the weights where they are.
+    # The memo keeps the deep copy from copying the weights.
     return Skeleton(copy.deepcopy(module, memo), dtypes), arrays
 
 
 def put_together(skeleton: Skeleton, arrays: Mapping[str, np.ndarray]) -> nn.Module:
-    """The module over these arrays, in eval mode, nothing requiring a gradient; the skeleton is filled in."""
+    """Fill a skeleton with arrays, and return the module in eval mode, without gradients."""
     module = skeleton.module
     for name, _ in list(_tensors(module)):
         tensor = over(arrays[name]).view(skeleton.dtypes[name])
@@ -59,19 +59,19 @@ def put_together(skeleton: Skeleton, arrays: Mapping[str, np.ndarray]) -> nn.Mod
 
 
 def over(array: np.ndarray) -> Tensor:
-    """A tensor over an array's memory, read-only or not; it must not be written to."""
+    """Return a tensor over an array's memory, which may be read-only: the tensor must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
 
 
 def checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """A checksum of every array's content, to show afterwards that none was written to."""
+    """Return a checksum of every array."""
     return {name: zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data) for name, array in arrays.items()}
 
 
 def changed(arrays: Mapping[str, np.ndarray], before: Mapping[str, int]) -> list[str]:
-    """Names of the arrays whose content is not what it was."""
+    """Return the names of the arrays that have changed since `before`."""
     return [name for name, value in checksums(arrays).items() if before[name] != value]
 
 

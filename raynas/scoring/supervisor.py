@@ -1,6 +1,6 @@
-"""The replicas of a pool: Ray actors that are started, fed, watched, replaced and ended.
+"""Supervision of a pool's replicas, which are Ray actors: starting, feeding, watching, replacing and ending them.
 
-A lost replica costs only the archs that it was at. Its first task is blamed; what was queued behind it is not.
+A lost replica costs only the archs that were sent to it. Its first task is blamed, not the one queued behind it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from raynas.space import Arch, Space
 
 log = logging.getLogger(__name__)
 
-TRIES = 3  # replicas that one arch may take down before it counts as failed
+TRIES = 3  # replicas that an arch may break before it counts as failed
 IN_FLIGHT = 2  # tasks at each replica: one at work, one waiting
-TASK_S = 0.05  # archs are handed out in tasks of about this length,
-TASK_ARCHS = 16  # and of at most so many
-GET_S = 60.0  # for a result that is there already
-TELL_S = 30.0  # of waiting for replicas in silence
+TASK_S = 0.05  # approximate length of a task,
+TASK_ARCHS = 16  # of at most so many archs
+GET_S = 60.0  # to fetch a finished result
+TELL_S = 30.0  # between two messages about waiting for replicas
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class _Task:
 
 @dataclass(eq=False)
 class _Member:
-    """A replica that lives, or is about to."""
+    """A replica that is running or starting."""
 
     slot: int
     name: str
@@ -59,11 +59,11 @@ class Supervisor:
 
     Args:
         size: number of replicas.
-        start: makes the actor of a name.
-        space: of the supernet.
-        time_limit_s: of a task; None for 60 s and 20 times the slowest arch so far.
-        start_limit_s: how long no replica at all may be ready.
-        needs: what one replica needs, in words.
+        start: starts an actor of a name.
+        space: the supernet's space.
+        time_limit_s: longest time of a task; None for 60 s and 20 times the slowest arch so far.
+        start_limit_s: longest time without any ready replica.
+        needs: the resources of one replica, in words.
     """
 
     def __init__(
@@ -109,32 +109,32 @@ class Supervisor:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is queued or in flight and every outcome has been taken."""
+        """True if nothing is queued or in flight and every outcome has been taken."""
         return not self._queue and not self._outcomes and not any(member.tasks for member in self._members)
 
     def in_flight(self) -> set[str]:
-        """Ids of the archs that are queued or at a replica."""
+        """Return the ids of the archs that are queued or sent to a replica."""
         chunks = [*self._queue, *(task.archs for member in self._members for task in member.tasks)]
         return {arch.id for chunk in chunks for arch in chunk}
 
     def forget_queue(self) -> None:
-        """Drop what no replica has yet."""
+        """Drop the archs that have not been sent to a replica."""
         self._queue.clear()
 
     def feed(self, archs: Iterator[Arch]) -> None:
-        """Give every ready replica enough to do, and keep one task ready; archs are pulled only as there is room."""
+        """Fill every ready replica's queue, and keep one task ready; archs are taken only as there is room."""
         self._pull(archs)
-        for round_ in range(IN_FLIGHT):  # one each before a second for anybody
+        for round_ in range(IN_FLIGHT):  # every replica gets one before any gets a second
             for member in self.ready:
                 if self._queue and len(member.tasks) <= round_ and not self._wants_to_be_alone(member):
                     self._send(member, self._queue.popleft())
                     self._pull(archs)
 
     def _wants_to_be_alone(self, member: _Member) -> bool:
-        """Whether the next task may not join a replica's: one that a replica was lost at has nobody beside it.
+        """Return True if the next task must wait for an empty replica: an arch that has broken one is sent alone.
 
-        A replica may die at its second task before the driver has seen the first one's result, and the first is blamed:
-        so may an innocent arch be, but alone it is never blamed twice.
+        A replica may die of its second task before the driver has seen the first one's result, and the first is blamed.
+        So a harmless arch may be blamed once, but sent alone never again.
         """
         chunks = [task.archs for task in member.tasks]
         return bool(chunks) and any(arch.id in self._lost for chunk in (*chunks, self._queue[0]) for arch in chunk)
@@ -152,14 +152,14 @@ class Supervisor:
             self._queue.append(chunk)
 
     def _send(self, member: _Member, chunk: list[Arch]) -> None:
-        # Values are smaller than an arch with its space; one of another space has to bring it along.
+        # Values are smaller than an arch, which includes its space; archs of another space are sent whole.
         sent = [dict(arch) if arch.space.fingerprint == self._space.fingerprint else arch for arch in chunk]
         if not member.tasks:
             member.since = time.monotonic()
         member.tasks.append(_Task(chunk, member.actor.score.remote(sent)))
 
     def poll(self, timeout_s: float) -> list[ScoredArch]:
-        """Wait for something to happen, at most so long; the outcomes that came.
+        """Wait for results at most `timeout_s` seconds, and return the finished archs.
 
         Raises:
             UserError: no replica could be started in time, or none can start at all.
@@ -169,11 +169,11 @@ class Supervisor:
         refs |= {task.ref: member for member in self._members for task in member.tasks}
         if refs:
             done, _ = ray.wait(list(refs), num_returns=1, timeout=timeout_s)
-            if done:  # whatever else is there by now
+            if done:  # all others that have finished by now
                 done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
             for ref in done:
                 member = refs[ref]
-                if member in self._members:  # not replaced by an earlier one of these
+                if member in self._members:  # not replaced in this loop
                     self._take(member, ref)
         self._watch()
         taken, self._outcomes = self._outcomes, []
@@ -190,7 +190,7 @@ class Supervisor:
             if isinstance(error.cause, WeightsChanged):
                 raise error.cause from None
             raise
-        except (RayError, GetTimeoutError) as error:  # its result went with its node
+        except (RayError, GetTimeoutError) as error:  # its result was lost with its node
             self._replace(member, reason(error), starting)
             return
         if starting:
@@ -209,7 +209,7 @@ class Supervisor:
     # -- trouble -------------------------------------------------------------------------------------------------------
 
     def limit_s(self) -> float:
-        """How long a task may take now."""
+        """Return the current time limit of a task."""
         if self._time_limit_s is not None:
             return self._time_limit_s
         return 1800.0 if self._slowest is None else 60.0 + 20.0 * self._slowest
@@ -250,7 +250,7 @@ class Supervisor:
         self._members[self._members.index(member)] = self._member(member.slot)
 
     def _blame(self, archs: list[Arch], member: _Member, why: str) -> list[list[Arch]]:
-        """What is to be done again of the task that a replica was lost at: each arch alone, to find the guilty one."""
+        """Return the tasks in place of one that broke a replica: each arch alone, to find the one to blame."""
         if len(archs) > 1:
             return [[arch] for arch in archs]
         (arch,) = archs
@@ -264,7 +264,7 @@ class Supervisor:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def verify(self, timeout_s: float) -> list[str]:
-        """Names of shared arrays that were written to, asked of one replica on each node."""
+        """Return the names of shared arrays that have changed, according to one replica on each node."""
         one_each = {member.node: member for member in self.ready if not member.tasks}
         names: list[str] = []
         for member in one_each.values():
@@ -275,11 +275,11 @@ class Supervisor:
         return names
 
     def ask_all(self, call: Callable[[Any], Any], timeout_s: float) -> Sequence[Any]:
-        """What a method of every replica returns, all at once: `ask_all(lambda actor: actor.verify.remote(), 60)`."""
+        """Call a method of every replica at once: `ask_all(lambda actor: actor.verify.remote(), 60)`."""
         return ray.get([call(member.actor) for member in self.ready], timeout=timeout_s)
 
     def wait_for_all(self) -> None:
-        """Until every replica is ready.
+        """Wait until every replica is ready.
 
         Raises:
             UserError: they cannot be started.
@@ -298,7 +298,7 @@ class Supervisor:
 
 
 def _why_it_died(error: RayActorError) -> str:
-    """The line of Ray's report that says most: the exception of a constructor, or how the process ended."""
+    """Return the most useful line of Ray's report: a constructor's exception, or how the process ended."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
     if any("creation task" in line for line in lines):
         return lines[-1][:300]

@@ -1,6 +1,6 @@
-"""Where the workers of a training find each other on one machine: in a file.
+"""Rendezvous of training workers on one machine through a file.
 
-torch's own meeting place, a TCP store, listens on every interface of the machine, whatever address it is given.
+torch's TCP store would listen on every interface of the machine, whatever address it is given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FileRendezvous(TorchConfig):
     """Ray Train's configuration of torch's process group, for workers of one machine.
 
     Attributes:
-        folder: of the files, one for each start of the workers.
+        folder: folder of the files, one for each start of the workers.
     """
 
     folder: str = ""

@@ -1,4 +1,4 @@
-"""Which external teachers give targets; `raynas.training.teachers` asks them."""
+"""Settings of external teachers; see `raynas.training.teachers`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from raynas.data.config import Size, square
 
 
 class TeacherConfig(Config):
-    """One trained network that is asked what it sees in an image: a timm model, or a network of a run directory.
+    """A trained network that predicts targets: a timm model, or a network of a run directory.
 
     Attributes:
-        timm: name of the model.
-        weights: file of its weights: safetensors, or a state dict of torch's. A path that exists is made absolute; on a
+        timm: name of the timm model.
+        weights: file of its weights: safetensors, or a torch state dict. A path that exists is made absolute; on a
             cluster every node must see it.
-        pretrained: in place of `weights`: those that timm downloads, or has downloaded before. Nothing else downloads.
+        pretrained: True for the weights that timm downloads, instead of `weights`. Nothing else is downloaded.
         options: further arguments of `timm.create_model`.
-        run: in place of `timm`: a run directory, by path or URI.
-        network: which network of the run: `largest`, the largest subnet of its supernet; another subnet by what names
-            it on the command line (`best`, an id, a file); or a retrained one by its folder, such as
+        run: a run directory, by path or URI, instead of `timm`.
+        network: network of the run: `largest`, the largest subnet of its supernet; another subnet as on the command
+            line (`best`, an id, a file); or a retrained network by its folder, such as
             `networks/0123456789ab-scratch-0`.
-        size: (height, width) that its images are resized to, or one number for both; left out, its own.
+        size: (height, width) that images are resized to, or one number for both; by default the network's own.
     """
 
     timm: str | None = None
@@ -55,17 +55,17 @@ class TeacherConfig(Config):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The teacher's name in messages."""
         return self.timm or f"{self.network} of {self.run}"
 
 
 class TeachersConfig(Config):
-    """External teachers: their answers are the targets that labels would be, or a share of them.
+    """External teachers, whose predictions are the targets, or a share of them.
 
     Attributes:
-        models: their probabilities are averaged.
-        sharpen: factor of their logits before the softmax (NASViT's release: 5).
-        weight: share of the targets that is theirs; the rest stays the labels'. 1 leaves labels out (the release).
+        models: the teachers; their probabilities are averaged.
+        sharpen: factor on their logits before the softmax (NASViT's release: 5).
+        weight: the teachers' share of the targets; the rest are labels. 1 uses no labels (the release).
     """
 
     models: tuple[TeacherConfig, ...] = Field(min_length=1, max_length=16)
