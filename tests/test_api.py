@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,15 @@ def test_a_run_from_search_to_report_in_python(tmp_path: Path, capsys: pytest.Ca
     assert (Path(folder) / "arch.yaml").exists()
     assert Path(raynas.report(run)).read_text().startswith("<!doctype html>")
     assert capsys.readouterr().out == ""  # silent unless asked
+
+
+@pytest.mark.slow
+def test_the_functions_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    (example,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "search_run" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), {})
+    assert (tmp_path / "my_network/model.safetensors").exists() and (tmp_path / "runs/second/report.html").exists()
 
 
 def test_a_new_run_does_not_lie_in_another(tmp_path: Path) -> None:
