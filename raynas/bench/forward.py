@@ -1,4 +1,4 @@
-"""How long networks take on this machine: forward passes of extracted networks, timed in turns."""
+"""Timing of forward passes of extracted networks on this machine, in turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Timing:
         name: as given.
         arch: its arch's id.
         macs: multiply-accumulates of one image.
-        seconds: of each pass over `batch_size` images.
+        batch_size: images of one pass.
+        seconds: duration of each pass.
     """
 
     name: str
@@ -55,14 +56,14 @@ def bench_forward(
 ) -> list[Timing]:
     """Time the forward passes of networks with fresh weights, one pass of each in every round.
 
-    In turns, so that whatever else the machine does falls on all of them alike.
+    They take turns so that other work on the machine affects all of them equally.
 
     Args:
         names: folders of `raynas export`, arch files, or shipped archs' names.
         batch_size: images of one pass.
         rounds: timed passes of each network.
-        threads: of torch; None for its own choice.
-        run: where a row of table `timings` is kept for each; None for nowhere.
+        threads: threads of torch; None for torch's own choice.
+        run: gets a row of table `timings` for each network.
         progress: called with lines, at least every few seconds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a mixed batch costs, by masks and by groups, beside the passes that it takes the place of, timed in turns."""
+"""Timing of mixed batches, by masks and by groups, and of the separate passes that they replace, in turns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MixedTiming:
             `masks`, `groups`: the mixed batch. `apart`: each arch on its own rows, one pass after the other.
         seconds: median.
         to_largest, to_mean: medians of the ratios to those of the same round.
-        chosen: whether it is the execution that training takes.
+        chosen: True for the execution that training would take.
     """
 
     name: str
@@ -51,17 +51,17 @@ def bench_mixed(
 ) -> list[MixedTiming]:
     """Time forward and backward of a batch that random archs share.
 
-    All kinds take turns within a round, so that whatever else the machine does falls on all of them alike. On a CPU
-    processor time of this process is what counts, on a GPU the time until it is done.
+    All kinds take turns within a round, so that other work on the machine affects all of them equally. On a CPU the
+    processor time of this process is measured, on a GPU the time until its work is done.
 
     Args:
         space: a space, or a shipped one's name.
-        archs: that share the batch.
-        batch_size: images.
+        archs: number of archs that share the batch.
+        batch_size: number of images.
         rounds: timed passes of each kind, after one that warms up.
-        threads: of torch, set for the time of the benchmark.
-        device: of torch.
-        seed: of archs and images.
+        threads: threads of torch during the benchmark.
+        device: a torch device.
+        seed: seed of archs and images.
         progress: called with a line after each round.
 
     Raises:
@@ -140,7 +140,7 @@ def _time(
 
 
 def _now(device: torch.device) -> float:
-    """Seconds of this process's processor, or with a GPU of the clock once it has done its work."""
+    """Return processor seconds of this process; on a GPU seconds of the clock after its work is done."""
     if device.type == "cpu":
         return time.process_time()
     torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""How much of what arithmetic alone would allow a scoring pool delivers."""
+"""Throughput of a scoring pool compared with the bare forward passes of its replicas."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def bench_score(
     seconds: float = 5.0,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Score random archs with a pool, and have its replicas do nothing but forward passes over the same archs.
+    """Score random archs with a pool, and time nothing but forward passes over the same archs in its replicas.
 
-    The limit is measured before and after, in the same processes all at once, on images that are normalised already:
-    what is left is choosing archs, sending them, counting hits, checking weights and writing rows.
+    The limit is measured before and after, in all replicas at once, on images that are already normalised. The
+    difference is the cost of choosing archs, sending them, counting hits, checking weights and writing rows.
 
     Args:
-        run: take a trained supernet and its data from here; a fresh supernet of `space` on `data` where left out.
-        space, data: by name, where there is no run.
+        run: has a trained supernet and its data; None for a fresh supernet of `space` on `data`.
+        space, data: used if there is no run.
         archs: number of archs to score.
-        replicas, batch_size, threads, gpus, images, precision: as of `ScorePool`.
-        seconds: of each measurement of the limit.
+        replicas, batch_size, threads, gpus, images, precision: as for `ScorePool`.
+        seconds: duration of each measurement of the limit.
         progress: called with a line at each step.
 
     Returns:
-        `subnets_per_s`, `limit_per_s`, `ratio` of the two, and what they depend on. Rows go to a temporary store.
+        `subnets_per_s`, `limit_per_s`, their `ratio`, and the settings. Rows go to a temporary store.
 
     Raises:
-        UserError: as `ScorePool`; or there are no more archs than replicas.
+        UserError: as for `ScorePool`, or there are not more archs than replicas.
     """
     say = progress or (lambda line: None)
     say("loading supernet and images")

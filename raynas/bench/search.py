@@ -1,4 +1,4 @@
-"""Every search algorithm on an exact benchmark: a space of 4,000 archs, all of which have been scored."""
+"""Comparison of the search algorithms on an exact benchmark: a space of 4,000 archs, all of which have been scored."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Regrets:
-    """One algorithm.
+    """Regrets of one algorithm.
 
     Attributes:
-        name: of the algorithm.
-        regret: [seeds, evaluations], the best accuracy that there is less the best one found so far.
+        name: name of the algorithm.
+        regret: best accuracy in the space minus the best one found so far, [seeds, evaluations].
     """
 
     name: str
@@ -40,7 +40,7 @@ class Regrets:
 
 
 def known_scores(space: Space) -> list[dict[str, float]]:
-    """The accuracy of every arch by its id, in each of the five supernets that were scored in full."""
+    """Return the accuracy of every arch by its id, for each of the five supernets that were scored in full."""
     table = pq.read_table(TABLE, columns=["seed", "arch", "accuracy"]).to_pydict()
     scores: list[dict[str, float]] = [{} for _ in range(1 + max(table["seed"]))]
     for seed, arch, accuracy in zip(table["seed"], table["arch"], table["accuracy"], strict=True):
@@ -56,12 +56,12 @@ def bench_search(
     searches: Sequence[str] = tuple(SEARCHES),
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Regrets]:
-    """Carry out searches whose every score is looked up.
+    """Run searches whose scores are looked up.
 
     Args:
-        macs: the budget, in multiply-accumulates; None for none.
-        evaluations: archs that each search may ask for.
-        seeds: of each search; seed i searches supernet i modulo five, the same for every algorithm.
+        macs: budget in multiply-accumulates; None for no limit.
+        evaluations: number of archs that each search may ask for.
+        seeds: number of searches of each algorithm; seed i searches supernet i modulo five, for every algorithm.
         searches: names of `SEARCHES`.
         progress: called with a line at each search.
 
@@ -94,7 +94,7 @@ def bench_search(
 def _searched(
     space: Space, config: dict[str, Any], macs: float | None, evaluations: int, seed: int, known: dict[str, float]
 ) -> np.ndarray:
-    """The accuracies in the order in which a search asked for them."""
+    """Return the accuracies in the order in which a search asked for the archs."""
     settings = {**config, "evaluations": evaluations, "seed": seed, "constraints": {"macs": (None, macs)}}
     search = build_search(SearchConfig.model_validate(settings), space)
     told: list[float] = []

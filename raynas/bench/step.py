@@ -1,4 +1,4 @@
-"""What elasticity costs: a training step of a DeiT-Ti-shaped subnet beside timm's deit_tiny, timed in turns."""
+"""Timing of a training step of a DeiT-Ti-shaped subnet and of timm's deit_tiny, in turns: the cost of elasticity."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StepTiming:
     """Forward and backward passes of one network.
 
     Attributes:
-        name: which network.
-        seconds: median of a pass.
+        name: name of the network.
+        seconds: median duration of a pass.
         ratio: median of the ratios to the reference's pass of the same round.
     """
 
@@ -40,12 +40,12 @@ def bench_step(
     """Time forward and backward of timm's deit_tiny and of the same shape with relative position, which it lacks.
 
     The subnet runs extracted, and sliced out of AutoFormer-T's supernet. The networks take turns within a round, so
-    that whatever else the machine does falls on all of them alike; processor time of this process is what counts.
+    that other work on the machine affects all of them equally. The processor time of this process is measured.
 
     Args:
         rounds: timed passes of each network.
         batch_size: images [3, 224, 224] of a pass.
-        threads: of torch, set for the time of the benchmark.
+        threads: threads of torch during the benchmark.
         progress: called with a line after each round.
 
     Returns:

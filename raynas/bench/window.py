@@ -1,4 +1,4 @@
-"""How long random archs of narrow windows take, beside drawing from the whole space and throwing away."""
+"""Timing of random archs within narrow windows of a cost, compared with rejection sampling from the whole space."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MOST_DRAWS = 1_000_000
 
 @dataclass(frozen=True)
 class WindowTiming:
-    """One window.
+    """Timing of one window.
 
     Attributes:
-        share: asked for.
-        low, high: its bounds, in the unit of the cost.
-        held: what it holds of the archs, by their probability; 0 where it is empty.
-        setup: seconds that its tables take.
-        accepted: how many of the archs drawn from the tables are in it, of 1.
-        each: seconds for an arch of the window out of the tables.
-        rejection: seconds for one by drawing from the whole space.
+        share: the share of all archs that was asked for.
+        low, high: bounds, in the unit of the cost.
+        held: probability that a random arch lies in the window; 0 if it is empty.
+        setup: seconds to build the tables.
+        accepted: fraction of the archs drawn from the tables that lie in the window.
+        each: seconds for one arch of the window, drawn from the tables.
+        rejection: seconds for one arch of the window, drawn from the whole space.
     """
 
     share: float
@@ -55,10 +55,10 @@ def bench_window(
 
     Args:
         space: a space, or a shipped one's name.
-        name: of the cost.
-        shares: of the archs, one window each. Where costs are few, what a window really holds may be more, or nothing.
-        draws: from each window.
-        uniform_over: as of `Space.sample_codes`.
+        name: name of the cost.
+        shares: shares of all archs, one window for each. If costs take few values, a window may hold more, or nothing.
+        draws: archs drawn from each window.
+        uniform_over: as for `Space.sample_codes`.
         progress: called with a line at each step.
 
     Raises:
