@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from raynas.costs import cost as cost
     from raynas.nets import build_supernet as build_supernet
     from raynas.presets.preset import load_preset as load_preset
-    from raynas.results import RunDir as RunDir
+    from raynas.runs.run import Run as Run
+    from raynas.runs.run import open_run as open_run
     from raynas.scoring.local import LocalScorer as LocalScorer
     from raynas.scoring.pool import ScorePool as ScorePool
     from raynas.search import NSGA2 as NSGA2
@@ -42,7 +43,7 @@ _PUBLIC = {
     "cost": "raynas.costs",
     "build_supernet": "raynas.nets",
     "load_preset": "raynas.presets.preset",
-    "RunDir": "raynas.results",
+    **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
     **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space"), "raynas.api"),
     **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from raynas.outer.experiment import Trial
     from raynas.phases.pipeline import PipelineResult
     from raynas.presets.preset import Preset
-    from raynas.results import RunDir
     from raynas.results.schemas import Row
+    from raynas.runs.run import Run
     from raynas.space import Arch
 
-RunLike: TypeAlias = "RunDir | str | os.PathLike[str]"
+RunLike: TypeAlias = "Run | str | os.PathLike[str]"
 """A run directory: opened, or its path or URI (any pyarrow filesystem: `s3://`, `gs://`)."""
 
 PresetLike: TypeAlias = "Preset | str | os.PathLike[str]"
@@ -47,7 +47,7 @@ def train(
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
     progress: Progress = silent,
-) -> RunDir:
+) -> Run:
     """Train the supernet of a preset into a run directory, or continue the training.
 
     Called again with the same arguments, it continues from the last checkpoint, and returns at once if training is
@@ -98,7 +98,7 @@ def import_model(
     space: str | None = None,
     preset: PresetLike | None = None,
     weights: str | Path | None = None,
-) -> RunDir:
+) -> Run:
     """Read a released supernet, or a model of timm, into a new run directory.
 
     A timm model, or a checkpoint of one network, is a space of one arch. It is the run's `best` at once: evaluate it,
@@ -253,7 +253,7 @@ def search_run(
         progress: called with lines of text.
 
     Returns:
-        The winner; with several objectives the first arch of the front (`raynas.runs.networks.find_front` has all).
+        The winner; with several objectives the first arch of the front (`run.search(name).front` has all).
 
     Raises:
         InfeasibleError: nothing in the space meets the constraints.
@@ -262,14 +262,13 @@ def search_run(
     """
     opened = _open(run)
     preset = run_preset(opened, overrides)
-    from raynas.phases.search import Scoring, folder_of, search_fully
-    from raynas.runs.network_folder import ARCH_FILE
-    from raynas.runs.networks import read_arch
+    from raynas.phases.search import search_fully
+    from raynas.runs.searches import Scoring
 
     with opened.lock():
         scoring = Scoring(images=images, precision=precision)
         search_fully(opened, preset.search, scoring, name, replicas, gpus, random, progress)
-    return read_arch(opened, f"{folder_of(name)}/{ARCH_FILE}")
+    return opened.search(name).winner
 
 
 def rank(
@@ -375,7 +374,6 @@ def retrain(
     seeds = preset.retrain.seeds if seeds is None else seeds
     from raynas.phases.retrain import finetune_resized
     from raynas.phases.retrain import retrain as retrain_archs
-    from raynas.runs.networks import find_trained
 
     found = [_arch(opened, arch) for arch in archs]
     if start != "trained":
@@ -385,7 +383,7 @@ def retrain(
     finetune = preset.retrain.finetune
     if finetune is None:
         raise UserError("--from trained fine-tunes at another image size: give --size, or retrain.finetune.size")
-    networks = [find_trained(opened, arch, seed, train_on) for arch in found for seed in seeds]
+    networks = [opened.trained_network(arch, seed, train_on) for arch in found for seed in seeds]
     return finetune_resized(opened, networks, preset.finetune_recipe, finetune.size, parallel, progress)
 
 
@@ -450,11 +448,11 @@ def export(
         raise UserError("inherited weights are for the run's image size: leave out --inherited, or --size")
     from raynas.phases.export import choose_network, export_into_run
     from raynas.phases.export import export as export_network
-    from raynas.runs.networks import Network, trained_networks
+    from raynas.runs.networks import Network
 
     network = Network(found, "inherited")
     if not inherited:
-        network = choose_network(trained_networks(opened), found, (size, size) if size else None, seed)
+        network = choose_network(opened.networks(), found, (size, size) if size else None, seed)
     progress(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
     if to is None:
         return export_into_run(opened, network, onnx, progress)
@@ -514,30 +512,27 @@ def check(
 # -- what a user gives, checked ----------------------------------------------------------------------------------------
 
 
-def run_preset(run: RunDir, overrides: Mapping[str, Any] | None = None) -> Preset:
+def run_preset(run: Run, overrides: Mapping[str, Any] | None = None) -> Preset:
     """Return the preset of a run with changes by dotted key.
 
     Raises:
         UserError: the run has none yet, or a change does not fit.
     """
-    from raynas.config import validate
-    from raynas.presets.preset import Preset, override
+    from raynas.presets.preset import override
 
-    run.require("preset.yaml")
-    return override(validate(Preset, run.read_document("preset.yaml")), overrides or {})
+    return override(run.preset, overrides or {})
 
 
-def _open(run: RunLike) -> RunDir:
-    from raynas.results import RunDir
+def _open(run: RunLike) -> Run:
+    from raynas.runs.run import open_run
 
-    return run if isinstance(run, RunDir) else RunDir(run)
+    return open_run(run)
 
 
-def _arch(run: RunDir, arch: Arch | str) -> Arch:
-    from raynas.runs.networks import find_arch
+def _arch(run: Run, arch: Arch | str) -> Arch:
     from raynas.space import Arch
 
-    return arch if isinstance(arch, Arch) else find_arch(run, arch)
+    return arch if isinstance(arch, Arch) else run.arch(arch)
 
 
 def _preset(

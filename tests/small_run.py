@@ -10,7 +10,7 @@ from safetensors.torch import save
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.presets.preset import Preset
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Space, load_space
 
 SPACE: Space = load_space("digits/vit")
@@ -32,9 +32,9 @@ PRESET = Preset.model_validate(
 )
 
 
-def small_run(path: Path | str) -> RunDir:
+def small_run(path: Path | str) -> Run:
     """The files that training leaves, with the weights that it would start from."""
-    run = RunDir(path, create=True)
+    run = Run(path, create=True)
     torch.manual_seed(0)
     state = build_supernet(SPACE).state_dict()
     run.write_yaml("space.yaml", SPACE.to_dict())

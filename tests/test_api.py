@@ -15,7 +15,7 @@ import raynas
 from raynas import api
 from raynas.commands.main import COMMANDS
 from raynas.errors import UserError
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Arch
 from tests.small_run import small_run
 
@@ -98,7 +98,7 @@ def test_the_functions_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_new_run_does_not_lie_in_another(tmp_path: Path) -> None:
-    RunDir(tmp_path / "run", create=True)
+    Run(tmp_path / "run", create=True)
     for make in (raynas.train, raynas.pipeline, raynas.evolve_space):
         with pytest.raises(UserError, match="lies in the run directory"):
             make("digits", tmp_path / "run/tables")

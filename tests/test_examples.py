@@ -19,8 +19,7 @@ from raynas.config import parse_yaml
 from raynas.phases.pipeline import make_reference
 from raynas.phases.preflight import check_later
 from raynas.presets.preset import Preset, load_preset, override, parse_overrides
-from raynas.results import RunDir
-from raynas.runs.networks import find_arch
+from raynas.runs.run import Run
 from raynas.space import Space, load_space
 from tests.small_run import PRESET, SPACE, small_run
 
@@ -98,12 +97,12 @@ def why_not_here(line: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A small run whose search is done, with a reference as the pipeline makes one."""
     run = small_run(tmp_path_factory.mktemp("examples") / "run")
     assert main(["search", str(run.path), "--replicas", "0"]) == 0
     with run.lock():
-        make_reference(run, PRESET, find_arch(run, "best"), SPACE)
+        make_reference(run, PRESET, run.arch("best"), SPACE)
     return run
 
 
@@ -131,7 +130,7 @@ def test_an_example_that_is_not_for_here_is_understood(place: str, line: str) ->
 def test_an_example_runs(
     place: str,
     line: str,
-    searched: RunDir,
+    searched: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -148,7 +147,7 @@ def test_an_example_runs(
     small = SMALL[verb] if again == line else SMALL[verb][:-2]  # no key of a preset is given twice
     assert main([*argv, *small]) == 0, capsys.readouterr().err
     if verb == "train":
-        assert run is not None and RunDir(run).exists("supernet.json")
+        assert run is not None and Run(run).exists("supernet.json")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

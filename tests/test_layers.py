@@ -43,7 +43,7 @@ NARROW: dict[str, set[str]] = {
     "results": {"space"},
     "search": {"costs", "latency", "space"},
     "training": {"costs", "data", "nets", "space"},
-    "reports": {"costs", "nets", "results", "space"},
+    "reports": {"costs", "nets", "results", "runs", "space"},
 }
 """What some packages keep to, besides the modules above `space`."""
 

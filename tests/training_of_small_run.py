@@ -6,16 +6,16 @@ from pathlib import Path
 
 from raynas.data.load import load_data
 from raynas.phases.training_record import Recorder, write_supernet
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.training.context import Context
 from raynas.training.loop import train_loop
 from raynas.training.progress import Printer
 from tests.small_run import PRESET, SPACE
 
 
-def trained_run(path: Path) -> RunDir:
+def trained_run(path: Path) -> Run:
     """A run directory that the job takes for one that it has finished."""
-    run, data = RunDir(path, create=True), load_data("digits")
+    run, data = Run(path, create=True), load_data("digits")
     state = train_loop(SPACE, data, PRESET.plan, PRESET.recipe)
     recorder = Recorder(run, SPACE, data, PRESET.recipe, Printer(lambda line: None))
     recorder.history(state.history)

@@ -129,12 +129,12 @@ def teacher(folder: Path, seed: int) -> str:
     """The CNN's largest network, trained alone for twice as long, as a run directory."""
     from safetensors.torch import save_file
 
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
 
     space = supernet_space("cnn")
     space = space.fix(space.largest())
     network, _ = train(space, "digits", {**TRAINING, "epochs": 48}, seed)
-    run = RunDir(folder, create=True)
+    run = Run(folder, create=True)
     run.write_yaml("space.yaml", space.to_dict())
     run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
     save_file(network.state_dict(), folder / "supernet.safetensors")

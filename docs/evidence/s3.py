@@ -119,7 +119,7 @@ def evolved(family: str, seed: int, supernet: dict[str, Any] = SUPERNET) -> list
     """
     from raynas.outer.evolution.loop import evolve_space
     from raynas.presets.space_evolution import SpaceEvolutionConfig
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
     from raynas.space import load_space
 
     space = hand_made("narrow") if family == "vit" else load_space("digits/s3_to_evolve")
@@ -132,7 +132,7 @@ def evolved(family: str, seed: int, supernet: dict[str, Any] = SUPERNET) -> list
 
     config = SpaceEvolutionConfig(iterations=3, archs=ARCHS, top=TOP, most_steps=2, fewest=20, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
-        run = RunDir(folder, create=True)
+        run = Run(folder, create=True)
         evolve_space(run, space, config, measure, {"macs": (None, limit)}, say=lambda line: None)
     rows = [
         {"space": letter, "epochs": supernet["epochs"], **found(*each, limit, ARCHS, seed)}

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from raynas.costs import cost
-from raynas.results import RunDir
 from raynas.runs.network_folder import load_network_folder
+from raynas.runs.run import Run
 from raynas.scoring.replica import device_name
 
 WARM_UP = 3
@@ -51,7 +51,7 @@ def bench_forward(
     batch_size: int = 1,
     rounds: int = 30,
     threads: int | None = None,
-    run: RunDir | None = None,
+    run: Run | None = None,
     progress: Callable[[str], None] = print,
 ) -> list[Timing]:
     """Time the forward passes of networks with fresh weights, one pass of each in every round.

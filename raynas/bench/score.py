@@ -14,14 +14,14 @@ from raynas.data.images import decode
 from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.scoring.pool import ScorePool
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet, make_scored_supernet
 from raynas.space import Space, load_space
 
 
 def bench_score(
-    run: RunDir | str | None = None,
+    run: Run | str | None = None,
     space: Space | str = "digits/vit",
     data: str = "digits",
     archs: int = 200,
@@ -55,7 +55,7 @@ def bench_score(
     """
     say = progress or (lambda line: None)
     say("loading supernet and images")
-    scored = _fresh(space, data, images) if run is None else load_scored_supernet(RunDir(run), images)
+    scored = _fresh(space, data, images) if run is None else load_scored_supernet(Run(run), images)
     drawn = scored.space.decode(scored.space.sample_codes(np.random.default_rng(0), archs * 4))
     chosen = list(dict.fromkeys(drawn))[:archs]
     if len(chosen) <= replicas:  # each replica warms up with one
@@ -71,7 +71,7 @@ def bench_score(
             gpus,
             precision=precision,
             scored=scored,
-            store=RunDir(folder, create=True).store,
+            store=Run(folder, create=True).store,
         )
         say(f"starting {replicas} replicas")
         with pool:

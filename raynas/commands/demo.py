@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         done = raynas.pipeline(
             PRESET, options.run, overrides=OVERRIDES, workers=options.workers, replicas=options.replicas, progress=show
         )
-    print(f"\nThe winner: {done.run.name}/best/arch.yaml")
+    print(f"\nThe winner: {done.run.name}/{done.run.search().winner_file}")
     print(f"Its files:  {done.exported}")
     print(f"Took {(time.monotonic() - began) / 60:.1f} minutes. Open the report in a browser:")
     print(done.report)

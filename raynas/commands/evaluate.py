@@ -25,9 +25,9 @@ def run(options: argparse.Namespace) -> None:
     """Evaluate, and print a table of the accuracies."""
     import raynas
     from raynas.progress.reporter import terminal
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
 
-    run = RunDir(options.run)
+    run = Run(options.run)
     show = terminal()
     with show.doing("evaluating"):
         rows = raynas.evaluate(run, options.arch, again=options.again, progress=show)

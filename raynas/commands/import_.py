@@ -42,5 +42,5 @@ def run(options: argparse.Namespace) -> None:
         preset=options.preset,
         weights=options.weights,
     )
-    following = "evaluate" if run.exists("best/arch.yaml") else "search"
+    following = "evaluate" if run.has_arch("best") else "search"
     print(f"Imported into {run.name}. Next: raynas {following} {shlex.quote(run.name)}")

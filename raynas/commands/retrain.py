@@ -37,10 +37,10 @@ def run(options: argparse.Namespace) -> None:
     from raynas.api import run_preset
     from raynas.progress.reporter import terminal
     from raynas.reports.lines import retrained_lines
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
 
     changes = overrides(options)
-    run = RunDir(options.run)
+    run = Run(options.run)
     show = terminal()
     with show.doing("retraining"):
         rows = raynas.retrain(

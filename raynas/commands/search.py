@@ -32,14 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Search, and say what won."""
     import raynas
-    from raynas.phases.search import folder_of
     from raynas.progress.reporter import terminal
     from raynas.reports.lines import describe_cost
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
 
     show = terminal()
     with show.doing("searching"):
-        run = RunDir(options.run)
+        run = Run(options.run)
         winner = raynas.search_run(
             run,
             overrides(options),
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
             precision=options.precision,
             progress=show,
         )
-    print(f"Winner: {run.name}/{folder_of(options.name)}/arch.yaml ({winner.id}: {describe_cost(winner)})")
+    print(f"Winner: {run.name}/{run.search(options.name).winner_file} ({winner.id}: {describe_cost(winner)})")
 
 
 def _name(text: str) -> str:

@@ -11,7 +11,7 @@ from raynas.errors import RunDirError, UserError
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.rows import Latencies, on_of
 from raynas.latency.timing import TimedOn
-from raynas.results import RunDir
+from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.space import Arch, Space
 
@@ -50,7 +50,7 @@ def fit_predictor(space: Space, rows: Sequence[Row]) -> LatencyPredictor:
     return LatencyPredictor(space, codes, ms, on_of(good[0]), ratio)
 
 
-def stored_predictor(run: RunDir, space: Space, timings: int, on: TimedOn) -> LatencyPredictor:
+def stored_predictor(store: Store, space: Space, timings: int, on: TimedOn) -> LatencyPredictor:
     """The predictor of a run's searches, fitted again from the rows of `archs_to_time`.
 
     Rows of other archs, such as those of winners, do not change it: it is the same before a search and after it.
@@ -58,9 +58,9 @@ def stored_predictor(run: RunDir, space: Space, timings: int, on: TimedOn) -> La
     Raises:
         RunDirError: the run lacks rows for it.
     """
-    known = Latencies(run.store, on)
+    known = Latencies(store, on)
     found = [known.find(arch) for arch in archs_to_time(space, timings)]
     rows = [row for row in found if row is not None]
     if len(rows) < len(found):
-        raise RunDirError(f"{run.name} has {len(rows)} of the {len(found)} timings on {on} that its search goes by")
+        raise RunDirError(f"the run has {len(rows)} of the {len(found)} timings on {on} that its search goes by")
     return fit_predictor(space, rows)

@@ -25,8 +25,7 @@ from raynas.outer.evolution.record import Iteration, best_iterations, read_itera
 from raynas.outer.evolution.searches import search_spaces
 from raynas.outer.trial_progress import TrialProgress, trial_folder, trial_name
 from raynas.presets.preset import Preset, override
-from raynas.results import RunDir
-from raynas.results.run_dir import has_begun
+from raynas.runs.run import Run, has_begun
 
 EXPERIMENT = "tune"
 """The folder of Tune's own files in the run directory: `tensorboard --logdir <run>/tune`."""
@@ -58,7 +57,7 @@ class Trial:
     """
 
     values: Mapping[str, Any]
-    run: RunDir
+    run: Run
     iterations: Sequence[Iteration]
     error: str | None = None
 
@@ -70,7 +69,7 @@ class Trial:
 
 def run_trials(
     preset: Preset,
-    run_dir: RunDir | str | os.PathLike[str],
+    run_dir: Run | str | os.PathLike[str],
     values: Mapping[str, Sequence[Any]] | None = None,
     trials: int | None = None,
     workers: int = 1,
@@ -132,7 +131,7 @@ def run_trials(
     # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
-    run = RunDir(run_dir, create=True)
+    run = Run(run_dir, create=True)
     with run.lock():
         # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
         common = preset.model_dump(mode="json", exclude={"space", "reference"})
@@ -140,7 +139,7 @@ def run_trials(
         if not run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
             run.delete(EXPERIMENT)  # Tune would go on with an experiment of other settings, of which nothing came
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
-    with RunDir(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
+    with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
         errors = _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
         found = _tried(run, values, errors)
@@ -175,7 +174,7 @@ def _side_by_side(at_a_time: int | None, workers: int, replicas: int, gpus: int)
 
 def _tune(
     preset: Preset,
-    run: RunDir,
+    run: Run,
     values: Mapping[str, Sequence[Any]],
     trials: int | None,
     resources: tuple[int, int, int],
@@ -259,7 +258,7 @@ def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], res
         lowest = min(lowest, iteration.quality.error)
         tune.report(metrics(iteration, lowest))
 
-    run = RunDir(folder, create=True)
+    run = Run(folder, create=True)
     evolve_preset(preset, trial_folder(run, values), *resources, after_each=report)
 
 
@@ -282,17 +281,17 @@ def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
     }
 
 
-def tried_folders(run: RunDir) -> list[tuple[dict[str, Any], str]]:
+def tried_folders(run: Run) -> list[tuple[dict[str, Any], str]]:
     """What differs from the preset, and the folder, of each trial that an experiment may have had; of any run."""
     file = "trials.yaml"
     values = run.read_yaml(file, "settings")["settings"]["values"] if run.exists(file) else {}
     return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []
 
 
-def _tried(run: RunDir, values: Mapping[str, Sequence[Any]], errors: Mapping[str, str]) -> list[Trial]:
+def _tried(run: Run, values: Mapping[str, Sequence[Any]], errors: Mapping[str, str]) -> list[Trial]:
     ended, failed = [], []
     for combination in _combinations(values):
-        there = RunDir(trial_folder(run, combination), create=True)
+        there = Run(trial_folder(run, combination), create=True)
         iterations = read_iterations(there)
         if iterations and iterations[-1].ended is not None:
             ended.append(Trial(combination, there, iterations))

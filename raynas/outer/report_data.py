@@ -9,15 +9,12 @@ from raynas.errors import RunDirError
 from raynas.outer.evolution.record import iteration_folder, read_iterations
 from raynas.outer.experiment import tried_folders
 from raynas.outer.trial_progress import trial_name
-from raynas.phases.search import MAIN, read_back, settings_of
 from raynas.reports.collect import Tried
-from raynas.results import RunDir
 from raynas.results.schemas import Row
-from raynas.results.scores import comparable_scores
-from raynas.runs.networks import find_arch, read_space
+from raynas.runs.run import Run
 
 
-def searched_spaces(run: RunDir) -> list[Row]:
+def searched_spaces(run: Run) -> list[Row]:
     """The best subnet of each space that was searched with its supernet (S3, Table 5).
 
     Returns:
@@ -27,15 +24,16 @@ def searched_spaces(run: RunDir) -> list[Row]:
     """
     found = []
     for iteration in read_iterations(run):
-        here = RunDir(run.local_or_uri(iteration_folder(iteration.index)))
-        if not here.exists(f"searches/{MAIN}.yaml"):
+        here = Run(run.local_or_uri(iteration_folder(iteration.index)))
+        stored = here.search()
+        if not stored.has_begun:
             continue
-        made, finished = read_back(here, MAIN)
+        made, finished = stored.read_back()
         if not finished:
             continue
-        settings, winner = settings_of(here, MAIN), find_arch(here, "best")
-        row = comparable_scores(here, settings.scoring.images, settings.scoring.precision)[winner.id]
-        limits = Constraints(read_space(here), settings.search.constraints).describe()
+        settings, winner = stored.settings, stored.winner
+        row = stored.scores()[winner.id]
+        limits = Constraints(here.space, settings.search.constraints).describe()
         found.append(
             {
                 "iteration": iteration.index,
@@ -51,12 +49,12 @@ def searched_spaces(run: RunDir) -> list[Row]:
     return found
 
 
-def trial_findings(run: RunDir) -> Sequence[Tried]:
+def trial_findings(run: Run) -> Sequence[Tried]:
     """What each trial that has begun has measured so far; nothing where the run is no experiment of several."""
     found = []
     for values, folder in tried_folders(run):
         try:
-            trial = RunDir(folder)
+            trial = Run(folder)
         except RunDirError:  # not suggested, or not begun
             continue
         spaces, scores = (trial.store.read(table).to_pylist() for table in ("spaces", "space_scores"))

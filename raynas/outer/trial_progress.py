@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raynas.config import Document, validate
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.outer.evolution.explain import explain
 from raynas.outer.evolution.record import Iteration, iteration_folder, read_iterations
 from raynas.presets.space_evolution import SpaceEvolutionConfig
-from raynas.results import RunDir
+from raynas.runs.run import Run
 
 _POLL_S = 5.0  # between two looks at what the trials have written
 _WHERE_S = 15.0  # between two lines that say where they are
 
 
-def trial_folder(run: RunDir, values: Mapping[str, Any]) -> str:
+def trial_folder(run: Run, values: Mapping[str, Any]) -> str:
     """Where a trial's run directory is: the run's own for the one that differs in nothing."""
     if not values:
         return run.local_or_uri()
@@ -32,15 +32,15 @@ def trial_name(values: Mapping[str, Any]) -> str:
     return ",".join("".join(char if char.isalnum() or char in "._-=" else "_" for char in word) for word in words)
 
 
-def whereabouts(run: RunDir, index: int) -> str | None:
+def whereabouts(run: Run, index: int) -> str | None:
     """What a trial does in an iteration that is not over, in a few words; None where nothing of it is there."""
     try:
-        here = RunDir(run.local_or_uri(iteration_folder(index)))
-        epochs = here.read_yaml("preset.yaml", "recipe")["recipe"]["epochs"]
+        here = Run(run.local_or_uri(iteration_folder(index)))
+        epochs = here.preset.recipe.epochs
         archs = run.read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]["archs"]
         scored = here.store.read("scores", ["arch"]).num_rows
         epoch = max(here.store.read("training", ["epoch"])["epoch"].to_pylist(), default=0)
-    except RunDirError:
+    except UserError:  # it has not begun, or has no preset yet
         return None
     at = f"{scored:,} of {archs:,} subnets scored" if scored else f"epoch {epoch} of {epochs}"
     return f"iteration {index}: {at}"
@@ -52,7 +52,7 @@ class TrialProgress:
     Meanwhile it says how far they are.
     """
 
-    def __init__(self, run: RunDir, combinations: Sequence[Mapping[str, Any]], say: Callable[[str], None]):
+    def __init__(self, run: Run, combinations: Sequence[Mapping[str, Any]], say: Callable[[str], None]):
         self._folders = {trial_folder(run, values): trial_name(values) for values in combinations}
         self._say = say
         self._told: Counter[str] = Counter()
@@ -81,7 +81,7 @@ class TrialProgress:
     def _tell_where(self) -> None:
         for folder, name in self._folders.items():
             try:
-                where = whereabouts(RunDir(folder), self._told[folder])
+                where = whereabouts(Run(folder), self._told[folder])
             except RunDirError:  # it has not begun
                 continue
             if where is not None and where != self._where.get(folder):
@@ -92,13 +92,13 @@ class TrialProgress:
         for folder, name in self._folders.items():
             for iteration in self._iterations(folder)[self._told[folder] :]:
                 self._told[folder] += 1
-                settings = RunDir(folder).read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
+                settings = Run(folder).read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
                 for line in explain(iteration, validate(SpaceEvolutionConfig, Document(settings, folder))):
                     self._say(f"{name}: {line}" if name else line)
 
     @staticmethod
     def _iterations(folder: str) -> list[Iteration]:
         try:
-            return read_iterations(RunDir(folder))
+            return read_iterations(Run(folder))
         except RunDirError:  # it has not begun, or cannot be read just now: the next look will tell
             return []

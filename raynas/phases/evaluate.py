@@ -11,29 +11,24 @@ from functools import cache
 import torch
 
 from raynas.costs.columns import arch_columns
-from raynas.data.config import stored_config
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
-from raynas.errors import UserError
+from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.results import RunDir
 from raynas.results.schemas import Row
 from raynas.runs.networks import (
     Network,
     belongs,
-    find_arch,
-    find_front,
     input_size,
     of_arch,
-    read_space,
-    trained_networks,
 )
-from raynas.runs.trained_supernet import TrainedSupernet, load_weights
+from raynas.runs.run import MAIN, Run
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
+from raynas.space import Arch
 
 
-def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
+def networks_to_evaluate(run: Run, arch: str | None = None) -> list[Network]:
     """The finished networks of a run: its winner with inherited weights, and all that were retrained.
 
     Args:
@@ -42,21 +37,21 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
     Raises:
         UserError: there is no such arch, or nothing is finished yet.
     """
-    trained = trained_networks(run)
-    if arch is None and trained and not run.exists("best/arch.yaml"):
+    trained = run.networks()
+    if arch is None and trained and not run.has_arch("best"):
         return trained
     if arch is not None and arch.rpartition("/")[2] == "front":
-        front = find_front(run, arch)
+        front = _front(run, arch)
         return [Network(one, "inherited") for one in front] + [
             each for each in trained if any(of_arch([each], one) for one in front)
         ]
-    chosen = find_arch(run, arch or "best")
-    own = belongs(chosen, space := read_space(run))
+    chosen = run.arch(arch or "best")
+    own = belongs(chosen, space := run.space)
     if arch in (None, "best") and not own:
         told = "; ".join(space.differences(chosen.space).values()) or "its values are none of the space's"
         raise UserError(
-            f"{run.name}/best/arch.yaml is no subnet of the run's space: {told}. It was changed after the search: "
-            "restore it, or search again under another name"
+            f"{run.name}/{run.search().winner_file} is no subnet of the run's space: {told}. It was changed after the "
+            "search: restore it, or search again under another name"
         )
     if arch is not None:
         trained = of_arch(trained, chosen)
@@ -65,8 +60,22 @@ def networks_to_evaluate(run: RunDir, arch: str | None = None) -> list[Network]:
     return [Network(chosen, "inherited"), *trained]
 
 
+def _front(run: Run, name: str) -> list[Arch]:
+    """The front that a search left: `front` is that of the main search, `NAME/front` that of the search called NAME.
+
+    Raises:
+        RunDirError: there is none.
+    """
+    stored = run.search(name.rpartition("/")[0] or MAIN)
+    if not (front := stored.front):
+        raise RunDirError(
+            f"{run.name} has no {stored.folder}/front: only a finished search with several objectives leaves a front"
+        )
+    return front
+
+
 def evaluate(
-    run: RunDir,
+    run: Run,
     networks: Sequence[Network],
     again: bool = False,
     batch_size: int = 256,
@@ -89,14 +98,14 @@ def evaluate(
         UserError: the data has no usable test split, or a network's outputs are not finite.
     """
     with run.lock():
-        config = stored_config(run.read_yaml("preset.yaml", "data"))
+        config = run.data_config
         data_at = cache(load_data(config).resized)
         test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
         known = _newest(run)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        parent, keys = TrainedSupernet(run, device), []
+        parent, keys = run.supernet(device), []
         for network in networks:
-            model = load_weights(run, network, parent)
+            model = run.model(network, parent)
             data = data_at(model.space.input_size)
             weights = weights_fingerprint(model.state_dict())
             key = (network.arch.network_id, network.how, weights, data.fingerprint)
@@ -132,7 +141,7 @@ def evaluate(
         return [known[key] for key in keys]
 
 
-def _newest(run: RunDir) -> dict[tuple[str, ...], Row]:
+def _newest(run: Run) -> dict[tuple[str, ...], Row]:
     """The last row of every network that was evaluated, by what its result depends on."""
     rows = run.store.read("evaluations").to_pylist()
     return {tuple(row[name] for name in ("network", "how", "weights", "data")): row for row in rows}

@@ -24,18 +24,15 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from raynas.costs.columns import arch_columns
-from raynas.data.config import stored_config
-from raynas.data.load import load_data
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preprocessing_of
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.results import RunDir
 from raynas.results.folder import whole_folder
 from raynas.results.run_dir import json_text, run_around
 from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE, build_network
 from raynas.runs.networks import WAYS, Network, arch_text, of_size
-from raynas.runs.trained_supernet import load_weights
+from raynas.runs.run import Run
 from raynas.space import Arch
 
 ARCHIVE_FILE, ONNX_FILE, README_FILE = "model.pt2", "model.onnx", "README.md"
@@ -50,7 +47,7 @@ TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
 
 
 def export(
-    run: RunDir, network: Network, to: str | Path, onnx: bool | None = None, progress: Callable[[str], None] = print
+    run: Run, network: Network, to: str | Path, onnx: bool | None = None, progress: Callable[[str], None] = print
 ) -> list[Path]:
     """Write a network of a run as a folder that needs neither the run nor, but for two files, raynas.
 
@@ -71,7 +68,7 @@ def export(
     """
     _check_folder(to)
     folder = Path(os.path.realpath(to))  # the user's own link is followed
-    wanted, model = _onnx_here(onnx, progress), load_weights(run, network)
+    wanted, model = _onnx_here(onnx, progress), run.model(network)
     try:
         with whole_folder(fs.LocalFileSystem(), str(folder), ARCH_FILE, keep=_no_part) as new:
             names = _write(run, network, model, new, Path(to).name, wanted)
@@ -114,7 +111,7 @@ def _onnx_here(wanted: bool | None, progress: Callable[[str], None]) -> bool:
     return wanted is not False and not missing
 
 
-def _write(run: RunDir, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
+def _write(run: Run, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
     """Write an export's files into an empty folder; their names.
 
     Args:
@@ -146,9 +143,9 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> None:
     _check(weights, model, lambda x: again(x))
 
 
-def _reading(run: RunDir, size: tuple[int, int]) -> Preprocessing:
+def _reading(run: Run, size: tuple[int, int]) -> Preprocessing:
     """How images become the input of a run's networks of a size."""
-    data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
+    data = run.data()
     return preprocessing_of(data.resized(size))
 
 
@@ -275,7 +272,7 @@ def _missing_for_onnx() -> list[str]:
 
 
 def export_into_run(
-    run: RunDir, network: Network, onnx: bool | None = None, progress: Callable[[str], None] = print
+    run: Run, network: Network, onnx: bool | None = None, progress: Callable[[str], None] = print
 ) -> str:
     """Export into the folder `export` of the run directory, wherever that is, unless it is there already.
 
@@ -283,7 +280,7 @@ def export_into_run(
         Its path, or its URI without credentials.
     """
     with run.lock():
-        model = load_weights(run, network)
+        model = run.model(network)
         wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
         wanted["onnx"] = not _missing_for_onnx() if onnx is None else onnx
         if _is_exported(run, wanted):
@@ -299,7 +296,7 @@ def export_into_run(
         return f"{run.name}/export"
 
 
-def _is_exported(run: RunDir, wanted: Mapping[str, Any]) -> bool:
+def _is_exported(run: Run, wanted: Mapping[str, Any]) -> bool:
     """Whether the run's export is of what is wanted, and its files are those that were written."""
     if not run.exists(f"export/{RECEIPT}"):
         return False

@@ -20,11 +20,8 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import resolve_data
 from raynas.presets.preset import Preset, load_preset
-from raynas.results import RunDir
-from raynas.results.run_dir import has_begun
 from raynas.results.versions import versions
-from raynas.runs.network_folder import ARCH_FILE
-from raynas.runs.networks import arch_text, write_weights
+from raynas.runs.run import Run, has_begun
 from raynas.space import Space, load_arch, load_space
 from raynas.space.families import family_module
 from raynas.space.load import describes_arch
@@ -48,12 +45,12 @@ TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
 def import_supernet(
     system: str,
     checkpoint: str | Path,
-    run_dir: RunDir | str | os.PathLike[str],
+    run_dir: Run | str | os.PathLike[str],
     data: str | DataConfig,
     space: str | None = None,
     preset: Preset | None = None,
     weights_file: str | Path | None = None,
-) -> RunDir:
+) -> Run:
     """Read a released checkpoint, or one of timm's models, into a new run directory.
 
     A timm model is a space of one network, as is a checkpoint of a network alone. It is then the run's `best`: evaluate
@@ -107,21 +104,20 @@ def import_supernet(
         print(line)
     if system == "timm":
         _compare_reading(model.pretrained_cfg, images)
-    run = RunDir(run_dir, create=True)
+    run = Run(run_dir, create=True)
     fingerprint = weights_fingerprint(weights)
     with run.lock():
-        if run.exists("supernet.json") and run.read_json("supernet.json")["fingerprint"] != fingerprint:
+        if run.about_supernet.get("fingerprint", fingerprint) != fingerprint:
             raise RunDirError(f"{run.name} holds another supernet: name another run directory")
         source = {"system": system, "checkpoint": str(checkpoint), "fingerprint": fingerprint}
         run.begin("import", {**source, "space": found.fingerprint, "data": images.fingerprint})
-        run.write_yaml("space.yaml", found.to_dict())
-        run.write_yaml("preset.yaml", preset)
+        run.write_space(found)
+        run.write_preset(preset)
         about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}
         about |= {"data": images.fingerprint, "seed": None, "versions": versions()}
-        write_weights(run, weights, about)
+        run.write_supernet(weights, about)
         if found.cardinality() == 1:
-            with run.folder("best", last=ARCH_FILE) as folder:
-                (folder / ARCH_FILE).write_text(arch_text(found.smallest()))
+            run.write_arch("best", found.smallest())
     return run
 
 

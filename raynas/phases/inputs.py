@@ -10,12 +10,12 @@ import numpy as np
 
 from raynas.costs import cost
 from raynas.costs.expectation import expected_cost
-from raynas.data.config import EMBEDDED, DataConfig, stored_config
+from raynas.data.config import EMBEDDED, DataConfig
 from raynas.data.load import Data, load_data, without_unreadable
 from raynas.errors import UserError
 from raynas.nets.sharing import sides_of
 from raynas.presets.preset import Preset
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Arch, Space, load_space
 from raynas.training.draws import distribution
 from raynas.training.plan import Plan
@@ -63,11 +63,11 @@ def are_files(config: DataConfig) -> bool:
     return config.name not in EMBEDDED and ("://" in config.name or ":" not in config.name)
 
 
-def with_known_skips(preset: Preset, run: RunDir) -> Preset:
+def with_known_skips(preset: Preset, run: Run) -> Preset:
     """The preset with the images that a run skips already in place of `skip: unreadable`, not looked for again."""
-    if preset.data is None or preset.data.skip != "unreadable" or not run.exists("preset.yaml"):
+    if preset.data is None or preset.data.skip != "unreadable" or not run.has_preset:
         return preset
-    known = stored_config(run.read_yaml("preset.yaml", "data")).skip
+    known = run.data_config.skip
     return preset.model_copy(update={"data": preset.data.model_copy(update={"skip": known})})
 
 

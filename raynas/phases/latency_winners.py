@@ -11,8 +11,9 @@ from raynas.costs import Bounds
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.rows import Latencies
 from raynas.phases.timing import time_archs
-from raynas.results import RunDir
+from raynas.results import Store
 from raynas.results.schemas import Row
+from raynas.runs.run import Run
 from raynas.search.config import LatencyConfig
 from raynas.search.history import History
 from raynas.search.objectives import non_dominated
@@ -65,7 +66,7 @@ class Candidate:
 
 
 def time_candidates(
-    run: RunDir,
+    run: Run,
     search: History,
     config: LatencyConfig,
     predictor: LatencyPredictor,
@@ -95,10 +96,10 @@ def time_candidates(
 
 
 def known_candidates(
-    run: RunDir, search: History, predictor: LatencyPredictor, limits: Mapping[str, Bounds]
+    store: Store, search: History, predictor: LatencyPredictor, limits: Mapping[str, Bounds]
 ) -> list[Candidate]:
     """Those candidates of a search that have been timed."""
-    known = Latencies(run.store, predictor.on)
+    known = Latencies(store, predictor.on)
     found = {arch: row for arch in search.finalists(CANDIDATES) if (row := known.find(arch)) is not None}
     return _best_first(_checked(list(found), list(found.values()), predictor, limits), search)
 

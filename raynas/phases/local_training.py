@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raynas.data.load import Data
 from raynas.phases.teachers import load_teachers, teacher_settings
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Space
 from raynas.training.context import Context, Event
 from raynas.training.loop import train_loop
@@ -101,4 +101,4 @@ def _check_settings(
         "recipe": recipe.model_dump(exclude={"checkpoints"}),
         **teacher_settings(teachers),
     }
-    RunDir(folder, create=True).begin("training", settings, "give the same, or another folder")
+    Run(folder, create=True).begin("training", settings, "give the same, or another folder")

@@ -25,6 +25,7 @@ from raynas.nets import build_supernet
 from raynas.phases.local_training import train_network
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network
+from raynas.runs.run import NETWORKS
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
@@ -66,7 +67,7 @@ class NetworkTraining:
         if self.start is not None and self.start.path is not None:
             path = f"{self.start.path}-{how}"
         else:
-            path = f"networks/{self.arch.id}-{how}-{self.recipe.seed}" + ("-all" if self.train_on != "train" else "")
+            path = f"{NETWORKS}/{self.arch.id}-{how}-{self.recipe.seed}" + ("-all" if self.train_on != "train" else "")
         if self.size is not None:
             height, width = self.size
             path += f"-{height}" if height == width else f"-{height}x{width}"

@@ -13,10 +13,10 @@ from raynas.cluster.connection import on_loopback
 from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
-from raynas.results import RunDir
 from raynas.results.phases import energy_text, keep_last, note_phase, seconds_text
 from raynas.results.schemas import Row
 from raynas.results.versions import versions_text
+from raynas.runs.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ BEAT_S = 60.0  # between readings: the fastest counters (AMD's, 65 kJ) take two 
 
 @contextmanager
 def phase(
-    run: RunDir, what: str, name: str | None = None, cluster: bool = False, say: Callable[[str], None] | None = print
+    run: Run, what: str, name: str | None = None, cluster: bool = False, say: Callable[[str], None] | None = print
 ) -> Iterator[None]:
     """The block is one attempt of a phase of a run, and becomes a row of table `phases` however it ends.
 
@@ -71,7 +71,7 @@ def phase_line(row: Row, told: bool = False) -> str:
 class _Attempt:
     """Reads counters in a thread from its making to `end`. Whatever goes wrong with that, the work goes on."""
 
-    def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool):
+    def __init__(self, run: Run, what: str, name: str | None, cluster: bool):
         self._run = run
         self._about = {"phase": what, "name": name, "began": datetime.now(timezone.utc), "versions": versions_text()}
         self._began = time.monotonic()

@@ -21,12 +21,8 @@ from raynas.phases.preflight import check_later, check_training, reference_shape
 from raynas.phases.report_data import traces
 from raynas.phases.search import (
     BASELINE,
-    MAIN,
-    SearchSettings,
     baseline,
-    build_run_search,
     choose_winner,
-    has_ended,
     make_scorer,
     search,
     time_space,
@@ -35,9 +31,9 @@ from raynas.presets.preset import Preset
 from raynas.progress.heartbeat import Heartbeat, heartbeat
 from raynas.reports import write_report
 from raynas.reports.lines import describe_cost, finished_lines
-from raynas.results import RunDir
-from raynas.runs.network_folder import ARCH_FILE
-from raynas.runs.networks import Network, find_arch, read_space, trained_networks, write_arch
+from raynas.runs.networks import Network
+from raynas.runs.run import MAIN, Run
+from raynas.runs.searches import SearchSettings, make_search, predictor_of
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
 
@@ -56,7 +52,7 @@ class PipelineResult:
         report: path or URI of the page.
     """
 
-    run: RunDir
+    run: Run
     winner: Arch
     evaluations: list[dict[str, Any]]
     exported: str
@@ -65,7 +61,7 @@ class PipelineResult:
 
 def pipeline(
     preset: Preset,
-    run_dir: RunDir | str | os.PathLike[str],
+    run_dir: Run | str | os.PathLike[str],
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,
@@ -89,7 +85,7 @@ def pipeline(
         if value < 0:
             raise UserError(f"{name} must be at least 0, not {value}")
     parallel = None if workers else 1
-    run = RunDir(run_dir, create=True)
+    run = Run(run_dir, create=True)
     if not run.is_bound("train"):  # before Ray starts
         from raynas.phases.images import check_images
 
@@ -104,10 +100,11 @@ def pipeline(
         settings = _check_all_stages(preset, run, workers, story.tell)
         with story.stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
             _train(preset, run, workers, gpus, say)
-        space, limits = read_space(run), preset.search.constraints
+        space, limits = run.space, preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
         story.tell(f"The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
-        ended = has_ended(run, MAIN) and has_ended(run, BASELINE)  # then all is answered from rows, without actors
+        # Where both have ended, all is answered from rows, without actors.
+        ended = all(run.search(name).has_ended() for name in (MAIN, BASELINE))
         with make_scorer(run, settings, 0 if ended else replicas, gpus) as scorer:
             with story.stage(
                 2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"
@@ -119,7 +116,7 @@ def pipeline(
                 baseline_search = search(run, random, scorer, BASELINE, story.tell)
         choose_winner(run, settings, main, MAIN, story.tell)
         choose_winner(run, random, baseline_search, BASELINE, story.tell)
-        winner = find_arch(run, "best")
+        winner = run.arch("best")
         story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
         beside = "" if preset.reference is None else ", and the hand-designed reference beside it"
         with story.stage(4, "Retraining the winner", f"on its own{beside}"):
@@ -127,31 +124,31 @@ def pipeline(
             retrained = retrain_with_reference(run, preset, winner, reference, story.tell, parallel)
             finetune_winner(run, preset, retrained, story.tell, parallel)
         with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
-            networks = [Network(winner, "inherited"), *trained_networks(run)]
+            networks = [Network(winner, "inherited"), *run.networks()]
             evaluations = evaluate(run, networks, progress=lambda line: None)
             for line in finished_lines(run):
                 story.tell(line)
         with story.stage(6, "Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
-            exported = export_into_run(run, choose_network(trained_networks(run), winner, size), progress=story.tell)
+            exported = export_into_run(run, choose_network(run.networks(), winner, size), progress=story.tell)
         report = write_report(run, traces(run))  # now that the last stage's duration is a row
         return PipelineResult(run, winner, evaluations, exported, report)
 
 
-def make_reference(run: RunDir, preset: Preset, winner: Arch, space: Space) -> Arch | None:
+def make_reference(run: Run, preset: Preset, winner: Arch, space: Space) -> Arch | None:
     """The preset's hand-designed arch with its widths scaled to the winner's MACs; None where it names none.
 
-    It is written to `reference/arch.yaml`.
+    It is the run's arch `reference` from then on.
     """
     if preset.reference is None:
         return None
     shape, own = reference_shape(preset.reference, space)
     reference = scale_to_macs(own, shape, macs=int(cost(winner.space, [winner])["macs"][0]))
-    write_arch(run, f"reference/{ARCH_FILE}", reference)
+    run.write_arch("reference", reference)
     return reference
 
 
-def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[str], None]) -> SearchSettings:
+def _check_all_stages(preset: Preset, run: Run, workers: int, say: Callable[[str], None]) -> SearchSettings:
     """What is wrong with any stage is told before the long training, not after it.
 
     Subnets are timed now, too, where the search goes by latency: whether anything keeps its limits is then known.
@@ -162,24 +159,24 @@ def _check_all_stages(preset: Preset, run: RunDir, workers: int, say: Callable[[
     from raynas.phases.inputs import load_inputs
 
     if run.is_bound("train"):
-        space = read_space(run)
+        space = run.space
     else:
         space, data = load_inputs(preset)
         check_training(preset, space, data, workers)
     check_later(preset, space, note=lambda line: None)  # a search that cannot be made here is an error: see below
     settings = time_space(run, SearchSettings(search=preset.search), progress=say, space=space)
-    build_run_search(run, settings, space)
+    make_search(space, settings, predictor_of(space, settings, run.store))
     return settings
 
 
-def _train(preset: Preset, run: RunDir, workers: int, gpus: int, say: Callable[[str], None]) -> None:
+def _train(preset: Preset, run: Run, workers: int, gpus: int, say: Callable[[str], None]) -> None:
     from raynas.phases.train import train
 
     train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=lambda line: say(f"  {line.strip()}"))
 
 
 def retrain_with_reference(
-    run: RunDir,
+    run: Run,
     preset: Preset,
     winner: Arch,
     reference: Arch | None,
@@ -206,11 +203,11 @@ def retrain_with_reference(
         rows = train([winner], preset.retrain_recipe, "finetuned")
         train(references, preset.recipe, "scratch")
     paths = [row["path"] for row in rows]
-    return [network for network in trained_networks(run) if network.path in paths]
+    return [network for network in run.networks() if network.path in paths]
 
 
 def finetune_winner(
-    run: RunDir,
+    run: Run,
     preset: Preset,
     retrained: Sequence[Network],
     say: Callable[[str], None],
@@ -228,7 +225,7 @@ def finetune_winner(
 class _Story:
     """Headings, durations and results, in words for someone who sees them for the first time."""
 
-    def __init__(self, run: RunDir, beat: Heartbeat, say: Callable[[str], None]):
+    def __init__(self, run: Run, beat: Heartbeat, say: Callable[[str], None]):
         self._run = run
         self._beat = beat
         self._say = say

@@ -19,9 +19,8 @@ from raynas.errors import InfeasibleError, UserError, reason
 from raynas.locations import hide_secrets, open_location
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
-from raynas.results import RunDir
 from raynas.results.schemas import Row
-from raynas.runs.networks import read_space
+from raynas.runs.run import Run
 from raynas.scoring.progress import score_with_progress
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
@@ -81,7 +80,7 @@ def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sampl
 
 
 def rank(
-    run: RunDir,
+    run: Run,
     scorer: Any,
     sample: Sample,
     truth: Mapping[str, Mapping[str, float]] | None = None,
@@ -259,7 +258,7 @@ def _by_network(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def train_alone(
-    run: RunDir,
+    run: Run,
     archs: Sequence[Arch],
     recipe: Recipe,
     seeds: Sequence[int],
@@ -303,7 +302,7 @@ def _cell(row: Row) -> str:
 
 
 def rank_run(
-    run: RunDir,
+    run: Run,
     scorer: Any,
     recipe: Recipe,
     *,
@@ -337,7 +336,7 @@ def rank_run(
         raise UserError("epochs of fine-tuning and seeds are those of networks trained alone: say how many (--train)")
     if train > archs:
         raise UserError(f"{train} networks cannot be trained out of {archs} that are scored: give as many --archs")
-    space = read_space(run)
+    space = run.space
     table = None if truth is None else read_truth(truth)
     sample = sample_by_budget(space, archs, buckets, seed)
     found = sum(map(len, sample.buckets))

@@ -8,26 +8,28 @@ from typing import Any
 import numpy as np
 
 from raynas.costs import COSTS, Bounds, Constraints, CostFunction
+from raynas.latency.predictor import LatencyPredictor
 from raynas.phases.latency_winners import known_candidates
-from raynas.phases.search import BASELINE, MAIN, SearchSettings, folder_of, latency_predictor, read_back, settings_of
+from raynas.phases.search import BASELINE
 from raynas.reports.collect import Predicted, Timed, Trace
-from raynas.results import RunDir
+from raynas.results import Store
 from raynas.results.schemas import Row
-from raynas.runs.networks import read_space
+from raynas.runs.run import MAIN, Run
+from raynas.runs.searches import StoredSearch, predictor_of
 from raynas.search import PredictorEvolution
-from raynas.search.config import TIMED
+from raynas.search.config import TIMED, SearchConfig
 from raynas.search.history import History
-from raynas.space import Arch
+from raynas.space import Arch, Space
 
 
-def traces(run: RunDir) -> list[Trace]:
+def traces(run: Run) -> list[Trace]:
     """What each search of a run asked for, the main one first."""
-    names = [name.removesuffix(".yaml") for name in run.list("searches") if name.endswith(".yaml")]
     found: list[Trace] = []
-    for name in sorted(names, key=lambda name: (name != MAIN, name)):
-        settings = settings_of(run, name)
-        config = settings.search
-        made, finished = read_back(run, name)
+    for name in run.searches():
+        stored, space = run.search(name), run.space
+        settings = stored.settings
+        config, predictor = settings.search, predictor_of(space, settings, run.store)
+        made, finished = stored.read_back()
         history = getattr(made, "history", [])
         accuracy = [None if row.objectives is None else row.objectives.get("accuracy") for row in history]
         label = {MAIN: config.name, BASELINE: "random search"}.get(name, name)
@@ -35,8 +37,8 @@ def traces(run: RunDir) -> list[Trace]:
             label = f"{name} (the search of that name)"
         goes_by: dict[str, Bounds] = {name: (None, None) for name in config.objectives if name in (*COSTS, *TIMED)}
         limits = goes_by | config.constraints
-        timed = _timed(run, settings, made) if finished else None
-        front = _front(run, name, made, timed) if finished else []
+        timed = _timed(run.store, config, made, predictor) if finished and predictor is not None else None
+        front = _front(stored, made, timed) if finished else []
         archs = [row.arch for row in history]
         found.append(
             Trace(
@@ -48,7 +50,7 @@ def traces(run: RunDir) -> list[Trace]:
                 timed,
                 front,
                 _predicted(getattr(made, "search", made)),
-                _costs(run, settings, limits, archs),
+                _costs(space, predictor, limits, archs),
                 "" if settings.timed_on is None else str(settings.timed_on),
                 _best(made),
             )
@@ -57,15 +59,13 @@ def traces(run: RunDir) -> list[Trace]:
 
 
 def _costs(
-    run: RunDir, settings: SearchSettings, names: Collection[str], archs: Sequence[Arch]
+    space: Space, predictor: LatencyPredictor | None, names: Collection[str], archs: Sequence[Arch]
 ) -> dict[str, list[float]]:
     """Of each arch those costs that no table has, as the search counts or predicts them; NaN for archs off its grid."""
     names = [name for name in names if name not in ("macs", "params")]
-    space = read_space(run)
     known = [arch in space for arch in archs]
     if not names or not any(known):
         return {}
-    predictor = latency_predictor(run, settings, space)
     timed: dict[str, CostFunction] = (
         {} if predictor is None else {"latency": predictor, "throughput": predictor.throughput}
     )
@@ -87,18 +87,15 @@ def _best(made: History) -> str | None:
     return rows[0].arch.id if rows else None
 
 
-def _timed(run: RunDir, settings: SearchSettings, made: Any) -> Timed | None:
-    predictor = latency_predictor(run, settings, read_space(run))
-    if predictor is None:
-        return None
-    timed = known_candidates(run, made, predictor, settings.search.constraints)
+def _timed(store: Store, config: SearchConfig, made: Any, predictor: LatencyPredictor) -> Timed:
+    timed = known_candidates(store, made, predictor, config.constraints)
     rows = [{"arch": one.arch.id, **one.describe(), "keeps": one.excess == 0} for one in timed]
     return Timed(predictor.describe(), rows)
 
 
-def _front(run: RunDir, name: str, made: Any, timed: Timed | None) -> list[Row]:
+def _front(stored: StoredSearch, made: Any, timed: Timed | None) -> list[Row]:
     """The objectives of what a search left as its front, those of time as they were measured."""
-    left = {file.removesuffix(".yaml") for file in run.list(f"{folder_of(name)}/front")}
+    left = {arch.id for arch in stored.front}
     if not left or not hasattr(made, "front"):
         return []
     times = {row["arch"]: row for row in ([] if timed is None else timed.rows)}

@@ -15,11 +15,10 @@ from functools import partial
 from typing import Literal
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from raynas.costs.columns import arch_columns
-from raynas.data.config import DataConfig, stored_config
+from raynas.data.config import DataConfig
 from raynas.data.load import load_data
 from raynas.data.preprocessing import Preprocessing, preprocessing_of
 from raynas.errors import ConfigError, RunDirError, UserError
@@ -28,13 +27,11 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.phases.network_training import NetworkTraining, Size, TrainedNetwork, device_here, train_all
 from raynas.phases.phase import phase
 from raynas.phases.teachers import load_teachers, teacher_settings
-from raynas.results import RunDir
-from raynas.results.networks import ABOUT_FILE, network_rows
-from raynas.results.run_dir import json_text
 from raynas.results.schemas import Row
 from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE
-from raynas.runs.networks import Network, arch_text, check_images, input_size, read_arch, read_space
-from raynas.runs.trained_supernet import TrainedSupernet, load_weights
+from raynas.runs.networks import Network, check_images, input_size
+from raynas.runs.run import Run
+from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.space import Arch, Space
 from raynas.training.preflight import check_recipe
 from raynas.training.recipe import Recipe
@@ -43,7 +40,7 @@ How = Literal["scratch", "finetuned"]
 
 
 def retrain(
-    run: RunDir,
+    run: Run,
     archs: Sequence[Arch],
     recipe: Recipe,
     how: How = "scratch",
@@ -81,7 +78,7 @@ def retrain(
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
-        check_images(archs, read_space(run))
+        check_images(archs, run.space)
         data = _data(run)
         jobs = []
         for arch in archs:
@@ -95,7 +92,7 @@ def retrain(
 
 
 def finetune_resized(
-    run: RunDir,
+    run: Run,
     networks: Sequence[Network],
     recipe: Recipe,
     size: int | Size,
@@ -125,7 +122,7 @@ def finetune_resized(
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
-        data, rows = _data(run), {row["path"]: row for row in network_rows(run)}
+        data, rows = _data(run), {row["path"]: row for row in run.network_rows()}
         jobs = []
         for network in networks:
             row = rows.get(network.path)
@@ -143,8 +140,8 @@ def finetune_resized(
         return _train_and_keep(run, jobs, parallel, progress)
 
 
-def _data(run: RunDir) -> DataConfig:
-    return stored_config(run.read_yaml("preset.yaml", "data"))
+def _data(run: Run) -> DataConfig:
+    return run.data_config
 
 
 def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:
@@ -163,7 +160,7 @@ def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
 
 
 def _train_and_keep(
-    run: RunDir,
+    run: Run,
     jobs: Sequence[NetworkTraining],
     parallel: int | None,
     progress: Callable[[str], None],
@@ -185,7 +182,7 @@ def _train_and_keep(
     for job in jobs:
         if job not in todo:
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
-    parent = TrainedSupernet(run)
+    parent = run.supernet()
     starts = [_weights_to_start_from(run, job, parent) for job in todo]
     images = {job.data: load_data(job.data) for job in todo}
     attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
@@ -193,7 +190,7 @@ def _train_and_keep(
         for job, trained in finished:
             _keep(run, job, trained, preprocessing_of(images[job.data].resized(job.arch.space.input_size)))
             progress(f"{job.label}: trained, {run.name}/{job.network.path}")
-    rows = {row["path"]: row for row in network_rows(run)}
+    rows = {row["path"]: row for row in run.network_rows()}
     return [rows[job.network.path] for job in jobs]
 
 
@@ -207,7 +204,7 @@ def _images_in_words(train_on: str) -> str:
     )
 
 
-def _check_folders(run: RunDir, jobs: Sequence[NetworkTraining]) -> None:
+def _check_folders(run: Run, jobs: Sequence[NetworkTraining]) -> None:
     """Refuse an arch whose folder holds, or would hold, one of the same values with other constants.
 
     Raises:
@@ -217,27 +214,25 @@ def _check_folders(run: RunDir, jobs: Sequence[NetworkTraining]) -> None:
     for job in jobs:
         path = job.network.path
         if path not in spaces and run.exists(f"{path}/{ARCH_FILE}"):
-            spaces[path] = read_arch(run, f"{path}/{ARCH_FILE}").space
+            spaces[path] = run.read_arch(f"{path}/{ARCH_FILE}").space
         try:
             spaces.setdefault(path, job.arch.space).check_own(job.arch)
         except ConfigError as error:
             raise RunDirError(f"{run.name}/{path}: {error}; delete that folder to train this one") from error
 
 
-def _weights_to_start_from(run: RunDir, job: NetworkTraining, parent: TrainedSupernet) -> dict[str, Tensor] | None:
+def _weights_to_start_from(run: Run, job: NetworkTraining, parent: TrainedSupernet) -> dict[str, Tensor] | None:
     if job.start is None:
         return None
-    return load_weights(run, job.start, parent).resized(job.arch.space.input_size).state_dict()
+    return run.model(job.start, parent).resized(job.arch.space.input_size).state_dict()
 
 
-def _with_checkpoints(run: RunDir, job: NetworkTraining) -> NetworkTraining:
-    if run.path is None:
-        return job
-    name = (job.network.path or "").rpartition("/")[2]
-    return replace(job, checkpoints=str(run.path / "checkpoints" / name))
+def _with_checkpoints(run: Run, job: NetworkTraining) -> NetworkTraining:
+    folder = run.checkpoints_of(job.network)
+    return job if folder is None else replace(job, checkpoints=str(folder))
 
 
-def _begin(run: RunDir, job: NetworkTraining) -> None:
+def _begin(run: Run, job: NetworkTraining) -> None:
     network = job.network
     settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
     if job.size is not None:
@@ -249,12 +244,12 @@ def _begin(run: RunDir, job: NetworkTraining) -> None:
         shutil.rmtree(job.checkpoints, ignore_errors=True)  # those of a network whose folder was deleted
 
 
-def _is_finished(run: RunDir, job: NetworkTraining) -> bool:
+def _is_finished(run: Run, job: NetworkTraining) -> bool:
     path = job.network.path
-    return any(row["path"] == path for row in network_rows(run)) and run.exists(f"{path}/{WEIGHTS_FILE}")
+    return any(row["path"] == path for row in run.network_rows()) and run.exists(f"{path}/{WEIGHTS_FILE}")
 
 
-def _keep(run: RunDir, job: NetworkTraining, trained: TrainedNetwork, reading: Preprocessing) -> None:
+def _keep(run: Run, job: NetworkTraining, trained: TrainedNetwork, reading: Preprocessing) -> None:
     """Write a network's files, then its rows: a row says that all of it is there."""
     network, path = job.network, job.network.path
     row = {
@@ -268,12 +263,9 @@ def _keep(run: RunDir, job: NetworkTraining, trained: TrainedNetwork, reading: P
         **input_size(job.arch),
         "start": None if job.start is None else job.start.path or "supernet",
     }
-    with run.folder(str(path), last=ARCH_FILE, keep=lambda name: True) as folder:
-        (folder / ARCH_FILE).write_text(arch_text(network.arch))
-        (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous() for k, v in trained.weights.items()}))
-        (folder / ABOUT_FILE).write_text(json_text({**row, "preprocessing": reading}))
+    run.write_network(network, trained.weights, {**row, "preprocessing": reading})
     names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers", "event")
-    what = (path or "").removeprefix("networks/")
+    what = network.name
     about = {"what": what, "seed": job.recipe.seed, "data": row["data"], "device": row["device"]}
     epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in trained.history]
     done = {entry["epoch"] for entry in run.store.read("training").to_pylist() if entry["what"] == what}

@@ -13,13 +13,14 @@ from collections.abc import Callable
 import torch
 
 from raynas.nets.weights import parse_weights
-from raynas.results import RunDir
+from raynas.runs.run import LOCAL_CHECKPOINTS, RAY_CHECKPOINTS, Run
 from raynas.training.context import Context, Event, State, read_state
 
-RUN = "supernet"  # the Ray Train run's name; with its storage path it is how a rerun finds the checkpoints
+RUN = RAY_CHECKPOINTS.rpartition("/")[2]
+"""The Ray Train run's name; with its storage path it is how a rerun finds the checkpoints."""
+
 STATE = "state.pt"  # in each of Ray Train's checkpoints
-HERE = "checkpoints/local"
-_SNAPSHOT = f"checkpoints/{RUN}/checkpoint_manager_snapshot.json"  # Ray Train's own list of committed checkpoints
+_SNAPSHOT = f"{RAY_CHECKPOINTS}/checkpoint_manager_snapshot.json"  # Ray Train's own list of committed checkpoints
 
 
 class RunContext(Context):
@@ -32,7 +33,7 @@ class RunContext(Context):
         device: where to train.
     """
 
-    def __init__(self, run: RunDir, keep: int, on_event: Callable[[Event], None], device: str | torch.device):
+    def __init__(self, run: Run, keep: int, on_event: Callable[[Event], None], device: str | torch.device):
         super().__init__(None, keep, on_event, device)
         self.run = run
 
@@ -40,10 +41,10 @@ class RunContext(Context):
         written = io.BytesIO()
         torch.save(state, written)
         name = f"{_name(state)}-{max(score, 0.0):.6f}.pt"
-        self.run.write_bytes(f"{HERE}/{name}", written.getvalue())
-        others = sorted((old for old in self.run.list(HERE) if old != name), key=_score, reverse=True)
+        self.run.write_bytes(f"{LOCAL_CHECKPOINTS}/{name}", written.getvalue())
+        others = sorted((old for old in self.run.list(LOCAL_CHECKPOINTS) if old != name), key=_score, reverse=True)
         for old in others[max(self.keep - 1, 0) :]:
-            self.run.filesystem.delete_file(self.run.at(f"{HERE}/{old}"))
+            self.run.filesystem.delete_file(self.run.at(f"{LOCAL_CHECKPOINTS}/{old}"))
 
     def load(self) -> State | None:
         return furthest(newest_here(self.run), _newest_of_ray(self.run))
@@ -54,25 +55,25 @@ def furthest(*states: State | None) -> State | None:
     return max((state for state in states if state is not None), key=_name, default=None)
 
 
-def newest_here(run: RunDir) -> State | None:
+def newest_here(run: Run) -> State | None:
     """The newest state that a training without Ray has left; None where there is none."""
-    names = run.list(HERE)
-    return _read(run, f"{HERE}/{max(names)}") if names else None
+    names = run.list(LOCAL_CHECKPOINTS)
+    return _read(run, f"{LOCAL_CHECKPOINTS}/{max(names)}") if names else None
 
 
-def read_weights(run: RunDir, name: str | None) -> dict[str, torch.Tensor] | None:
+def read_weights(run: Run, name: str | None) -> dict[str, torch.Tensor] | None:
     """The weights of a safetensors file of the run; None where no file is named."""
     return None if name is None else parse_weights(run.read_bytes(name), name)
 
 
-def _newest_of_ray(run: RunDir) -> State | None:
+def _newest_of_ray(run: Run) -> State | None:
     if not run.exists(_SNAPSHOT):
         return None
     found = json.loads(run.read_bytes(_SNAPSHOT)).get("latest_checkpoint_result")
-    return None if found is None else _read(run, f"checkpoints/{RUN}/{found['checkpoint_dir_name']}/{STATE}")
+    return None if found is None else _read(run, f"{RAY_CHECKPOINTS}/{found['checkpoint_dir_name']}/{STATE}")
 
 
-def _read(run: RunDir, name: str) -> State:
+def _read(run: Run, name: str) -> State:
     return read_state(io.BytesIO(run.read_bytes(name)))
 
 

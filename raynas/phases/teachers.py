@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from raynas.data.config import stored_config
 from raynas.data.load import Data, load_data
 from raynas.data.pixels import Normalisation
 from raynas.errors import ConfigError, UserError
 from raynas.nets.timm_weights import load_timm
-from raynas.results import RunDir
-from raynas.runs.network_folder import ARCH_FILE
-from raynas.runs.networks import Network, find_arch, read_arch, read_space
-from raynas.runs.trained_supernet import load_weights
+from raynas.runs.networks import Network
+from raynas.runs.run import open_run
 from raynas.training.recipe import Recipe
 from raynas.training.teacher_config import TeacherConfig
 from raynas.training.teachers import Teacher, Teachers
@@ -87,14 +84,10 @@ def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, .
 
 def _of_run(config: TeacherConfig, data: Data) -> Teacher:
     assert config.run is not None
-    run = RunDir(config.run)
-    folder = config.network if config.network.startswith("networks/") else None
-    if folder is not None:
-        arch = read_arch(run, f"{folder}/{ARCH_FILE}")
-    else:
-        arch = read_space(run).largest() if config.network == "largest" else find_arch(run, config.network)
-    network = load_weights(run, Network(arch, "inherited", path=folder))
-    theirs = stored_config(run.read_yaml("preset.yaml", "data"))
+    run = open_run(config.run)
+    largest = config.network == "largest"
+    network = run.model(Network(run.space.largest(), "inherited") if largest else run.network(config.network))
+    theirs = run.data_config
     images = data if theirs == data.config else load_data(theirs)
     if images.class_names != data.class_names:
         raise ConfigError(f"teacher {config.name} knows other classes than {data.name} has (or in another order)")

@@ -11,9 +11,9 @@ from raynas.latency.rows import Latencies, TimedArch
 from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 from raynas.latency.timing import Conditions, TimedOn
 from raynas.phases.phase import phase
-from raynas.results import RunDir
 from raynas.results.schemas import Row
-from raynas.runs.networks import check_images, read_space
+from raynas.runs.networks import check_images
+from raynas.runs.run import Run
 from raynas.space import Arch
 from raynas.text import duration
 
@@ -21,7 +21,7 @@ COMMIT_S = 4.0  # the timings of so many seconds are written together, and told 
 
 
 def time_archs(
-    run: RunDir | None,
+    run: Run | None,
     archs: Sequence[Arch],
     conditions: Conditions,
     resources: Mapping[str, float] | None = None,
@@ -56,8 +56,8 @@ def time_archs(
         store = None
         if run is not None:
             stack.enter_context(run.lock())
-            if run.exists("space.yaml"):
-                check_images(archs, read_space(run))
+            if run.has_space:
+                check_images(archs, run.space)
             store = run.store
         known = None if on is None else Latencies(store, on)
         if known is None or any(known.find(arch) is None for arch in archs):

@@ -32,8 +32,7 @@ from raynas.phases.run_context import RUN, STATE, RunContext, read_weights
 from raynas.phases.teachers import teacher_settings
 from raynas.phases.training_record import WHAT, Recorder, write_supernet
 from raynas.presets.preset import Preset, load_preset, override
-from raynas.results import RunDir
-from raynas.results.run_dir import has_begun
+from raynas.runs.run import CHECKPOINTS, SUPERNET_WEIGHTS, Run, has_begun
 from raynas.space import Space, load_space
 from raynas.space.counting import shown_count
 from raynas.training.context import State, read_state
@@ -48,7 +47,7 @@ POLL_S = 0.5
 def train(
     preset: Preset | str | os.PathLike[str],
     data: DataConfig | Mapping[str, Any] | str | None = None,
-    run_dir: RunDir | str | os.PathLike[str] = "runs/supernet",
+    run_dir: Run | str | os.PathLike[str] = "runs/supernet",
     workers: int = 1,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
@@ -58,7 +57,7 @@ def train(
     progress: Callable[[str], None] = print,
     init: str | None = None,
     look: bool = True,
-) -> RunDir:
+) -> Run:
     """Train a preset's supernet into a run directory, with Ray Train or in this process.
 
     Run again with the same arguments it goes on from the last checkpoint, whatever had been killed, and returns at once
@@ -81,8 +80,7 @@ def train(
         look: whether every image is read once before training begins, to tell all that cannot be read at once.
 
     Returns:
-        The run directory, with `space.yaml`, `preset.yaml`, `supernet.safetensors`, `supernet.json` and the tables
-        `training`, `probes` and `phases`.
+        The run, with its space, preset and supernet, and the tables `training`, `probes` and `phases`.
 
     Raises:
         ConfigError: preset, data and number of workers do not fit each other, or what comes after training is wrong.
@@ -103,7 +101,7 @@ def train(
         raise ConfigError("recipe.amp fp16 needs GPUs: train with use_gpu, or set recipe.amp to none (or bf16)")
     begun = has_begun(run_dir, "train")
     if begun:
-        preset = with_known_skips(preset, RunDir(run_dir))
+        preset = with_known_skips(preset, Run(run_dir))
     elif look:
         check_images(preset, progress)
     preset, asked = preset.model_copy(update={"data": resolve_data(preset, load_space(preset.space))}), preset
@@ -118,13 +116,13 @@ def train(
     check_later(preset, space, progress)
     estimated = estimate(space, images, preset.plan, recipe)
 
-    run = RunDir(run_dir, create=True)
+    run = Run(run_dir, create=True)
     with run.lock():
         begins = {} if init is None else {"init": hashlib.sha256(run.read_bytes(init)).hexdigest()[:12]}
         run.begin("train", {**_settings(preset, space, images, teachers), **begins})
-        run.write_yaml("space.yaml", space.to_dict())
-        run.write_yaml("preset.yaml", preset)
-        if run.exists("supernet.json") and run.exists("supernet.safetensors"):
+        run.write_space(space)
+        run.write_preset(preset)
+        if run.is_trained:
             progress(f"the supernet in {run.name} is trained already")
             return run
         progress(
@@ -154,7 +152,7 @@ def train(
                 state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
         recorder.history(state["history"])
         write_supernet(run, state, space, images, recipe)
-        progress(f"supernet written to {run.local_or_uri('supernet.safetensors')}")
+        progress(f"supernet written to {run.local_or_uri(SUPERNET_WEIGHTS)}")
     return run
 
 
@@ -215,7 +213,7 @@ def _wait_for_resources(
 
 
 def _fit(
-    run: RunDir,
+    run: Run,
     preset: Preset,
     space: Space,
     recorder: Recorder,
@@ -259,7 +257,7 @@ def _fit(
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu, resources_per_worker=per_worker),
         run_config=RunConfig(
             name=RUN,
-            storage_path=run.at("checkpoints"),
+            storage_path=run.at(CHECKPOINTS),
             storage_filesystem=run.filesystem,
             failure_config=FailureConfig(max_failures=max_failures),
             checkpoint_config=CheckpointConfig(
@@ -288,7 +286,7 @@ def _fit(
         return read_state(Path(folder) / STATE)
 
 
-def _why(error: Exception, run: RunDir) -> str:
+def _why(error: Exception, run: Run) -> str:
     failures = getattr(error, "worker_failures", None) or {}
     causes = {rank: str(cause).strip().splitlines()[-1] for rank, cause in failures.items() if str(cause).strip()}
     text = "; ".join(f"worker {rank}: {cause}" for rank, cause in causes.items()) or str(error).splitlines()[-1]

@@ -17,7 +17,7 @@ from raynas.phases.inputs import load_inputs
 from raynas.phases.run_context import STATE, furthest, newest_here, read_weights
 from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Space
 from raynas.training.context import DistributedContext, Event, State, read_state
 from raynas.training.loop import train_loop
@@ -52,7 +52,7 @@ class RayContext(DistributedContext):
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 newest = read_state(Path(folder) / STATE)
-        return furthest(newest, newest_here(RunDir(self.run)))
+        return furthest(newest, newest_here(Run(self.run)))
 
 
 def work(config: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def work(config: dict[str, Any]) -> None:
             torch.set_num_threads(max(1, int(assigned)))
         preset = validate(Preset, Document(config["preset"], "preset"))  # parts of the user's own are imported again
         space, data = load_inputs(preset, Space.from_dict(config["space"]))
-        init = read_weights(RunDir(config["run"]), config["init"])
+        init = read_weights(Run(config["run"]), config["init"])
         teachers = load_teachers(preset.recipe, data)
         train_loop(space, data, preset.plan, preset.recipe, context, init=init, teachers=teachers)
     except UserError as error:

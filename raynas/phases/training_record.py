@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from raynas.costs import cost
 from raynas.data.load import Data
 from raynas.nets.weights import weights_fingerprint
-from raynas.results import RunDir
 from raynas.results.schemas import Row
 from raynas.results.versions import versions
-from raynas.runs.networks import write_weights
+from raynas.runs.run import Run
 from raynas.space import Space
 from raynas.training.context import Event, State
 from raynas.training.health import choose_probes
@@ -31,7 +30,7 @@ class Recorder:
     written, also by a driver that was killed.
     """
 
-    def __init__(self, run: RunDir, space: Space, data: Data, recipe: Recipe, printer: Printer):
+    def __init__(self, run: Run, space: Space, data: Data, recipe: Recipe, printer: Printer):
         self.run, self.printer = run, printer
         printer.epochs = recipe.epochs
         probes = choose_probes(space, recipe.seed)
@@ -86,13 +85,12 @@ def _row(entry: Mapping[str, Any]) -> Row:
     return row
 
 
-def write_supernet(run: RunDir, state: State, space: Space, data: Data, recipe: Recipe) -> None:
-    """Write the final weights, then `supernet.json`, whose presence says that training is finished."""
+def write_supernet(run: Run, state: State, space: Space, data: Data, recipe: Recipe) -> None:
+    """Write the final weights and their record, whose presence says that training is finished."""
     averaged = state["ema"] is not None
     weights = {name: tensor.contiguous() for name, tensor in state["ema" if averaged else "model"].items()}
     last: list[dict[str, Any]] = next((e["probes"] for e in reversed(state["history"]) if "probes" in e), [])
-    write_weights(
-        run,
+    run.write_supernet(
         weights,
         {
             "fingerprint": weights_fingerprint(weights),

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from raynas.intervals import mean_interval
-from raynas.results import RunDir
-from raynas.results.networks import network_rows
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
-from raynas.results.scores import comparable_scores
+from raynas.runs.run import Run
 from raynas.space import Arch, Space
 
 HOW = {
@@ -173,13 +171,12 @@ class Content:
 
 
 def collect(
-    run: RunDir, traces: Sequence[Trace] = (), searched: Sequence[Row] = (), trials: Sequence[Tried] = ()
+    run: Run, traces: Sequence[Trace] = (), searched: Sequence[Row] = (), trials: Sequence[Tried] = ()
 ) -> Content:
     """Read a run directory; see `raynas.reports.page.write_report`."""
-    if run.exists("supernet.safetensors"):
-        run.require("space.yaml")
+    space = run.space if run.has_space or run.is_trained else None
     scores = [row for row in _scores(run) if row["status"] == "ok"]
-    networks = network_rows(run)
+    networks = run.network_rows()
     there = {row["weights"] for row in networks}
     readings, evaluations = _rows(run, "evaluations"), []
     for row in readings:
@@ -187,13 +184,12 @@ def collect(
             evaluations.append(row)
         else:
             row["path"] += " (that network was deleted)"
-    winner, reference = _arch(run, "best/arch.yaml"), _arch(run, "reference/arch.yaml")
+    winner, reference = (run.arch(name) if run.has_arch(name) else None for name in ("best", "reference"))
     labels: dict[str, str] = {}
     for arch, label in ((reference, "reference"), (winner, "winner")):
         if arch is not None:  # by its own id too: at another image size it can be another network
             labels |= {arch.id: label, arch.network_id: label}
     settings, starts = _settings(run)
-    space = Space.from_document(run.read_document("space.yaml"), "space") if run.exists("space.yaml") else None
     return Content(
         run=run.name,
         space=space,
@@ -255,38 +251,29 @@ def _finished(
     )
 
 
-def _rows(run: RunDir, table: str) -> list[Row]:
+def _rows(run: Run, table: str) -> list[Row]:
     return run.store.read(table).to_pylist()
 
 
-def _rankings(run: RunDir) -> list[Row]:
+def _rankings(run: Run) -> list[Row]:
     """Of every pair of quantities the rows of its newest ranking: a later one need not have measured them all."""
     rows = _rows(run, "rankings")
     newest = {(row["x"], row["y"]): row["time"] for row in rows}  # rows stand in the order of their writing
     return [row for row in rows if row["time"] == newest[row["x"], row["y"]]]
 
 
-def _scores(run: RunDir) -> list[Row]:
+def _scores(run: Run) -> list[Row]:
     """One row for each arch, measured as the main search measures; any way of measuring where there is none."""
-    scoring: Row = {}
-    if run.exists("searches/search.yaml"):
-        scoring = run.read_yaml("searches/search.yaml", "settings")["settings"].get("scoring", {})
-    return list(comparable_scores(run, scoring.get("images"), scoring.get("precision")).values())
+    main = run.search()
+    return list(main.scores().values()) if main.has_begun else run.scores().to_pylist()
 
 
-def _arch(run: RunDir, name: str) -> Arch | None:
-    if not run.exists(name):
-        return None
-    document = run.read_document(name, "space", "arch")
-    return Space.from_document(document, "space", ("space",)).arch(document.data["arch"])
-
-
-def _settings(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
-    """Settings by piece of work, and every start with the work's name, as `RunDir.begin` recorded them."""
+def _settings(run: Run) -> tuple[dict[str, Any], list[Row]]:
+    """Settings by piece of work, and every start with the work's name, as `Run.begin` recorded them."""
     settings: dict[str, Any] = {}
     starts: list[Row] = []
     names = [name for name in run.list() if name.endswith(".yaml")]
-    names += [f"searches/{name}" for name in run.list("searches") if name.endswith(".yaml")]
+    names += [f"{run.search(name).work}.yaml" for name in sorted(run.searches())]
     for name in names:
         content = run.read_yaml(name)
         if {"settings", "starts"} <= content.keys():

@@ -8,8 +8,8 @@ from typing import Any
 from raynas.costs import cost
 from raynas.intervals import mean_interval
 from raynas.reports.collect import HOW, collect
-from raynas.results import RunDir
 from raynas.results.schemas import Row
+from raynas.runs.run import Run
 from raynas.space import Arch
 
 
@@ -19,7 +19,7 @@ def describe_cost(arch: Arch) -> str:
     return f"{int(costs['macs'][0]):,} MACs, {int(costs['params'][0]):,} parameters"
 
 
-def finished_lines(run: RunDir) -> list[str]:
+def finished_lines(run: Run) -> list[str]:
     """One line for each kind of finished network of a run: its size, and its accuracy on the test split."""
     lines = []
     for found in collect(run).finished:

@@ -19,15 +19,14 @@ from raynas.reports.result import result_lead, result_section
 from raynas.reports.scores import scores_sections
 from raynas.reports.sharing import sharing_section
 from raynas.reports.trials import trials_lead, trials_section
-from raynas.results import RunDir
-from raynas.results.run_dir import EVOLUTION
 from raynas.results.schemas import Row
+from raynas.runs.run import EVOLUTION, Run
 
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
 
 def write_report(
-    run: RunDir,
+    run: Run,
     traces: Sequence[Trace] = (),
     searched: Sequence[Row] = (),
     trials: Sequence[Tried] = (),

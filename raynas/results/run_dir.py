@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,17 +22,13 @@ from raynas.locations import hide_secrets, without_credentials
 from raynas.results import lock
 from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
-from raynas.results.versions import versions
 
 MARKER = "raynas.yaml"
 FORMAT = 1
-EVOLUTION = ("space_evolution", "trials")
-KINDS = (("train",), ("import",), EVOLUTION)
-"""Pieces of work of which a run directory holds one: what comes after them goes by what they left."""
 
 
 class RunDir:
-    """A folder that holds everything of one run; cheap to make, picklable.
+    """A folder of files and tables with one writer at a time; cheap to make, picklable.
 
     Args:
         uri: a local path, or a URI with its options as a query: `s3://bucket/run?region=eu-west-1`.
@@ -76,13 +69,13 @@ class RunDir:
         return found
 
     def __repr__(self) -> str:
-        return f"RunDir({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     def __str__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RunDir, (self.uri, True)
+        return type(self), (self.uri, True)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -242,29 +235,6 @@ class RunDir:
         """Write plain values (or a pydantic model) as JSON."""
         self.write_bytes(name, json_text(value).encode())
 
-    def require(self, name: str, otherwise: str = "train a supernet first (raynas train, or raynas import)") -> None:
-        """Refuse a run that does not have a file.
-
-        Args:
-            name: of the file.
-            otherwise: what is to be done then.
-
-        Raises:
-            RunDirError: it does not; of an evolution of spaces, the message says where its runs are.
-        """
-        if self.exists(name):
-            return
-        if any(self.exists(f"{work}.yaml") for work in EVOLUTION):
-            trials = self.list("trials")
-            inside = self.local_or_uri(f"trials/{trials[0]}/iterations/0" if trials else "iterations/0")
-            raise RunDirError(
-                f"{self.name} is an evolution of spaces, each of which has a run directory of its own, such as "
-                f"{hide_secrets(inside)}: give one of them"
-            )
-        if name in ("preset.yaml", "space.yaml") and self.exists("supernet.safetensors"):
-            otherwise = "it was lost, since a supernet is there: restore it, or use another run directory"
-        raise RunDirError(f"{self.name} has no {name}: {otherwise}")
-
     # -- tables and ownership --------------------------------------------------------------------------------------
 
     @cached_property
@@ -293,127 +263,10 @@ class RunDir:
         with lock.lock(self.filesystem, self.root, self.name):
             yield self
 
-    def begin(
-        self,
-        what: str,
-        settings: Mapping[str, Any] | pydantic.BaseModel,
-        otherwise: str = "give the same, or another run directory",
-    ) -> bool:
-        """Record the resolved settings of a piece of work in `<what>.yaml`, or check them where it began before.
-
-        Software versions, host and time are added to the file's list of starts each time. Settings bind once something
-        depends on them, such as the first checkpoint: until then, others take their place.
-
-        Args:
-            what: the work: `train`, `search`, ...; a slash makes folders.
-            settings: everything that its result depends on, as plain values or a pydantic model.
-            otherwise: what is to be done where it began with others.
-
-        Returns:
-            Whether it began before, with equal settings: then what it has done is to be resumed.
-
-        Raises:
-            RunDirError: it began with other settings (the message names the first that differs), or the directory is
-                of another kind of work.
-        """
-        begun = self.check_settings(what, settings, otherwise)
-        start = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "host": socket.gethostname(),
-            "machine": platform.machine(),
-            **versions(),
-        }
-        for work in _others(what):  # nothing has come of them, and their presets are not this work's
-            if self.exists(f"{work}.yaml"):
-                for file in (f"{work}.yaml", "preset.yaml", "space.yaml"):
-                    self.delete(file)
-        name = f"{what}.yaml"
-        starts = self.read_yaml(name, "starts")["starts"] if begun else []
-        self.write_yaml(name, {"settings": plain(settings), "starts": [*starts, start]})
-        return begun
-
-    def check_settings(
-        self,
-        what: str,
-        settings: Mapping[str, Any] | pydantic.BaseModel,
-        otherwise: str = "give the same, or another run directory",
-    ) -> bool:
-        """Whether a piece of work began before with equal settings; nothing is written. See `begin`.
-
-        Raises:
-            RunDirError: as `begin`.
-        """
-        if found := [work for work in _others(what) if self.is_bound(work)]:
-            raise RunDirError(f"{self.name} holds other work (its {found[0]}.yaml): give another run directory")
-        name = f"{what}.yaml"
-        if not self.exists(name):
-            return False
-        before = self.read_yaml(name, "settings", "starts")
-        difference = _first_difference(before["settings"], plain(settings), "")
-        if difference is not None and self.is_bound(what):
-            raise RunDirError(f"{self.name}: {what} began with other settings: {difference}; {otherwise}")
-        return difference is None
-
-    def is_bound(self, what: str) -> bool:
-        """Whether a piece of work has begun and left something that depends on its settings."""
-        if not self.exists(f"{what}.yaml"):
-            return False
-        left = _left_by(what)
-        if what == "trials":
-            left = [
-                f"{folder}{name}"
-                for folder in ("", *(f"trials/{each}/" for each in self.list("trials")))
-                for name in left
-            ]
-        return not left or any(self._holds(name) for name in left)
-
-    def _holds(self, name: str) -> bool:
-        """Whether there is such a file, or such a folder with anything in it."""
+    def holds(self, name: str) -> bool:
+        """Return True if there is such a file, or such a folder with anything in it."""
         kind = self._kind(name)
         return bool(self.list(name)) if kind == fs.FileType.Directory else kind != fs.FileType.NotFound
-
-
-def _others(what: str) -> list[str]:
-    """The pieces of work that a run directory cannot hold beside one."""
-    if not any(what in kind for kind in KINDS):
-        return []
-    return [work for kind in KINDS if what not in kind for work in kind]
-
-
-def _left_by(what: str) -> list[str]:
-    """What depends on the settings of a piece of work: while none of it is there, others may take their place.
-
-    Of a work that has none here, the settings themselves are binding.
-    """
-    if what.startswith("networks/"):
-        path = what.rpartition("/")[0]
-        return [f"{path}/model.safetensors", f"checkpoints/{path.removeprefix('networks/')}/checkpoints"]
-    trained = [
-        "supernet.json",
-        "supernet.safetensors",
-        "tables/training",
-        "checkpoints/supernet",  # by Ray Train
-        "checkpoints/local",  # without Ray
-    ]
-    evolved = ["tables/space_scores", *(f"iterations/0/{name}" for name in trained)]
-    return {
-        "train": trained,
-        "import": ["supernet.json"],
-        "training": ["checkpoints"],
-        "space_evolution": evolved,
-        "trials": evolved,
-    }.get(what, [])
-
-
-def has_begun(uri: str | os.PathLike[str] | RunDir, what: str) -> bool:
-    """Return True if something depends on a piece of work in a run directory, which need not exist."""
-    given = uri.uri if isinstance(uri, RunDir) else os.fspath(uri)
-    filesystem, root = open_filesystem(given)
-    try:
-        there = filesystem.get_file_info(f"{root}/{MARKER}").type == fs.FileType.File
-    except FAILURES as error:
-        raise RunDirError(f"{hide_secrets(given)}: cannot be reached: {error}") from error
-    return there and RunDir(given).is_bound(what)
 
 
 def run_around(path: str | os.PathLike[str]) -> Path | None:
@@ -452,7 +305,8 @@ def _plain_object(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be recorded: {value!r}")
 
 
-def _first_difference(before: Any, now: Any, path: str) -> str | None:
+def first_difference(before: Any, now: Any, path: str = "") -> str | None:
+    """The first setting that two sets of plain values do not share, in words; None where they are equal."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
             inner = f"{path}.{key}" if path else key
@@ -460,7 +314,7 @@ def _first_difference(before: Any, now: Any, path: str) -> str | None:
                 return f"{inner} was {before[key]!r}, now not given"
             if key not in before:
                 return f"{inner} is {now[key]!r}, was not given"
-            if (found := _first_difference(before[key], now[key], inner)) is not None:
+            if (found := first_difference(before[key], now[key], inner)) is not None:
                 return found
         return None
     return None if before == now else f"{path or 'they'} was {before!r}, is {now!r}"

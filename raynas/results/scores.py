@@ -1,32 +1,31 @@
-"""Which rows of table `scores` may be compared: a table can hold scores of several supernets and precisions."""
+"""Comparable rows of table `scores`, which can hold scores of several supernets and precisions."""
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from raynas.results.run_dir import RunDir
-from raynas.results.schemas import Row
+from raynas.results.store import Store
 
 _CALIBRATION = ("calibration_images", "calibration_batch_size", "calibration_seed")
 
 
-def comparable_scores(run: RunDir, images: int | None = None, precision: str | None = None) -> dict[str, Row]:
-    """The newest row of each arch by its id, all of them measured alike: on the run's present supernet, and
-
-    with batch norms calibrated as those of the newest row were.
+def comparable_scores(
+    store: Store, supernet: str | None = None, images: int | None = None, precision: str | None = None
+) -> pa.Table:
+    """The newest row of each arch, all of them measured alike, and with batch norms calibrated as the newest row's.
 
     Args:
+        store: of the run.
+        supernet: fingerprint of the present one, as a run directory may have been trained anew; None for any.
         images: on so many images of the search split; None for the most that any was measured on.
         precision: in this precision; None for that of the newest row.
     """
-    chosen = pc.scalar(True)
-    if run.exists("supernet.json"):  # a run directory may have been trained anew
-        fingerprint = run.read_json("supernet.json").get("fingerprint")
-        chosen = pc.field("supernet") == fingerprint if fingerprint else chosen
-    rows = run.store.read("scores", filter=chosen).to_pylist()
-    precision = precision or next((row["precision"] for row in reversed(rows)), None)
-    rows = [row for row in rows if row["precision"] == precision]
-    calibrations = [tuple(row[name] for name in _CALIBRATION) for row in rows]  # the newest counts
-    rows = [row for row, calibration in zip(rows, calibrations, strict=True) if calibration == calibrations[-1]]
-    images = images or max((row["images"] for row in rows), default=0)
-    return {row["arch"]: row for row in rows if row["images"] == images}
+    table = store.read("scores", filter=None if supernet is None else pc.field("supernet") == supernet)
+    rows = list(enumerate(table.select(["arch", "images", "precision", *_CALIBRATION]).to_pylist()))
+    precision = precision or next((row["precision"] for _, row in reversed(rows)), None)
+    rows = [(place, row) for place, row in rows if row["precision"] == precision]
+    rows = [(place, row) for place, row in rows if all(row[name] == rows[-1][1][name] for name in _CALIBRATION)]
+    images = images or max((row["images"] for _, row in rows), default=0)
+    newest = {row["arch"]: place for place, row in rows if row["images"] == images}
+    return table.take(pa.array(newest.values(), pa.int64()))

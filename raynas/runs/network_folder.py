@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, parse_preprocessing
 from raynas.errors import UserError
-from raynas.results.networks import ABOUT_FILE
 from raynas.space import Arch, Space, load_arch
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 ARCH_FILE = "arch.yaml"
 WEIGHTS_FILE = "model.safetensors"
+ABOUT_FILE = "network.json"
+"""A retrained network's row, and how images become its input."""
 
 
 def load_network_folder(

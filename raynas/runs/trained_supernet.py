@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from raynas.data.config import stored_config
-from raynas.data.load import load_data
+from raynas.data.calibration import Calibration
+from raynas.data.load import Data
 from raynas.errors import UserError
 from raynas.nets.calibration import calibrate, wants_calibration
-from raynas.nets.released import check_finite
 from raynas.nets.supernet import Supernet
-from raynas.nets.weights import load_supernet, parse_weights
-from raynas.results import RunDir
-from raynas.runs.calibration import load_calibration
-from raynas.runs.network_folder import WEIGHTS_FILE, build_network
-from raynas.runs.networks import Network, belongs, read_space
-from raynas.space import Arch
+from raynas.nets.weights import load_supernet
+from raynas.runs.networks import belongs
+from raynas.space import Arch, Space
+
+if TYPE_CHECKING:
+    from raynas.runs.run import Run
 
 
 class TrainedSupernet:
@@ -29,8 +28,8 @@ class TrainedSupernet:
         device: where the supernet is, and its subnets.
     """
 
-    def __init__(self, run: RunDir, device: torch.device | str = "cpu"):
-        self.run, self.device = run, torch.device(device)
+    def __init__(self, run: Run, device: torch.device | str = "cpu"):
+        self._run, self.device = run, torch.device(device)
 
     def subnet(self, arch: Arch) -> Supernet:
         """The subnet of an arch, with inherited weights.
@@ -41,8 +40,7 @@ class TrainedSupernet:
             RunDirError: the supernet is not trained yet.
             UserError: the supernet cannot hold the arch.
         """
-        run, space = self.run, read_space(self.run)
-        run.require("supernet.safetensors")
+        space = self.space
         if not belongs(arch, space):
             told = "; ".join(space.differences(arch.space).values())
             why = "has other constants than" if told or arch in space else "is not in"
@@ -51,37 +49,28 @@ class TrainedSupernet:
                 "in this run"
             )
         arch = space.arch(arch)
-        if not wants_calibration(self._supernet):
-            return self._supernet.extract(arch)
-        return self._supernet.extract(arch, statistics=calibrate(self._supernet, arch, self._batches))
+        if self.calibration is None:
+            return self.module.extract(arch)
+        batches = self.calibration.batches.to(self.device)
+        return self.module.extract(arch, statistics=calibrate(self.module, arch, batches))
 
     @cached_property
-    def _supernet(self) -> Supernet:
-        name = "supernet.safetensors"
-        weights = parse_weights(self.run.read_bytes(name), f"{self.run.name}/{name}")
-        return load_supernet(read_space(self.run), weights).eval().to(self.device)
+    def space(self) -> Space:
+        """The space of the supernet."""
+        return self._run.space
 
     @cached_property
-    def _batches(self) -> Tensor:
-        """[batches, batch, channels, height, width]; see `Calibration`."""
-        data = load_data(stored_config(self.run.read_yaml("preset.yaml", "data")))
-        return load_calibration(self.run, data).batches.to(self.device)
+    def module(self) -> Supernet:
+        """The torch module, in eval mode: `module(x, arch)`."""
+        weights = self._run.weights()
+        return load_supernet(self.space, weights).eval().to(self.device)
 
+    @cached_property
+    def data(self) -> Data:
+        """The data that it was trained on."""
+        return self._run.data()
 
-def load_weights(run: RunDir, network: Network, parent: TrainedSupernet | None = None) -> Supernet:
-    """A network of a run, ready to be called.
-
-    Args:
-        parent: what it inherits its weights from where it has no own, if several networks do.
-
-    Raises:
-        UserError: its files are missing or do not fit each other, or its weights are not finite.
-    """
-    if network.path is None:
-        model = (parent or TrainedSupernet(run)).subnet(network.arch)
-    else:
-        model = build_network(
-            network.arch, run.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), f"{run.name}/{network.path}"
-        )
-    check_finite(model.state_dict(), f"{run.name}/{network.path or 'supernet.safetensors'}")
-    return model
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """The images that batch norms are calibrated on; None for a supernet whose subnets need none."""
+        return self._run.calibration(self.data) if wants_calibration(self.module) else None

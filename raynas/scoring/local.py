@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from raynas.data.calibration import Calibration
 from raynas.data.pixels import Normalisation
-from raynas.results import RunDir, Store
+from raynas.results import Store
+from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
 from raynas.scoring.score_arch import ArchScorer
 from raynas.scoring.score_table import ScoredArch
@@ -39,7 +40,7 @@ class LocalScorer(Scorer):
 
     def __init__(
         self,
-        run: RunDir | str | os.PathLike[str] | None,
+        run: Run | str | os.PathLike[str] | None,
         batch_size: int = 256,
         threads: int = 1,
         images: int | None = None,

@@ -14,7 +14,8 @@ from raynas.cluster.connection import ray_cluster
 from raynas.data.calibration import Calibration
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
-from raynas.results import RunDir, Store
+from raynas.results import Store
+from raynas.runs.run import Run
 from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
@@ -56,7 +57,7 @@ class ScorePool(Scorer):
 
     def __init__(
         self,
-        run: RunDir | str | os.PathLike[str] | None,
+        run: Run | str | os.PathLike[str] | None,
         replicas: int = 2,
         batch_size: int = 256,
         threads: int = 1,

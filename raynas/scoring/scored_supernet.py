@@ -10,16 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from raynas.data.calibration import Calibration
-from raynas.data.config import stored_config
 from raynas.data.images import decode
-from raynas.data.load import load_data
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
-from raynas.nets.calibration import wants_calibration
-from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
-from raynas.results import RunDir
-from raynas.runs.calibration import load_calibration
-from raynas.runs.networks import read_space
+from raynas.nets.weights import weights_fingerprint
+from raynas.runs.run import Run
 from raynas.space import Space
 
 
@@ -48,36 +43,30 @@ class ScoredSupernet:
     calibration: Calibration | None = None
 
 
-def load_scored_supernet(run: RunDir, images: int | None = None) -> ScoredSupernet:
+def load_scored_supernet(run: Run, images: int | None = None) -> ScoredSupernet:
     """The trained supernet of a run directory and its search split, decoded once.
 
     Args:
-        run: holds `space.yaml`, `preset.yaml`, `supernet.safetensors` and `supernet.json`.
+        run: with a trained supernet.
         images: score on so many images of the search split; all where left out.
 
     Raises:
         RunDirError: a file is missing: the supernet is not trained yet.
         UserError: the data cannot be loaded, or there are not as many images.
     """
-    run.require("supernet.safetensors")
-    run.require("preset.yaml")
-    space = read_space(run)
-    weights = run.read_bytes("supernet.safetensors")
-    supernet = load_supernet(space, parse_weights(weights, f"{run.name}/supernet.safetensors"))
-    data = load_data(stored_config(run.read_yaml("preset.yaml", "data")))
+    trained = run.supernet()
+    module, space, data = trained.module, trained.space, trained.data
     pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
-    seed = run.read_json("supernet.json").get("seed") if run.exists("supernet.json") else None
-    calibration = load_calibration(run, data) if wants_calibration(supernet) else None
     return make_scored_supernet(
         space,
-        supernet,
+        module,
         pixels,
         labels,
         data.normalisation,
         images,
         data.fingerprint,
-        seed=seed,
-        calibration=calibration,
+        seed=run.about_supernet.get("seed"),
+        calibration=trained.calibration,
     )
 
 

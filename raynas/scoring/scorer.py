@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from raynas.errors import UserError
-from raynas.results import RunDir, Store
+from raynas.results import Store
 from raynas.results.schemas import Row
+from raynas.runs.run import Run
 from raynas.scoring.score_arch import check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet
@@ -35,7 +36,7 @@ class Scorer:
 
     def __init__(
         self,
-        run: RunDir | str | os.PathLike[str] | None,
+        run: Run | str | os.PathLike[str] | None,
         scored: ScoredSupernet | None,
         store: Store | None,
         batch_size: int,
@@ -45,7 +46,7 @@ class Scorer:
         check_precision(precision)
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, not {batch_size}")
-        self.run = None if run is None else RunDir(run)
+        self.run = None if run is None else Run(run)
         self.batch_size = batch_size
         self.precision = precision
         self._images = images

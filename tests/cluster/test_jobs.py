@@ -21,8 +21,7 @@ from raynas.config import write_yaml
 from raynas.errors import UserError
 from raynas.outer.evolution.record import read_iterations
 from raynas.presets.preset import override
-from raynas.results import RunDir
-from raynas.runs.networks import read_space
+from raynas.runs.run import Run
 from tests.small_run import PRESET
 from tests.training_of_small_run import trained_run
 
@@ -107,10 +106,10 @@ def test_an_evolution_of_spaces_runs_as_a_job(head: Head, tmp_path: Path) -> Non
     assert "space 0: digits/vit, " in done.stdout and "space 1: digits/vit.1, " in done.stdout
     assert "E-T error" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Next: ")  # the last line of a job is shown too
-    first, second = read_iterations(RunDir(run))
+    first, second = read_iterations(Run(run))
     assert first.next == second.space and second.ended is not None
-    last = RunDir(run / "iterations/1")
-    assert read_space(last) == second.space and last.exists("init.safetensors")
+    last = Run(run / "iterations/1")
+    assert last.space == second.space and last.exists("init.safetensors")
     assert "init" in last.read_yaml("train.yaml")["settings"]
     assert last.store.read("training").num_rows == 1 and last.exists("supernet.safetensors")
     assert {row["phase"] for row in last.store.read("phases").to_pylist()} == {"supernet", "search"}
@@ -130,7 +129,7 @@ def test_a_run_that_would_be_deleted_with_its_job_is_refused(head: Head) -> None
     """Below where Ray has unpacked the jobs before this one."""
     unpacked = next(head.temp.rglob("working_dir_files"))
     with pytest.raises(UserError, match="runs/lost lies in the working directory of a Ray job"):
-        RunDir(unpacked / "_ray_pkg_0/runs/lost", create=True)
+        Run(unpacked / "_ray_pkg_0/runs/lost", create=True)
 
 
 @pytest.mark.slow

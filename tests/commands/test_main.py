@@ -11,8 +11,8 @@ import pytest
 
 from raynas.commands.main import main
 from raynas.costs import cost
-from raynas.results import RunDir
-from raynas.runs.networks import write_arch
+from raynas.runs.networks import arch_text
+from raynas.runs.run import Run
 from raynas.space import Space, load_space
 
 VERBS = [
@@ -33,9 +33,9 @@ VERBS = [
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path) -> Run:
     """A run directory in which nothing has been trained."""
-    return RunDir(tmp_path / "run", create=True)
+    return Run(tmp_path / "run", create=True)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_and_exit_code_2(
-    mistake: str, run: RunDir, files: Path, capsys: pytest.CaptureFixture[str]
+    mistake: str, run: Run, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, words = MISTAKES[mistake]
     preset = files / "good.yaml"
@@ -157,7 +157,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         assert word.format(run=run.uri) in err
 
 
-def test_wrong_arch_in_a_trained_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arch_in_a_trained_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.write_yaml("space.yaml", load_space("digits/vit").to_dict())
     for arch, words in {
         "0123456789ab": "was not scored",
@@ -168,7 +168,7 @@ def test_wrong_arch_in_a_trained_run(run: RunDir, capsys: pytest.CaptureFixture[
         assert words in capsys.readouterr().err
 
 
-def test_a_truncated_space_is_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_space_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.write_yaml("space.yaml", load_space("digits/vit").to_dict())
     whole = run.read_bytes("space.yaml")
     run.write_bytes("space.yaml", whole[: whole.index(b"dimensions")])
@@ -226,24 +226,24 @@ def test_help(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert all(f"  {name} " in text for name in VERBS)
 
 
-def test_cost_of_a_space_and_an_arch(capsys: pytest.CaptureFixture[str], run: RunDir) -> None:
+def test_cost_of_a_space_and_an_arch(capsys: pytest.CaptureFixture[str], run: Run) -> None:
     space = load_space("digits/vit")
     assert main(["cost", "digits/vit"]) == 0
     shown = capsys.readouterr().out
     extremes = cost(space, [space.smallest(), space.largest()])
     line = next(line for line in shown.splitlines() if line.startswith("MACs "))
     assert [int(cell.replace(",", "")) for cell in line.split()[1:]] == extremes["macs"].tolist()
-    write_arch(run, "arch.yaml", space.largest())
+    run.write_bytes("arch.yaml", arch_text(space.largest()).encode())
     assert main(["cost", run.local_or_uri("arch.yaml")]) == 0
     total = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("total"))
     numbers = [int(cell.replace(",", "")) for cell in total.split()[1:]]
     assert numbers == [int(extremes[name][1]) for name in ("macs", "paper_macs", "params")]
 
 
-def test_bench_times_networks_in_turns(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_times_networks_in_turns(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     space = load_space("digits/vit")
-    write_arch(run, "small.yaml", space.smallest())
-    write_arch(run, "large.yaml", space.largest())
+    run.write_bytes("small.yaml", arch_text(space.smallest()).encode())
+    run.write_bytes("large.yaml", arch_text(space.largest()).encode())
     names = [run.local_or_uri(name) for name in ("small.yaml", "large.yaml")]
     assert main(["bench", "forward", *names, "--rounds", "5", "--run", run.uri]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -254,7 +254,7 @@ def test_bench_times_networks_in_turns(run: RunDir, capsys: pytest.CaptureFixtur
     assert all(row["seconds"] > 0 for row in rows)
 
 
-def test_bench_times_subnets_alone_and_once(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_times_subnets_alone_and_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.write_yaml("space.yaml", load_space("digits/vit").to_dict())
     command = ["bench", "latency", "digits/deit", "--batch-size", "3", "--seconds", "0.01", "--run", run.uri]
     assert main(command) == 0
@@ -264,7 +264,7 @@ def test_bench_times_subnets_alone_and_once(run: RunDir, capsys: pytest.CaptureF
     assert row["device"] in shown[0] and f"{row['ms']:.3f}" in shown[2] and row["batch_size"] == 3
 
 
-def test_bench_times_the_ends_of_a_space(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_times_the_ends_of_a_space(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "latency", "digits/vit", "digits/deit", "--seconds", "0.01"]) == 0
     lines = capsys.readouterr().out.splitlines()[-3:]
     assert [line.partition("  ")[0] for line in lines] == ["digits/vit, smallest", "digits/vit, largest", "digits/deit"]
@@ -274,7 +274,7 @@ def test_bench_times_the_ends_of_a_space(run: RunDir, capsys: pytest.CaptureFixt
     assert "2,017,792" in capsys.readouterr().out.splitlines()[-2]  # for the run's images
 
 
-def test_report_of_an_empty_run_prints_its_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_an_empty_run_prints_its_path(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", run.uri]) == 0
     path = Path(capsys.readouterr().out.strip())
     assert path.read_text().startswith("<!doctype html>")

@@ -18,8 +18,7 @@ from raynas.commands.main import main
 from raynas.errors import UserError
 from raynas.families.hybrid.checkpoint import SPACES, Layout, read_released, read_whole
 from raynas.nets.weights import load_supernet
-from raynas.results import RunDir
-from raynas.runs.networks import read_space
+from raynas.runs.run import Run
 from raynas.space import Space, load_space
 from tests.families.nasvit_golden import golden, golden_space
 
@@ -185,8 +184,8 @@ def test_the_command_makes_a_run_of_it(tmp_path: Path) -> None:
                 Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(folder / f"{index}.png")
     options = {"--space": f"{tmp_path}/space.yaml", "--run": f"{tmp_path}/run", "--data": f"{tmp_path}/images"}
     assert main(["import", "nasvit", f"{tmp_path}/ckpt.pth", *chain(*options.items())]) == 0
-    run = RunDir(tmp_path / "run")
+    run = Run(tmp_path / "run")
     _, expected = read_released(WEIGHTS, SPACE)
-    written = load_supernet(read_space(run), tmp_path / "run" / "supernet.safetensors").state_dict()
+    written = load_supernet(run.space, tmp_path / "run" / "supernet.safetensors").state_dict()
     assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())
     assert run.read_yaml("preset.yaml")["space"] == "nasvit/released"

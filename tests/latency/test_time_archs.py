@@ -16,7 +16,7 @@ from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 from raynas.latency.stored import archs_to_time, fit_predictor, stored_predictor
 from raynas.latency.timing import Conditions, TimedOn, Timing, timed_on
 from raynas.phases.timing import time_archs
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Arch, load_space
 
 SPACE = load_space("digits/vit")
@@ -25,11 +25,11 @@ ARCHS = archs_to_time(SPACE, 5)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir(tmp_path / "run", create=True)
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run", create=True)
 
 
-def put(run: RunDir, archs: list[Arch], on: TimedOn, ms: float = 5.0) -> None:
+def put(run: Run, archs: list[Arch], on: TimedOn, ms: float = 5.0) -> None:
     """Rows as if the archs had been timed."""
     times = [ms + 0.01 * index for index in range(len(archs))]
     timings = [Timing(on, ms, (ms, ms), 9, ms / 2.0) for ms in times]
@@ -45,7 +45,7 @@ def test_archs_to_time_are_a_growing_list() -> None:
     assert archs_to_time(one, 20) == [one.largest()]
 
 
-def test_rows_say_what_was_measured_and_are_measured_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_say_what_was_measured_and_are_measured_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ARCHS[0], ARCHS[1], ARCHS[0]]
     rows = time_archs(run, asked, QUICK, predicted_ms=[1.0, 2.0, 1.0], progress=None)
     assert [row["arch"] for row in rows] == [arch.id for arch in asked]
@@ -80,7 +80,7 @@ def count(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> lis
     "change", [{"device": "another"}, {"batch_size": 3}, {"dtype": "bf16"}, {"threads": 7}, {"torch": "1.0"}]
 )
 def test_what_was_timed_elsewhere_is_timed_again(
-    run: RunDir, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    run: Run, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = timed_on(QUICK)
     put(run, ARCHS, here.model_copy(update=change))
@@ -90,7 +90,7 @@ def test_what_was_timed_elsewhere_is_timed_again(
     assert timed == ARCHS[1:2] and rows[0]["ms"] == 5.0 and rows[1]["host"] != "elsewhere"
 
 
-def test_the_same_choices_in_another_space_are_another_network(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_choices_in_another_space_are_another_network(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = SPACE.smallest(), SPACE.with_input(size=(16, 16)).smallest()
     assert small == large
     put(run, [large], timed_on(QUICK))
@@ -101,7 +101,7 @@ def test_the_same_choices_in_another_space_are_another_network(run: RunDir, monk
     assert [row["space"] for row in rows] == [small.space.fingerprint, large.space.fingerprint]
 
 
-def test_stopped_and_called_again_nothing_is_timed_twice(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_called_again_nothing_is_timed_twice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "COMMIT_S", 0.0)
     first = count(monkeypatch, stop_after=3)
     with pytest.raises(KeyboardInterrupt):
@@ -114,7 +114,7 @@ def test_stopped_and_called_again_nothing_is_timed_twice(run: RunDir, monkeypatc
     assert run.store.read("latencies")["arch"].to_pylist() == [arch.id for arch in ARCHS]
 
 
-def test_on_another_device_than_before_nothing_is_timed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_another_device_than_before_nothing_is_timed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     there = timed_on(QUICK).model_copy(update={"device": "a phone"})
     put(run, ARCHS[:2], there)
     timed = count(monkeypatch)
@@ -124,7 +124,7 @@ def test_on_another_device_than_before_nothing_is_timed(run: RunDir, monkeypatch
     assert timed == []
 
 
-def test_an_arch_that_raises_is_a_row(run: RunDir) -> None:
+def test_an_arch_that_raises_is_a_row(run: Run) -> None:
     vast = QUICK.model_copy(update={"batch_size": 2**50})
     rows = time_archs(run, ARCHS[:2], vast, progress=None)
     assert [row["status"] for row in rows] == ["failed", "failed"] and rows[0]["ms"] is None
@@ -133,15 +133,15 @@ def test_an_arch_that_raises_is_a_row(run: RunDir) -> None:
     assert again[0]["reason"] == rows[0]["reason"]
 
 
-def test_a_predictor_is_of_rows_of_one_kind(run: RunDir) -> None:
+def test_a_predictor_is_of_rows_of_one_kind(run: Run) -> None:
     archs, on = archs_to_time(SPACE, 20), timed_on(QUICK)
     with pytest.raises(RunDirError, match="has 0 of the 20 timings"):
-        stored_predictor(run, SPACE, 20, on)
+        stored_predictor(run.store, SPACE, 20, on)
     put(run, archs, on)
-    assert stored_predictor(run, SPACE, 20, on)(SPACE.encode(archs)) == pytest.approx(5.0, rel=0.1)
+    assert stored_predictor(run.store, SPACE, 20, on)(SPACE.encode(archs)) == pytest.approx(5.0, rel=0.1)
     other = on.model_copy(update={"device": "a phone"})
     put(run, archs, other, ms=500.0)
-    assert stored_predictor(run, SPACE, 20, on)(SPACE.encode(archs)) == pytest.approx(5.0, rel=0.1)
+    assert stored_predictor(run.store, SPACE, 20, on)(SPACE.encode(archs)) == pytest.approx(5.0, rel=0.1)
     rows = run.store.read("latencies").to_pylist()
     with pytest.raises(UserError, match="of one space on one device"):
         fit_predictor(SPACE, rows)

@@ -22,7 +22,7 @@ from raynas.presets.preset import Preset, override
 from raynas.reports import write_report
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import budgets_differ
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import load_space
 from tests.small_run import PRESET
 from tests.training_of_small_run import trained_run
@@ -59,21 +59,21 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     assert whereabouts(ended.run, 1) is None
     weights_file.write_bytes((trained / weights_file.name).read_bytes())
     found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, say=lines.append)
-    assert "going on with the experiment in " + RunDir(tmp_path / "run").name in lines
+    assert "going on with the experiment in " + Run(tmp_path / "run").name in lines
     assert sorted(trial.values["space_evolution.tau"] for trial in found) == [0.2, 50.0]
     for trial in found:
         (iteration,) = trial.iterations
         assert trial.run.path == tmp_path / f"run/trials/tau={trial.values['space_evolution.tau']}"
         assert load_space(trial.run.path / "spaces/best.yaml") == iteration.space
         rows = trial.run.store.read("space_scores").to_pylist()
-        scored = RunDir(trial.run.path / "iterations/0").store.read("scores").to_pylist()
+        scored = Run(trial.run.path / "iterations/0").store.read("scores").to_pylist()
         assert {row["arch"]: row["accuracy"] for row in rows}.items() <= {
             row["arch"]: row["accuracy"] for row in scored
         }.items()
         assert len({row["arch"] for row in scored}) == len(scored)
         assert len(rows) == 12 and max(row["macs"] for row in rows) <= LIMIT
-        weights = RunDir(trial.run.path / "iterations/0").read_json("supernet.json")["fingerprint"]
-        phases = RunDir(trial.run.path / "iterations/0").store.read("phases").to_pylist()
+        weights = Run(trial.run.path / "iterations/0").read_json("supernet.json")["fingerprint"]
+        phases = Run(trial.run.path / "iterations/0").store.read("phases").to_pylist()
         took = sum(row["seconds"] for row in phases if row["name"] == "space evolution")
         assert iteration.seconds == pytest.approx(took)
         for table in ("spaces", "space_moves", "space_scores"):
@@ -83,7 +83,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     log = (tmp_path / "run/trials/tau=50.0/space_evolution.txt").read_text().splitlines()
     told = [line for line in lines if line.startswith("tau=50.0: ") and not line.startswith("tau=50.0: iteration ")]
     assert told == [f"tau=50.0: {line}" for line in log[1:]]
-    check_searches_and_report(RunDir(tmp_path / "run"), found)
+    check_searches_and_report(Run(tmp_path / "run"), found)
     with pytest.raises(UserError, match="trials began with other settings"):
         run_trials(preset(archs=13), tmp_path / "run", values, replicas=0)
     load_space("digits/vit").save(tmp_path / "space.yaml")
@@ -94,15 +94,15 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
         run_trials(override(preset(), {"space": str(tmp_path / "space.yaml")}), tmp_path / "run", values, replicas=0)
 
 
-def check_searches_and_report(run: RunDir, trials: list[Trial]) -> None:
+def check_searches_and_report(run: Run, trials: list[Trial]) -> None:
     """Every space was searched by the preset, and the experiment's page has each trial's numbers."""
     searched = {trial.values["space_evolution.tau"]: searched_spaces(trial.run) for trial in trials}
     for (row,) in searched.values():
         assert row["search"] == f"evolution within macs in [.., {LIMIT}], on 288 images" and row["evaluations"] == 14
         assert row["macs"] <= LIMIT and (row["iteration"], row["name"]) == (0, "digits/vit")
-    scores = RunDir(trials[0].run.local_or_uri("iterations/0")).store.read("scores").to_pylist()
+    scores = Run(trials[0].run.local_or_uri("iterations/0")).store.read("scores").to_pylist()
     assert min(1 - row["accuracy"] for row in scores) <= searched[0.2][0]["error"]
-    trial = RunDir(trials[0].run.uri)
+    trial = Run(trials[0].run.uri)
     write_report(trial, traces(trial), searched_spaces(trial))
     assert searched[0.2][0]["arch"] in trial.read_bytes("report.html").decode()
     other = Tried("tau=9.0", "trials/tau=9.0", [], [])

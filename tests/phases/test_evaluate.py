@@ -20,8 +20,8 @@ from raynas.nets.weights import load_supernet
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.retrain import retrain
 from raynas.phases.timing import time_archs
-from raynas.results import RunDir
-from raynas.runs.networks import Network, find_arch, write_arch
+from raynas.runs.networks import Network
+from raynas.runs.run import Run
 from raynas.search import RandomSearch
 from raynas.space import save_arch
 from tests.small_run import PRESET, SPACE, small_run
@@ -30,13 +30,13 @@ ARCH = SPACE.smallest()
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path) -> Run:
     run = small_run(tmp_path / "run")
-    write_arch(run, "best/arch.yaml", ARCH)
+    run.write_arch("best", ARCH)
     return run
 
 
-def test_row_is_what_a_plain_loop_measures(run: RunDir) -> None:
+def test_row_is_what_a_plain_loop_measures(run: Run) -> None:
     (row,) = evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
     data, test = load_data("digits"), load_test("digits")
     supernet = load_supernet(SPACE, load(run.read_bytes("supernet.safetensors"))).eval()
@@ -55,7 +55,7 @@ def test_row_is_what_a_plain_loop_measures(run: RunDir) -> None:
     assert (row["arch"], row["how"], row["reading"], row["seed"]) == (ARCH.id, "inherited", 1, None)
 
 
-def test_a_winner_changed_by_hand_is_not_left_out(run: RunDir) -> None:
+def test_a_winner_changed_by_hand_is_not_left_out(run: Run) -> None:
     retrain(run, [ARCH], PRESET.retrain_recipe, train_on="train", parallel=1, progress=lambda line: None)
     text = run.read_bytes("best/arch.yaml").decode()
     assert "{size: 8," in text
@@ -66,7 +66,7 @@ def test_a_winner_changed_by_hand_is_not_left_out(run: RunDir) -> None:
         networks_to_evaluate(run)
 
 
-def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
+def test_readings_are_counted_and_answers_are_not_readings(run: Run) -> None:
     lines: list[str] = []
     networks = [Network(ARCH, "inherited"), Network(SPACE.largest(), "inherited")]
     first = evaluate(run, networks, progress=lines.append)
@@ -84,7 +84,7 @@ def test_readings_are_counted_and_answers_are_not_readings(run: RunDir) -> None:
     ("value", "said"),
     [(torch.nan, r"supernet\.safetensors: norm\.bias holds NaN"), (3e38, "weights are finite and outputs are not")],
 )
-def test_outputs_that_are_not_finite_are_one_line(run: RunDir, value: float, said: str) -> None:
+def test_outputs_that_are_not_finite_are_one_line(run: Run, value: float, said: str) -> None:
     state = load(run.read_bytes("supernet.safetensors"))
     state["norm.bias"][:] = value
     state["head.weight"][:] = 100
@@ -100,20 +100,20 @@ def test_nothing_finished(tmp_path: Path) -> None:
         networks_to_evaluate(run)
 
 
-def test_a_name_that_is_no_arch(run: RunDir) -> None:
+def test_a_name_that_is_no_arch(run: Run) -> None:
     with pytest.raises(UserError, match=r"no arch 'nope': .* \(give best, reference, the id of a scored subnet, or an"):
         networks_to_evaluate(run, "nope")
     with pytest.raises(UserError, match="did you mean 'autoformer/published/tiny'"):
         networks_to_evaluate(run, "autoformer/publishd/tiny")
 
 
-def test_an_arch_outside_the_space_has_no_inherited_weights(run: RunDir) -> None:
+def test_an_arch_outside_the_space_has_no_inherited_weights(run: Run) -> None:
     wide = SPACE.off_grid({**ARCH, "width": 33})
     with pytest.raises(UserError, match="not in space"):
         evaluate(run, [Network(wide, "inherited")], progress=lambda line: None)
 
 
-def test_an_arch_in_memory_for_other_images_is_refused(run: RunDir) -> None:
+def test_an_arch_in_memory_for_other_images_is_refused(run: Run) -> None:
     """By all that takes archs of a run; as files they are fitted to the run, with a line."""
     for foreign, words in (
         (SPACE.with_input(size=16).smallest(), "16 x 16 pixels, not 8 x 8"),
@@ -131,16 +131,16 @@ def test_an_arch_in_memory_for_other_images_is_refused(run: RunDir) -> None:
             search.tell([foreign.space.arch(dict(arch))], [0.5])
 
 
-def test_a_reference_that_is_not_there_is_not_advised_by_what_failed(run: RunDir) -> None:
+def test_a_reference_that_is_not_there_is_not_advised_by_what_failed(run: Run) -> None:
     with pytest.raises(UserError, match=r"raynas pipeline makes one.*--arch FILE"):
-        find_arch(run, "reference")
+        run.arch("reference")
 
 
-def test_a_busy_run_directory_is_left_alone(run: RunDir) -> None:
+def test_a_busy_run_directory_is_left_alone(run: Run) -> None:
     code = f"""
 import sys
-from raynas.results import RunDir
-with RunDir({run.uri!r}).lock():
+from raynas.runs.run import Run
+with Run({run.uri!r}).lock():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -154,18 +154,18 @@ with RunDir({run.uri!r}).lock():
         holder.communicate("")
 
 
-def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: RunDir, tmp_path: Path) -> None:
+def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: Run, tmp_path: Path) -> None:
     elsewhere = SPACE.with_input(size=16, classes=3)
     save_arch(elsewhere.smallest(), tmp_path / "arch.yaml")
     told: list[str] = []
-    find_arch(run, str(tmp_path / "arch.yaml"), told.append)
+    run.arch(str(tmp_path / "arch.yaml"), told.append)
     assert len(told) == 1 and "for 16 x 16 pixels, not 8 x 8; classes 3, not 10" in told[0]
     (row,) = evaluate(run, networks_to_evaluate(run, str(tmp_path / "arch.yaml")), progress=lambda line: None)
     assert row["macs"] == cost(SPACE, [ARCH])["macs"][0] and row["space"] == SPACE.fingerprint
     wide_heads = SPACE.constants.model_copy(update={"head_dim": 24})
     other = elsewhere.replace(constants=wide_heads).smallest()
     save_arch(other, tmp_path / "other.yaml")
-    found = find_arch(run, str(tmp_path / "other.yaml"))
+    found = run.arch(str(tmp_path / "other.yaml"))
     assert found == other and found.space == SPACE.replace(constants=wide_heads)
     with pytest.raises(UserError, match="has other constants than space"):
         evaluate(run, networks_to_evaluate(run, str(tmp_path / "other.yaml")), progress=lambda line: None)

@@ -22,10 +22,9 @@ from raynas.data.config import DataConfig
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.phases.export import choose_network, export, export_into_run
-from raynas.results import RunDir
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
-from raynas.runs.trained_supernet import load_weights
+from raynas.runs.run import Run
 from raynas.space import Arch, load_space
 from tests.data.pictures import write_classes
 from tests.killing import killed_at
@@ -35,11 +34,11 @@ SPACE = load_space("digits/vit")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run directory with an untrained supernet."""
     from safetensors.torch import save
 
-    run = RunDir(tmp_path_factory.mktemp("export") / "run", create=True)
+    run = Run(tmp_path_factory.mktemp("export") / "run", create=True)
     torch.manual_seed(0)
     run.write_yaml("space.yaml", SPACE.to_dict())
     run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
@@ -53,14 +52,14 @@ def arch() -> Arch:
 
 
 @pytest.fixture(scope="module")
-def folder(run: RunDir, arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(run: Run, arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("exported") / "network"
     export(run, Network(arch, "inherited"), to, progress=lambda line: None)
     return to
 
 
 @pytest.fixture(scope="module")
-def expected(run: RunDir, arch: Arch, folder: Path) -> np.ndarray:
+def expected(run: Run, arch: Arch, folder: Path) -> np.ndarray:
     """Logits of the supernet itself on images that are kept beside the export."""
     from safetensors.torch import load
 
@@ -309,8 +308,8 @@ def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     }
 
 
-def second_logits(run: RunDir, network: Network) -> torch.Tensor:
-    return load_weights(run, network)(torch.ones(1, 1, 8, 8))
+def second_logits(run: Run, network: Network) -> torch.Tensor:
+    return run.model(network)(torch.ones(1, 1, 8, 8))
 
 
 def test_an_export_is_under_the_lock_of_its_run(tmp_path: Path) -> None:
@@ -322,7 +321,7 @@ def test_an_export_is_under_the_lock_of_its_run(tmp_path: Path) -> None:
     assert not run.exists("export")
 
 
-def test_an_export_follows_no_links_in_its_folder(run: RunDir, arch: Arch, folder: Path, tmp_path: Path) -> None:
+def test_an_export_follows_no_links_in_its_folder(run: Run, arch: Arch, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     to = tmp_path / "network"
     to.mkdir()
@@ -336,7 +335,7 @@ def test_an_export_follows_no_links_in_its_folder(run: RunDir, arch: Arch, folde
     assert sorted(os.listdir(tmp_path)) == ["mine", "network"]
 
 
-def test_an_export_replaces_an_export_alone(run: RunDir, arch: Arch, folder: Path, tmp_path: Path) -> None:
+def test_an_export_replaces_an_export_alone(run: Run, arch: Arch, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     run.write_bytes("tables/scores/fragment", b"")
     network = Network(arch, "inherited")
@@ -360,7 +359,7 @@ def test_an_export_replaces_an_export_alone(run: RunDir, arch: Arch, folder: Pat
 
 
 @pytest.mark.parametrize("room", ["10_000", "weights and little more"])
-def test_a_full_disk_is_one_line(run: RunDir, arch: Arch, folder: Path, tmp_path: Path, room: str) -> None:
+def test_a_full_disk_is_one_line(run: Run, arch: Arch, folder: Path, tmp_path: Path, room: str) -> None:
     # The kernel's own refusal: a file size limit stands for a full disk. The archive is larger than the weights.
     limit = int(room) if room.startswith("1") else (folder / "model.safetensors").stat().st_size + 1
     assert limit < (folder / "model.pt2").stat().st_size

@@ -28,10 +28,9 @@ from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import load_preset, override
 from raynas.reports import write_report
 from raynas.reports.lines import finished_lines
-from raynas.results import RunDir
 from raynas.runs.network_folder import load_network_folder
-from raynas.runs.networks import Network, find_trained, trained_networks, write_arch
-from raynas.runs.trained_supernet import TrainedSupernet
+from raynas.runs.networks import Network
+from raynas.runs.run import Run
 from raynas.space import load_arch
 from raynas.training.recipe import Recipe
 from tests.small_run import PRESET, SPACE, small_run
@@ -47,7 +46,7 @@ def quiet(line: str) -> None:
     del line
 
 
-def weights(run: RunDir, row: Row) -> dict[str, torch.Tensor]:
+def weights(run: Run, row: Row) -> dict[str, torch.Tensor]:
     return load(run.read_bytes(f"{row['path']}/model.safetensors"))
 
 
@@ -59,22 +58,22 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which the smallest arch was retrained with seed 0."""
     run = small_run(tmp_path_factory.mktemp("finetune") / "run")
-    write_arch(run, "best/arch.yaml", ARCH)
+    run.write_arch("best", ARCH)
     retrain(run, [ARCH], RECIPE, parallel=1, progress=quiet)
     return Path(run.uri)
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> RunDir:
+def run(made: Path, tmp_path: Path) -> Run:
     """A copy of it, to be written to."""
-    return RunDir(shutil.copytree(made, tmp_path / "run"))
+    return Run(shutil.copytree(made, tmp_path / "run"))
 
 
-def trained(run: RunDir) -> Network:
-    return find_trained(run, ARCH, 0, "train")
+def trained(run: Run) -> Network:
+    return run.trained_network(ARCH, 0, "train")
 
 
-def test_it_starts_from_the_trained_network_resized(run: RunDir) -> None:
+def test_it_starts_from_the_trained_network_resized(run: Run) -> None:
     start = trained(run)
     (row,) = finetune_resized(run, [start], STILL, 12, parallel=1, progress=quiet)
     assert row["path"] == f"networks/{ARCH.id}-scratch-0-resized-12"
@@ -93,23 +92,23 @@ def test_it_starts_from_the_trained_network_resized(run: RunDir) -> None:
     assert again == row and run.store.read("networks").num_rows == 2
 
 
-def test_it_learns(run: RunDir) -> None:
+def test_it_learns(run: Run) -> None:
     recipe = RECIPE.model_copy(update={"epochs": 6})
     (start,) = retrain(run, [ARCH], recipe, seeds=[1], parallel=1, progress=quiet)
-    (tuned,) = finetune_resized(run, [find_trained(run, ARCH, 1, "train")], recipe, 12, parallel=1, progress=quiet)
+    (tuned,) = finetune_resized(run, [run.trained_network(ARCH, 1, "train")], recipe, 12, parallel=1, progress=quiet)
     assert tuned["accuracy"] > start["accuracy"] > 0.2 and tuned["seed"] == 1
 
 
-def test_inherited_weights_at_another_size(run: RunDir) -> None:
+def test_inherited_weights_at_another_size(run: Run) -> None:
     (row,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=(12, 16))
     assert row["path"] == f"networks/{ARCH.id}-finetuned-0-12x16"
     assert (row["how"], row["start"], row["height"], row["width"]) == ("finetuned", "supernet", 12, 16)
-    assert equal(weights(run, row), TrainedSupernet(run).subnet(ARCH).resized((12, 16)).state_dict())
+    assert equal(weights(run, row), run.supernet().subnet(ARCH).resized((12, 16)).state_dict())
     (own,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=8)
     assert own["path"] == f"networks/{ARCH.id}-finetuned-0" and own["height"] == 8
 
 
-def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_in_the_middle_it_ends_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, start = RECIPE.model_copy(update={"epochs": 3}), trained(run)
     monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
 
@@ -130,7 +129,7 @@ def test_interrupted_in_the_middle_it_ends_the_same(run: RunDir, monkeypatch: py
     assert equal(weights(run, resumed), whole.weights)
 
 
-def test_what_cannot_be_resized(run: RunDir) -> None:
+def test_what_cannot_be_resized(run: Run) -> None:
     with pytest.raises(UserError, match="8 x 8 pixels already"):
         finetune_resized(run, [trained(run)], RECIPE, 8, parallel=1, progress=quiet)
     with pytest.raises(UserError, match="larger than the 1 x 1 image"):
@@ -138,10 +137,10 @@ def test_what_cannot_be_resized(run: RunDir) -> None:
     with pytest.raises(UserError, match="no network that was trained"):
         finetune_resized(run, [Network(ARCH, "inherited")], RECIPE, 12, parallel=1, progress=quiet)
     with pytest.raises(UserError, match="at 16 x 16 pixels: raynas retrain --from trained --size 16"):
-        choose_network(trained_networks(run), ARCH, (16, 16))
+        choose_network(run.networks(), ARCH, (16, 16))
 
 
-def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> None:
+def test_every_command_takes_the_larger_network(run: Run, tmp_path: Path) -> None:
     quick = ["--set", "retrain.finetune.recipe.lr=1e-4", "--parallel", "1"]
     assert main(["retrain", run.uri, "--from", "trained", "--size", "12", *quick]) == 0
     assert main(["evaluate", run.uri]) == 0
@@ -169,7 +168,7 @@ def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> 
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), network(images))
         torch.testing.assert_close(program(images), network(images), rtol=1e-4, atol=1e-5)
-    assert choose_network(trained_networks(run), ARCH).how == "scratch"
+    assert choose_network(run.networks(), ARCH).how == "scratch"
 
     assert any("then fine-tuned, 12 x 12 pixels" in line for line in finished_lines(run))
     page = Path(write_report(run)).read_text()
@@ -187,13 +186,13 @@ def test_every_command_takes_the_larger_network(run: RunDir, tmp_path: Path) -> 
         (["export", "--inherited", "--size", "12"], "leave out --inherited, or --size"),
     ],
 )
-def test_mistakes(run: RunDir, capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+def test_mistakes(run: Run, capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
     assert main([options[0], run.uri, *options[1:]]) == 2
     message = capsys.readouterr().err
     assert words in message and message.count("\n") == 1
 
 
-def test_a_preset_says_how(run: RunDir) -> None:
+def test_a_preset_says_how(run: Run) -> None:
     assert PRESET.retrain.finetune is None and PRESET.finetune_recipe == PRESET.retrain_recipe
     finetune = {"size": 12, "recipe": {"lr": 1e-4, "augment": {"shift": 1}}}
     preset = override(PRESET, {"retrain.finetune": finetune, "retrain.recipe.weight_decay": 0.2})
@@ -203,7 +202,7 @@ def test_a_preset_says_how(run: RunDir) -> None:
     retrained = retrain_with_reference(run, PRESET, ARCH, None, quiet)
     assert [network.how for network in retrained] == ["scratch"]
     finetune_winner(run, preset, retrained, quiet)
-    assert choose_network(trained_networks(run), ARCH, (12, 12)).how == "resized"
+    assert choose_network(run.networks(), ARCH, (12, 12)).how == "resized"
 
 
 def test_the_manuals_preset_is_vit_resnas_procedure() -> None:

@@ -18,8 +18,8 @@ from raynas.data.pixels import normalise
 from raynas.families.vit_res.checkpoint import read_released
 from raynas.nets.weights import load_supernet
 from raynas.phases.evaluate import evaluate
-from raynas.results import RunDir
-from raynas.runs.networks import Network, read_space
+from raynas.runs.networks import Network
+from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.space import Arch
 from raynas.space.rules import hidden_width
@@ -62,9 +62,9 @@ def command(files: Path, run: str, **changes: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run(files: Path) -> RunDir:
+def run(files: Path) -> Run:
     assert main(command(files, "run")) == 0
-    return RunDir(files / "run")
+    return Run(files / "run")
 
 
 def released_accuracy(files: Path, arch: Arch, images: torch.Tensor, labels: torch.Tensor) -> float:
@@ -76,9 +76,9 @@ def released_accuracy(files: Path, arch: Arch, images: torch.Tensor, labels: tor
     return float((logits.argmax(1) == labels).float().mean())
 
 
-def test_scores_and_evaluations_are_the_released_ones(run: RunDir, files: Path) -> None:
+def test_scores_and_evaluations_are_the_released_ones(run: Run, files: Path) -> None:
     data = load_data(run.read_yaml("preset.yaml")["data"])
-    space = read_space(run)
+    space = run.space
     archs = [space.smallest(), space.largest(), space.sample(np.random.default_rng(1))]
     pixels, labels = decode(data.search)
     with LocalScorer(run) as scorer:
@@ -93,9 +93,7 @@ def test_scores_and_evaluations_are_the_released_ones(run: RunDir, files: Path) 
     assert row["accuracy"] == pytest.approx(expected) and row["images"] == 30
 
 
-def test_again_it_is_the_same_and_another_is_refused(
-    run: RunDir, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_again_it_is_the_same_and_another_is_refused(run: Run, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = run.read_json("supernet.json")["fingerprint"]
     assert main(command(files, "run")) == 0
     assert run.read_json("supernet.json")["fingerprint"] == before
@@ -112,7 +110,7 @@ def test_again_it_is_the_same_and_another_is_refused(
     (files / "token.yaml").write_text(SPACE.replace("pool: mean", "pool: token"))  # it computes something else
     assert main(command(files, "run", **{"--space": f"{files}/token.yaml"})) == 2
     assert "space" in capsys.readouterr().err
-    assert read_space(run).constants.pool == "mean"
+    assert run.space.constants.pool == "mean"
 
 
 def test_data_with_other_classes_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,11 +150,11 @@ def test_a_supernet_of_vit_resnas_and_a_network_alone(alone: bool, tmp_path: Pat
                 Image.fromarray(rng.integers(0, 256, (112, 112, 3), dtype=np.uint8)).save(folder / f"{index}.png")
     options = {"--space": f"{tmp_path}/space.yaml", "--run": f"{tmp_path}/run", "--data": f"{tmp_path}/images"}
     assert main(["import", "vit-resnas", f"{tmp_path}/supernet.pth", *chain(*options.items())]) == 0
-    run = RunDir(tmp_path / "run")
+    run = Run(tmp_path / "run")
     data = load_data(run.read_yaml("preset.yaml")["data"])
     pixels, labels = decode(data.search)
     with LocalScorer(run) as scorer:
-        rows = scorer.score([read_space(run).arch(arch) for arch in archs])
+        rows = scorer.score([run.space.arch(arch) for arch in archs])
     for arch, row in zip(archs, rows, strict=True):
         with torch.no_grad():
             expected = (supernet(normalise(pixels, data.normalisation), arch).argmax(1) == labels).float().mean()

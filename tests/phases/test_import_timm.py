@@ -23,8 +23,7 @@ from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
-from raynas.results import RunDir
-from raynas.runs.trained_supernet import TrainedSupernet
+from raynas.runs.run import Run
 
 CLASSES = 4
 
@@ -79,7 +78,7 @@ def command(files: Path, run: str, weights: str | None, *more: str, name: str = 
 @pytest.mark.parametrize("weights", ["model.pth", "model.safetensors"])
 def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
     assert main(command(files, f"run of {weights}", weights)) == 0
-    run = RunDir(files / f"run of {weights}")
+    run = Run(files / f"run of {weights}")
     model: Any = timm.create_model("twins_of_this_test", num_classes=CLASSES).eval()
     model.load_state_dict(torch.load(files / "model.pth", weights_only=True)["model"])
     data = load_data(run.read_yaml("preset.yaml")["data"])
@@ -89,7 +88,7 @@ def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
     (network,) = networks_to_evaluate(run)
     with torch.no_grad():
         logits = model(images)
-        torch.testing.assert_close(TrainedSupernet(run).subnet(network.arch).eval()(images), logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(run.supernet().subnet(network.arch).eval()(images), logits, rtol=0, atol=1e-5)
     (row,) = evaluate(run, [network], progress=lambda line: None)
     assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
 
@@ -100,13 +99,11 @@ def test_a_swin_of_timms_or_as_released(files: Path) -> None:
     model: Any = timm.create_model("swin_of_this_test", num_classes=CLASSES).eval()
     save_file(model.state_dict(), files / "swin.safetensors")
     assert main(command(files, "swin", "swin.safetensors", name="swin_of_this_test")) == 0
-    run = RunDir(files / "swin")
+    run = Run(files / "swin")
     (network,) = networks_to_evaluate(run)
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        torch.testing.assert_close(
-            TrainedSupernet(run).subnet(network.arch).eval()(images), model(images), rtol=0, atol=1e-5
-        )
+        torch.testing.assert_close(run.supernet().subnet(network.arch).eval()(images), model(images), rtol=0, atol=1e-5)
     renamed = {"layers.1.downsample": "layers.0.downsample", "head.fc": "head"}
     state = {
         next((key.replace(old, new) for old, new in renamed.items() if key.startswith(old)), key): value
@@ -115,7 +112,7 @@ def test_a_swin_of_timms_or_as_released(files: Path) -> None:
     torch.save({"model": state}, files / "released.pth")
     options = ["--run", f"{files}/released", "--space", f"{files}/swin/best/arch.yaml", "--data", f"{files}/images"]
     assert main(["import", "s3", f"{files}/released.pth", *options]) == 0
-    first, second = (RunDir(files / name).read_json("supernet.json") for name in ("swin", "released"))
+    first, second = (Run(files / name).read_json("supernet.json") for name in ("swin", "released"))
     assert first["fingerprint"] == second["fingerprint"]
 
 

@@ -16,10 +16,9 @@ from raynas.latency.stored import archs_to_time
 from raynas.latency.timing import TimedOn, Timing, timed_on
 from raynas.phases.latency_winners import Candidate, choose_within_limits
 from raynas.phases.report_data import traces
-from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, read_back, search, time_space
+from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, search, time_space
 from raynas.reports import write_report
-from raynas.results import RunDir
-from raynas.runs.networks import find_arch
+from raynas.runs.run import Run
 from raynas.search import SearchConfig
 from raynas.space import Arch
 from tests.reports.test_report import Page
@@ -62,7 +61,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Arch]:
     return timed
 
 
-def carry_out(run: RunDir, settings: SearchSettings, lines: list[str], name: str = "search") -> Any:
+def carry_out(run: Run, settings: SearchSettings, lines: list[str], name: str = "search") -> Any:
     settings = time_space(run, settings, name, progress=lines.append)
     with make_scorer(run, settings, replicas=0) as scorer:
         made = search(run, settings, scorer, name, progress=lines.append)
@@ -77,7 +76,7 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     assert len(device) <= 30 and device[:20] == archs_to_time(SPACE, 20)
     asked = [row.arch for row in made.history]
     assert len(asked) == 14 and max(map(truth, asked)) <= 9.0 * 1.001  # the prediction is all but exact
-    best = find_arch(run, "best")
+    best = run.arch("best")
     ranked = [row.arch for row in made.ranking(10)]
     keeps = [arch for arch in ranked if takes(arch) <= 9.0]
     assert best == keeps[0] and best in device
@@ -92,7 +91,7 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     # The same command again: the same search, and nothing is timed.
     before = list(device)
     again = carry_out(run, SETTINGS, [])
-    assert device == before and again.history == made.history and find_arch(run, "best") == best
+    assert device == before and again.history == made.history and run.arch("best") == best
     other = SearchSettings(search=SETTINGS.search.model_copy(update={"seed": 3}), scoring=SETTINGS.scoring)
     carry_out(run, other, [], "other")
     assert len(device) <= len(before) + 10  # its own winners alone
@@ -128,7 +127,7 @@ def test_a_search_goes_on_only_where_it_was_timed(
     lines: list[str] = []
     carry_out(run, SETTINGS, lines, "there")
     assert len(device) >= here + 20 and "latency on a phone" in lines[1]
-    assert read_back(run, "search")[1] and read_back(run, "there")[1]
+    assert run.search("search").read_back()[1] and run.search("there").read_back()[1]
 
 
 def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
@@ -151,13 +150,13 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
     written = {name.removesuffix(".yaml") for name in run.list("best/front")}
     kept = {row.arch.id: (row.objectives["accuracy"], takes(row.arch)) for row in made.front() if takes(row.arch) <= 10}
     beaten = {a for a, (x, y) in kept.items() for u, v in kept.values() if u >= x and v <= y and (u, v) != (x, y)}
-    assert written == kept.keys() - beaten and find_arch(run, "best").id in written
+    assert written == kept.keys() - beaten and run.arch("best").id in written
     assert all("beaten by others when timed" in lines[-1] for _ in beaten)
     (trace,) = traces(run)
     front = {row["arch"]: (row["accuracy"], pytest.approx(row["latency"])) for row in trace.front}
     assert front == {arch: kept[arch] for arch in written}  # what was measured, not what was predicted
 
-    best = find_arch(run, "best")
+    best = run.arch("best")
     macs = int(cost(SPACE, [best])["macs"][0])
     about = {"arch": best.id, "network": best.network_id, "values": "{}", "macs": macs, "params": 7, "space": "s"}
     tested = {"how": "inherited", "weights": "w", "images": 360, "loss": 0.2, "seconds": 0.1, "reading": 1}

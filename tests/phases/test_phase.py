@@ -16,16 +16,16 @@ from raynas.energy import counters
 from raynas.errors import RunDirError
 from raynas.phases import phase as phase_module
 from raynas.phases.phase import phase, phase_line
-from raynas.results import RunDir
 from raynas.results.phases import FILE, energy_text, read_phases
+from raynas.runs.run import Run
 from tests.package_counter import package_counter
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir(tmp_path / "run", create=True)
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run", create=True)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package_counter(tmp_path, monkeypatch, at=90, wraps_at=100)
 
 
-def test_a_phase_is_a_row_and_a_line(run: RunDir, package: Path) -> None:
+def test_a_phase_is_a_row_and_a_line(run: Run, package: Path) -> None:
     lines: list[str] = []
     with phase(run, "search", "random", say=lines.append):
         time.sleep(0.5)
@@ -47,7 +47,7 @@ def test_a_phase_is_a_row_and_a_line(run: RunDir, package: Path) -> None:
     assert lines == [f"search random: {row['seconds']:.1f} s, 25 J (1 CPU package)"]
 
 
-def test_a_fast_counter_is_read_in_between(run: RunDir, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_counter_is_read_in_between(run: Run, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phase_module, "BEAT_S", 0.05)
     total = 0
     with phase(run, "supernet", say=None):
@@ -62,7 +62,7 @@ def test_a_fast_counter_is_read_in_between(run: RunDir, package: Path, monkeypat
     assert row["joules"] == pytest.approx(150.0)
 
 
-def test_without_counters_the_line_says_why(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_counters_the_line_says_why(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "POWERCAP", tmp_path / "none")
     monkeypatch.setattr(counters, "GPUS", tmp_path / "none")
     lines: list[str] = []
@@ -78,7 +78,7 @@ def test_without_counters_the_line_says_why(run: RunDir, tmp_path: Path, monkeyp
     ]
 
 
-def test_stopped_and_gone_on_with_it_has_two_rows(run: RunDir, package: Path) -> None:
+def test_stopped_and_gone_on_with_it_has_two_rows(run: Run, package: Path) -> None:
     with pytest.raises(KeyboardInterrupt), phase(run, "supernet"):
         time.sleep(0.3)
         package.write_text("91000000\n")
@@ -91,14 +91,14 @@ def test_stopped_and_gone_on_with_it_has_two_rows(run: RunDir, package: Path) ->
     assert read_phases(run) == rows
 
 
-def test_a_killed_attempt_leaves_what_was_known(run: RunDir) -> None:
+def test_a_killed_attempt_leaves_what_was_known(run: Run) -> None:
     code = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from raynas.phases import phase as phase_module
-from raynas.results import RunDir
+from raynas.runs.run import Run
 phase_module.BEAT_S = 0.1
-with phase_module.phase(RunDir({run.uri!r}), "search", "search"):
+with phase_module.phase(Run({run.uri!r}), "search", "search"):
     print("begun", flush=True)
     time.sleep(100)
 """
@@ -122,7 +122,7 @@ with phase_module.phase(RunDir({run.uri!r}), "search", "search"):
 
 
 def test_what_is_wrong_with_the_measuring_never_stops_the_work(
-    run: RunDir, package: Path, caplog: pytest.LogCaptureFixture
+    run: Run, package: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.write_bytes(FILE, b"damaged")
     (run.path or Path()).joinpath("tables").write_text("a file where a folder should be")
@@ -140,7 +140,7 @@ def test_what_is_wrong_with_the_measuring_never_stops_the_work(
     assert [(row["phase"], row["status"]) for row in rows] == [("supernet", "finished"), ("search", "finished")]
 
 
-def test_no_ray_is_started_for_a_measurement(run: RunDir, package: Path) -> None:
+def test_no_ray_is_started_for_a_measurement(run: Run, package: Path) -> None:
     import ray
 
     before = ray.is_initialized()  # other tests of this process may use one

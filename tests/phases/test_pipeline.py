@@ -19,9 +19,8 @@ from raynas.phases.phase import phase_line
 from raynas.phases.pipeline import PipelineResult, make_reference, pipeline
 from raynas.phases.report_data import traces
 from raynas.presets.preset import override
-from raynas.results import RunDir
 from raynas.runs.network_folder import load_network_folder
-from raynas.runs.networks import find_arch
+from raynas.runs.run import Run
 from tests.package_counter import ten_watts
 from tests.small_run import PRESET, SPACE
 from tests.training_of_small_run import trained_run
@@ -90,7 +89,7 @@ def test_its_phases_add_up_to_its_time(story: Story) -> None:
 
 
 def test_every_kind_of_network_is_evaluated(outcome: PipelineResult) -> None:
-    reference = find_arch(outcome.run, "reference")
+    reference = outcome.run.arch("reference")
     kinds = [(row["arch"], row["how"]) for row in outcome.evaluations]
     assert sorted(kinds) == sorted(
         [(outcome.winner.id, "inherited"), (outcome.winner.id, "finetuned"), (reference.id, "scratch")]
@@ -107,7 +106,7 @@ def test_random_search_spends_what_the_search_spent(outcome: PipelineResult) -> 
 
 
 def test_reference_has_the_winners_macs_and_its_own_shape(outcome: PipelineResult) -> None:
-    reference = find_arch(outcome.run, "reference")
+    reference = outcome.run.arch("reference")
     macs = [int(cost(arch.space, [arch])["macs"][0]) for arch in (outcome.winner, reference)]
     assert abs(macs[1] / macs[0] - 1) < 0.05
     assert {reference[f"blocks.{i}.mlp_ratio"] for i in range(4)} == {4.0}
@@ -133,13 +132,13 @@ def test_done_it_does_nothing_again(outcome: PipelineResult) -> None:
 
 
 def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: PipelineResult) -> None:
-    reference = find_arch(outcome.run, "reference")
+    reference = outcome.run.arch("reference")
     rows = {row["arch"]: (row["how"], row["epochs"]) for row in outcome.run.store.read("networks").to_pylist()}
     assert rows == {outcome.winner.id: ("finetuned", 2), reference.id: ("scratch", 1)}
 
 
 def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     assert make_reference(run, PRESET.model_copy(update={"reference": None}), SPACE.smallest(), SPACE) is None
     assert not run.exists("reference/arch.yaml")
 
@@ -160,7 +159,7 @@ def test_what_is_wrong_with_a_later_stage_is_told_before_the_first(
     said: list[str] = []
     with pytest.raises(UserError, match=message):
         pipeline(override(PRESET, change), tmp_path / "run", say=said.append)
-    assert said == [] and not RunDir(tmp_path / "run").exists("train.yaml")
+    assert said == [] and not Run(tmp_path / "run").exists("train.yaml")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.rank import correlations, rank_lines, rank_run, sample_by_budget
 from raynas.presets.preset import override
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.space import Space
 from tests.small_run import PRESET, SPACE, small_run
@@ -64,14 +64,14 @@ def test_a_sample_has_as_many_archs_in_every_range() -> None:
 
 
 @pytest.fixture(scope="module")
-def ranked(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = small_run(tmp_path_factory.mktemp("rank") / "run")
     recipe = override(PRESET, {"retrain.recipe.epochs": 1}).retrain_recipe
     rank_run(run, LocalScorer(run), recipe, archs=24, buckets=3, train=5, finetune_epochs=1, parallel=1)
     return run
 
 
-def test_every_pair_is_correlated(ranked: RunDir) -> None:
+def test_every_pair_is_correlated(ranked: Run) -> None:
     rows = ranked.store.read("rankings").to_pylist()
     pairs = {(row["x"], row["y"]): row["networks"] for row in rows if row["bucket"] is None}
     assert pairs == {
@@ -94,7 +94,7 @@ def test_every_pair_is_correlated(ranked: RunDir) -> None:
     assert any("inherited by macs" in line for line in rank_lines(rows))
 
 
-def test_scores_measured_otherwise_do_not_mix_in(ranked: RunDir) -> None:
+def test_scores_measured_otherwise_do_not_mix_in(ranked: Run) -> None:
     trained = ranked.store.read("networks").to_pylist()
     with LocalScorer(ranked, images=20) as scorer:
         rows = scorer.score([SPACE.arch(json.loads(row["values"])) for row in trained])
@@ -105,7 +105,7 @@ def test_scores_measured_otherwise_do_not_mix_in(ranked: RunDir) -> None:
     assert [row["value"] for row in again] == [row["value"] for row in before]
 
 
-def test_a_truth_table_from_elsewhere(ranked: RunDir, tmp_path: Path) -> None:
+def test_a_truth_table_from_elsewhere(ranked: Run, tmp_path: Path) -> None:
     table = ranked.store.read("networks", ["network", "values", "accuracy", "how"])
     alone = table.filter(pa.compute.field("how") == "scratch").drop_columns("how")
     pq.write_table(alone, tmp_path / "truth.parquet")
@@ -120,7 +120,7 @@ def test_a_truth_table_from_elsewhere(ranked: RunDir, tmp_path: Path) -> None:
     assert same[0] == same[1][:3]
 
 
-def test_the_command(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rank", ranked.uri, "--archs", "8", "--buckets", "2", "--replicas", "0"]) == 0
     assert "inherited by macs" in capsys.readouterr().out
     assert main(["rank", ranked.uri, "--archs", "1", "--replicas", "0"]) == 2
@@ -128,7 +128,7 @@ def test_the_command(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_without_replicas_nothing_needs_ray(
-    ranked: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ranked: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where no cluster is
     options = ["--archs", "8", "--buckets", "2", "--train", "2", "--seeds", "2", "--set", "retrain.recipe.epochs=1"]
@@ -147,7 +147,7 @@ def test_without_replicas_nothing_needs_ray(
     ],
 )
 def test_options_without_effect_are_refused(
-    ranked: RunDir, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    ranked: Run, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rank", ranked.uri, "--archs", "8", "--replicas", "0", *options]) == 2
     assert message in capsys.readouterr().err
@@ -163,7 +163,7 @@ def test_subnets_that_cannot_be_scored_are_told(tmp_path: Path) -> None:
         rank_run(run, LocalScorer(run), PRESET.retrain_recipe, archs=8, buckets=2)
 
 
-def test_fewer_than_wanted_are_told(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_than_wanted_are_told(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rank", ranked.uri, "--archs", "11", "--buckets", "4", "--replicas", "0"]) == 0
     assert "Ranking 8 subnets, not 11" in capsys.readouterr().out
 
@@ -185,7 +185,7 @@ def test_every_arch_of_a_small_space_is_in_one_range() -> None:
     assert [len(bucket) for bucket in sample_by_budget(line, 40, 4).buckets] == [2, 1, 1, 1]
 
 
-def test_one_bucket_is_told_once(ranked: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_bucket_is_told_once(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:
     before = len(ranked.store.read("rankings"))
     assert main(["rank", ranked.uri, "--archs", "8", "--buckets", "1", "--replicas", "0"]) == 0
     assert capsys.readouterr().out.count("inherited by macs") == 1
@@ -195,7 +195,7 @@ def test_one_bucket_is_told_once(ranked: RunDir, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_bad_truth_tables(ranked: RunDir, tmp_path: Path) -> None:
+def test_bad_truth_tables(ranked: Run, tmp_path: Path) -> None:
     def use(name: str) -> None:
         rank_run(ranked, LocalScorer(ranked), PRESET.retrain_recipe, archs=8, buckets=2, truth=tmp_path / name)
 

@@ -20,11 +20,9 @@ from raynas.errors import ConfigError, RunDirError
 from raynas.nets.supernet import Supernet
 from raynas.phases import network_training
 from raynas.phases.retrain import retrain
-from raynas.results import RunDir
-from raynas.results.networks import network_rows
 from raynas.runs.network_folder import load_network_folder
-from raynas.runs.networks import Network, trained_networks
-from raynas.runs.trained_supernet import TrainedSupernet
+from raynas.runs.networks import Network
+from raynas.runs.run import Run
 from tests.small_run import PRESET, SPACE, small_run
 
 ARCH = SPACE.smallest()
@@ -34,12 +32,12 @@ Row = dict[str, Any]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path) -> Run:
     return small_run(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Row]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Row]:
     """A run in which the smallest arch was retrained with seed 0, and its row."""
     run = small_run(tmp_path_factory.mktemp("retrain") / "run")
     torch.set_num_threads(1)
@@ -47,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Row]:
     return run, row
 
 
-def weights(run: RunDir, row: Row) -> dict[str, torch.Tensor]:
+def weights(run: Run, row: Row) -> dict[str, torch.Tensor]:
     return load(run.read_bytes(f"{row['path']}/model.safetensors"))
 
 
@@ -55,20 +53,20 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_files_and_rows(trained: tuple[RunDir, Row]) -> None:
+def test_files_and_rows(trained: tuple[Run, Row]) -> None:
     run, row = trained
     assert row["path"] == f"networks/{ARCH.id}-scratch-0"
     assert run.list(row["path"]) == ["arch.yaml", "model.safetensors", "network.json", "training.yaml"]
     assert (row["how"], row["trained_on"], row["epochs"], row["seed"]) == ("scratch", "train", 1, 0)
     assert row["params"] == sum(tensor.numel() for tensor in weights(run, row).values())
     assert row["macs"] == int(cost(SPACE, [ARCH])["macs"][0])
-    assert trained_networks(run) == [Network(ARCH, "scratch", 0, row["path"])]
+    assert run.networks() == [Network(ARCH, "scratch", 0, row["path"])]
     assert equal(load_network_folder(run.local_or_uri(row["path"])).state_dict(), weights(run, row))
     (history,) = run.store.read("training").to_pylist()
     assert history["what"] == f"{ARCH.id}-scratch-0" and history["epoch"] == 1
 
 
-def test_what_is_trained_is_not_trained_again(trained: tuple[RunDir, Row]) -> None:
+def test_what_is_trained_is_not_trained_again(trained: tuple[Run, Row]) -> None:
     run, row = trained
     lines: list[str] = []
     (answered,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=lines.append)
@@ -76,26 +74,26 @@ def test_what_is_trained_is_not_trained_again(trained: tuple[RunDir, Row]) -> No
     assert lines == [f"{ARCH.id}, seed 0: trained already, {run.local_or_uri(row['path'])}"]
 
 
-def test_other_settings_are_refused(trained: tuple[RunDir, Row]) -> None:
+def test_other_settings_are_refused(trained: tuple[Run, Row]) -> None:
     with pytest.raises(RunDirError, match=rf"lr was 0\.002, is 0\.5; .*delete .*{trained[1]['path']} to train it anew"):
         retrain(trained[0], [ARCH], RECIPE.model_copy(update={"lr": 0.5}), parallel=1, progress=LINES.append)
 
 
-def test_a_network_whose_folder_was_deleted_is_trained_anew(run: RunDir) -> None:
+def test_a_network_whose_folder_was_deleted_is_trained_anew(run: Run) -> None:
     (first,) = retrain(run, [ARCH], RECIPE, parallel=1, progress=LINES.append)
     shutil.rmtree(run.local_or_uri(first["path"]))
-    assert trained_networks(run) == []
+    assert run.networks() == []
     other = RECIPE.model_copy(update={"lr": 0.01})
     (second,) = retrain(run, [ARCH], other, parallel=1, progress=LINES.append)
     assert second["path"] == first["path"] and second["weights"] != first["weights"]
-    assert network_rows(run) == [second] and run.store.read("networks").num_rows == 2
+    assert run.network_rows() == [second] and run.store.read("networks").num_rows == 2
 
 
 @pytest.mark.parametrize(
     ("change", "words"), [({"opt_args": {"wings": 2}}, "recipe.opt"), ({"amp": "fp16"}, "fp16 needs a GPU")]
 )
 def test_what_cannot_be_trained_leaves_nothing(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, change: Row, words: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, change: Row, words: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=words):
@@ -103,16 +101,16 @@ def test_what_cannot_be_trained_leaves_nothing(
     assert not run.list("networks")
 
 
-def test_fine_tuning_starts_from_the_inherited_weights(run: RunDir) -> None:
+def test_fine_tuning_starts_from_the_inherited_weights(run: Run) -> None:
     still = RECIPE.model_copy(
         update={"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0}
     )  # a rate of 0 keeps what it began with
     (row,) = retrain(run, [ARCH], still, how="finetuned", parallel=1, progress=LINES.append)
     assert row["how"] == "finetuned" and row["path"].endswith("-finetuned-0")
-    assert equal(weights(run, row), TrainedSupernet(run).subnet(ARCH).state_dict())
+    assert equal(weights(run, row), run.supernet().subnet(ARCH).state_dict())
 
 
-def test_training_on_the_search_split_leaves_it_unmeasured(run: RunDir, trained: tuple[RunDir, Row]) -> None:
+def test_training_on_the_search_split_leaves_it_unmeasured(run: Run, trained: tuple[Run, Row]) -> None:
     (row,) = retrain(run, [ARCH], RECIPE, train_on="train+search", parallel=1, progress=LINES.append)
     assert row["accuracy"] is None and row["trained_on"] == "train+search"
     other, plain = trained
@@ -123,7 +121,7 @@ def test_training_on_the_search_split_leaves_it_unmeasured(run: RunDir, trained:
 
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.slow
-def test_seeds_side_by_side_are_those_one_after_the_other(run: RunDir, trained: tuple[RunDir, Row]) -> None:
+def test_seeds_side_by_side_are_those_one_after_the_other(run: Run, trained: tuple[Run, Row]) -> None:
     alone, _ = trained
     one = retrain(alone, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
     two = retrain(run, [ARCH], RECIPE, seeds=[0, 1], progress=LINES.append)
@@ -135,17 +133,17 @@ def test_seeds_side_by_side_are_those_one_after_the_other(run: RunDir, trained: 
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_ends_the_same(run: RunDir, tmp_path: Path) -> None:
+def test_killed_in_the_middle_it_ends_the_same(run: Run, tmp_path: Path) -> None:
     recipe = RECIPE.model_copy(update={"epochs": 12})
     code = f"""
 import torch
 torch.set_num_threads(1)
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.phases.retrain import retrain
 from raynas.space import load_space
 from raynas.training.recipe import Recipe
 recipe = Recipe.model_validate_json({recipe.model_dump_json()!r})
-retrain(RunDir({run.uri!r}), [load_space("digits/vit").smallest()], recipe, parallel=1)
+retrain(Run({run.uri!r}), [load_space("digits/vit").smallest()], recipe, parallel=1)
 """
     root = str(Path(__file__).parents[2])
     checkpoints = Path(run.uri) / "checkpoints"
@@ -169,7 +167,7 @@ retrain(RunDir({run.uri!r}), [load_space("digits/vit").smallest()], recipe, para
     assert attempts == [("retraining", "scratch", "killed"), ("retraining", "scratch", "finished")]
 
 
-def test_a_rollback_is_told_and_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_is_told_and_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The health check goes back once, and training goes on: here after a loss that was NaN in the second epoch."""
     monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
     steps = 0

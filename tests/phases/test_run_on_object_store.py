@@ -8,7 +8,6 @@ from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import choose_network, export_into_run
 from raynas.phases.retrain import retrain
 from raynas.reports import write_report
-from raynas.runs.networks import trained_networks, write_arch
 from tests.small_run import PRESET, SPACE, small_run
 
 ARCH = SPACE.smallest()
@@ -17,11 +16,11 @@ ARCH = SPACE.smallest()
 def test_retrain_evaluate_export_report(s3_server: Callable[[str], str]) -> None:
     lines: list[str] = []
     run = small_run(s3_server("after/run"))
-    write_arch(run, "best/arch.yaml", ARCH)
+    run.write_arch("best", ARCH)
     (row,) = retrain(run, [ARCH], PRESET.recipe, parallel=1, progress=lines.append)
     rows = evaluate(run, networks_to_evaluate(run), progress=lines.append)
     assert [(found["how"], found["reading"]) for found in rows] == [("inherited", 1), ("scratch", 2)]
-    exported = export_into_run(run, choose_network(trained_networks(run), ARCH), onnx=False, progress=lines.append)
+    exported = export_into_run(run, choose_network(run.networks(), ARCH), onnx=False, progress=lines.append)
     assert exported == "s3://raynas/after/run/export"
     assert run.list("export") == [
         "README.md",

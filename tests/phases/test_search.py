@@ -12,11 +12,10 @@ from raynas.costs import cost
 from raynas.errors import RunDirError, UserError
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.report_data import traces
-from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, has_ended, make_scorer, read_back, search
+from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, make_scorer, search
 from raynas.reports import write_report
 from raynas.reports.collect import collect
-from raynas.results import RunDir
-from raynas.runs.networks import find_arch
+from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.search import SearchConfig
 from raynas.space import Arch, Space, load_arch
@@ -41,68 +40,68 @@ class Failing:
         return rows
 
 
-def carry_out(run: RunDir, settings: SearchSettings, name: str = "search") -> None:
+def carry_out(run: Run, settings: SearchSettings, name: str = "search") -> None:
     with make_scorer(run, settings, replicas=0) as scorer:
         search(run, settings, scorer, name, progress=None)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = small_run(tmp_path_factory.mktemp("searches") / "run")
     carry_out(run, SETTINGS)
     carry_out(run, SearchSettings(search=baseline(SETTINGS.search, 14), scoring=SETTINGS.scoring), BASELINE)
     return run
 
 
-def test_history_read_back_from_rows(run: RunDir) -> None:
-    made, finished = read_back(run, "search")
+def test_history_read_back_from_rows(run: Run) -> None:
+    made, finished = run.search("search").read_back()
     rows = {row["arch"]: row["accuracy"] for row in run.store.read("scores").to_pylist()}
     assert finished and made.evaluations == 14
     assert [row.objectives["accuracy"] for row in made.history] == [rows[row.arch.id] for row in made.history]
     macs = {row.arch: int(cost(SPACE, [row.arch])["macs"][0]) for row in made.history}
     best = min(made.history, key=lambda row: (-row.objectives["accuracy"], macs[row.arch]))
-    assert find_arch(run, "best") == best.arch == made.best()
+    assert run.arch("best") == best.arch == made.best()
 
 
-def test_best_is_a_file_that_stands_alone(run: RunDir, tmp_path: Path) -> None:
+def test_best_is_a_file_that_stands_alone(run: Run, tmp_path: Path) -> None:
     copied = tmp_path / "moved.yaml"
     copied.write_bytes(run.read_bytes("best/arch.yaml"))
-    assert load_arch(copied) == find_arch(run, "best")
+    assert load_arch(copied) == run.arch("best")
     assert load_arch(copied).space == SPACE
 
 
-def test_baseline_has_the_same_budget_and_constraints(run: RunDir) -> None:
+def test_baseline_has_the_same_budget_and_constraints(run: Run) -> None:
     main, random = traces(run)
     assert (main.name, random.name) == ("evolution", "random search")
     assert len(main.archs) == len(random.archs) == 14
-    made, _ = read_back(run, BASELINE)
+    made, _ = run.search(BASELINE).read_back()
     assert cost(SPACE, [row.arch for row in made.history])["macs"].max() <= 900_000
     assert main.limits == random.limits == {"macs": (None, 900_000)}
 
 
-def test_an_interrupted_search_goes_on_to_the_same_end(run: RunDir, tmp_path: Path) -> None:
+def test_an_interrupted_search_goes_on_to_the_same_end(run: Run, tmp_path: Path) -> None:
     other = small_run(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt), LocalScorer(other, images=40) as scorer:
         search(other, SETTINGS, Failing(scorer, 8), progress=None)
-    made, finished = read_back(other, "search")
+    made, finished = other.search("search").read_back()
     assert not finished and made.evaluations == 8
-    assert not has_ended(other, "search") and has_ended(run, "search") and not has_ended(run, "another")
+    assert [each.has_ended() for each in (other.search(), run.search(), run.search("another"))] == [False, True, False]
     (trace,) = traces(other)
     assert not trace.finished and len(trace.archs) == 8
     carry_out(other, SETTINGS)
     assert traces(other)[0] == traces(run)[0]
-    assert find_arch(other, "best") == find_arch(run, "best")
+    assert other.arch("best") == run.arch("best")
     arches = other.store.read("scores")["arch"].to_pylist()
     assert len(arches) == len(set(arches)) == 14
 
 
-def test_other_settings_are_refused(run: RunDir) -> None:
+def test_other_settings_are_refused(run: Run) -> None:
     changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
     with pytest.raises(RunDirError, match=r"seed was 0, is 5.*--name"):
         carry_out(run, changed)
 
 
-def test_several_objectives_leave_a_front(run: RunDir) -> None:
+def test_several_objectives_leave_a_front(run: Run) -> None:
     """Found by a predictor; measured on the search split, evaluated on the test split, and on the page."""
     evolution = {"initial": 20, "mutations": 5, "crossovers": 5, "generations": 2}
     options = {"samples": 12, "held_out": 6, "verify": 8, "least_tau": -1, "evolution": evolution}
@@ -114,7 +113,7 @@ def test_several_objectives_leave_a_front(run: RunDir) -> None:
     with make_scorer(run, settings, replicas=0) as scorer:
         search(run, settings, scorer, "front", progress=lines.append)
     assert sum("front: accuracy predicted from 6 scores; on 6 held out: Kendall's tau " in line for line in lines) == 1
-    made, finished = read_back(run, "front")
+    made, finished = run.search("front").read_back()
     assert finished and made.evaluations == 20
     names = {path.removesuffix(".yaml") for path in run.list("searches/front/front")}
     assert names == {row.arch.id for row in made.front()}
@@ -142,9 +141,9 @@ def test_several_objectives_leave_a_front(run: RunDir) -> None:
     assert all(f"{row['accuracy']:.2%}" in page for row in tested)
 
 
-def test_a_scored_arch_is_found_by_its_id(run: RunDir) -> None:
-    made, _ = read_back(run, "search")
-    assert find_arch(run, made.history[3].arch.id) == made.history[3].arch
+def test_a_scored_arch_is_found_by_its_id(run: Run) -> None:
+    made, _ = run.search("search").read_back()
+    assert run.arch(made.history[3].arch.id) == made.history[3].arch
 
 
 def test_so_is_one_off_the_spaces_grid(tmp_path: Path) -> None:
@@ -152,13 +151,13 @@ def test_so_is_one_off_the_spaces_grid(tmp_path: Path) -> None:
     arch = SPACE.off_grid({**SPACE.smallest(), "width": 40})
     with LocalScorer(run, images=10) as scorer:
         scorer.score([arch])
-    assert find_arch(run, arch.id) == arch and arch not in SPACE
+    assert run.arch(arch.id) == arch and arch not in SPACE
 
 
 def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     carry_out(run, SETTINGS)
-    before, winner = collect(run).scores, find_arch(run, "best")
+    before, winner = collect(run).scores, run.arch("best")
     with LocalScorer(run, images=15, precision="bf16") as scorer:
         scorer.score([winner])
     after = collect(run).scores
@@ -200,7 +199,7 @@ def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path
     before = run.list()
 
     def settings(mistake: str) -> SearchSettings:
-        config = SearchConfig(name="test_searches:Own", evaluations=2, options={"mistake": mistake})
+        config = SearchConfig(name=f"{__name__}:Own", evaluations=2, options={"mistake": mistake})
         return SearchSettings(search=config, scoring=Scoring(images=10))
 
     with pytest.raises(UserError, match="refused"):
@@ -209,7 +208,7 @@ def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path
     if mistake == "ask 1":  # nothing was scored
         assert run.list() == before
     carry_out(run, settings("none"), "u")
-    assert has_ended(run, "u") and run.exists("searches/u/arch.yaml")
+    assert run.search("u").has_ended() and run.exists("searches/u/arch.yaml")
     scored = run.store.read("scores").num_rows
     assert scored == 2  # what the refused one scored counts
     with pytest.raises(RunDirError, match="began with other settings"):

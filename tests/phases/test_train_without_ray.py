@@ -19,7 +19,7 @@ from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.phases.train import train
 from raynas.presets.preset import Preset
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.training.loop import train_loop
 from tests.training.training_parts import SPACE, plan, recipe, same
 
@@ -38,7 +38,7 @@ def preset(folder: Path) -> Preset:
     SPACE.save(folder / "space.yaml")
     settings = recipe(epochs=EPOCHS, batch_size=96, mixup=0.2, augment={"shift": 1}, health={"probe_images": 100})
     found = Preset(space=str(folder / "space.yaml"), data="digits", plan=plan(), recipe=settings)  # type: ignore[arg-type]
-    RunDir(folder, create=True).write_yaml("preset.yaml", found)
+    Run(folder, create=True).write_yaml("preset.yaml", found)
     return found
 
 
@@ -54,7 +54,7 @@ def begin_and_kill(folder: Path, run: Path, after: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def learnt(run: RunDir) -> dict[str, torch.Tensor]:
+def learnt(run: Run) -> dict[str, torch.Tensor]:
     return load(run.read_bytes("supernet.safetensors"))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from raynas.reports import write_report
 from raynas.reports.collect import Predicted, Timed, Trace, Tried
-from raynas.results import RunDir
-from raynas.runs.networks import write_arch
+from raynas.runs.networks import arch_text
+from raynas.runs.run import Run
 from raynas.space import load_space, save_arch
 from tests.reports.test_report import described, provenance
 
@@ -55,7 +55,7 @@ def read(path: str) -> Reader:
 
 def searched(folder: Path, text: str) -> str:
     """The report of a run in which every text is this one."""
-    run = RunDir(folder / "run", create=True)
+    run = Run(folder / "run", create=True)
     run.write_yaml("space.yaml", SPACE.to_dict())
     run.begin("train", {"data": {"name": text}, "classes": [text, {text: text}], "note": text})
     archs = [SPACE.sample(np.random.default_rng(seed)) for seed in range(8)]
@@ -68,7 +68,7 @@ def searched(folder: Path, text: str) -> str:
     run.store.append("scores", [failed])
     for at, row in enumerate(rows[:2]):
         path = f"networks/{at}"
-        write_arch(run, f"{path}/arch.yaml", archs[at])
+        run.write_bytes(f"{path}/arch.yaml", arch_text(archs[at]).encode())
         same = {**row, "how": text if at else "scratch", "weights": f"{text}{at}", **provenance(), "path": path}
         run.store.append("networks", [{**same, "trained_on": text}])
         run.store.append("evaluations", [{**same, "images": 3, "loss": 0.2, "seconds": 0.1, "reading": at + 1}])
@@ -98,7 +98,7 @@ def searched(folder: Path, text: str) -> str:
 
 def evolved(folder: Path, text: str) -> str:
     """The report of an experiment in which every text is this one."""
-    run = RunDir(folder / "trials", create=True)
+    run = Run(folder / "trials", create=True)
     run.begin("trials", {"values": {text: [text]}})
     space = {
         "iteration": 0, "name": text, "cardinality": "12", "archs": 3, "error": 0.2, "standard_error": 0.1, "mean": 0.3,
@@ -128,5 +128,5 @@ def test_text_is_text(tmp_path: Path, known: dict[Any, Reader], make: Any, text:
 
 
 def test_what_is_no_unicode_is_shown_by_its_number(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     assert r"a\ud800" in read(write_report(run, [Trace("a\ud800\0b", ["x"], [0.5])])).text

@@ -13,21 +13,20 @@ from raynas.outer.evolution.loop import evolve_space
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.reports import write_report
 from raynas.reports.evolution import choices_by_iteration, error_distributions
-from raynas.results import RunDir
-from raynas.runs.networks import find_arch, read_space
+from raynas.runs.run import Run
 from tests.outer.outer_parts import Bowl, vit
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    run = RunDir(tmp_path_factory.mktemp("evolution") / "run", create=True)
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("evolution") / "run", create=True)
     space = vit(width=[16, 32, 48], depth=[2, 3], heads=[2], mlp_ratio=[1.0, 2.0])
     bowl = Bowl({"width": 112, "mlp_ratio": 3.0}, {"width": 16, "mlp_ratio": 1.0}, noise=0.001)
     evolve_space(run, space, SpaceEvolutionConfig(iterations=3, archs=60, most_steps=2), bowl, say=lambda line: None)
     return run
 
 
-def test_the_page_says_what_was_measured(run: RunDir) -> None:
+def test_the_page_says_what_was_measured(run: Run) -> None:
     page = Path(write_report(run)).read_text()
     for row in run.store.read("spaces").to_pylist():
         for value in (f"{row['error']:.2%}", f"{row['best_error']:.2%}", row["best"], f"{row['best_macs']:,}"):
@@ -38,13 +37,13 @@ def test_the_page_says_what_was_measured(run: RunDir) -> None:
     assert "It ended there: it was the last iteration" in page and "The test split" not in page
 
 
-def test_it_is_no_run_to_search_and_says_which_are(run: RunDir) -> None:
-    for wanted in (lambda: find_arch(run, "best"), lambda: read_space(run), lambda: run.require("preset.yaml")):
+def test_it_is_no_run_to_search_and_says_which_are(run: Run) -> None:
+    for wanted in (lambda: run.arch("best"), lambda: run.space, lambda: run.require("preset.yaml")):
         with pytest.raises(RunDirError, match=r"is an evolution of spaces.* such as .*/iterations/0: give one"):
             wanted()
 
 
-def test_the_figures_show_the_rows(run: RunDir) -> None:
+def test_the_figures_show_the_rows(run: Run) -> None:
     moves = run.store.read("space_moves").to_pylist()
     figure = choices_by_iteration(moves)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [

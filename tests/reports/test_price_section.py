@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from raynas.reports import write_report
-from raynas.results import RunDir
 from raynas.results.phases import note_phase
+from raynas.runs.run import Run
 from tests.reports.test_report import Page
 
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -23,11 +23,11 @@ def attempt(hour: int, phase: str, status: str, seconds: float, joules: float | 
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir(tmp_path / "run", create=True)
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run", create=True)
 
 
-def test_attempts_are_summed_by_phase_and_in_all(run: RunDir) -> None:
+def test_attempts_are_summed_by_phase_and_in_all(run: Run) -> None:
     why = "CPU: no counters"
     run.store.append("phases", [attempt(0, "supernet", "killed", 100.0, 2e6, unmeasured=why)])
     run.store.append("phases", [attempt(1, "supernet", "finished", 50.5, 1.5e6, unmeasured=why)])
@@ -45,5 +45,5 @@ def test_attempts_are_summed_by_phase_and_in_all(run: RunDir) -> None:
     assert everything["energy"] == "at least 3.5 MJ"
 
 
-def test_without_phases_there_is_no_section(run: RunDir) -> None:
+def test_without_phases_there_is_no_section(run: Run) -> None:
     assert "What it took" not in Path(write_report(run)).read_text()

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from raynas.reports import figures, write_report
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from tests.reports.test_report import Page
 
 STATISTICS = {"pearson": 0.5, "spearman": 0.4, "kendall": 0.3}
@@ -29,11 +29,11 @@ def rows(x: str, y: str, shift: float, ranges: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir(tmp_path / "run", create=True)
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run", create=True)
 
 
-def test_the_newest_of_each_pair_is_shown(run: RunDir) -> None:
+def test_the_newest_of_each_pair_is_shown(run: Run) -> None:
     run.store.append("rankings", [*rows("macs", "inherited", 0.0, ranges=4), *rows("inherited", "scratch", 0.1)])
     run.store.append("rankings", rows("macs", "inherited", 0.2, ranges=2))
     page = Page(Path(write_report(run)).read_text())
@@ -50,11 +50,11 @@ def test_the_newest_of_each_pair_is_shown(run: RunDir) -> None:
     assert "inherited weights by MACs 0.50 [0.40 to 0.70]" in label and page.fetched == []
 
 
-def test_without_rankings_there_is_no_section(run: RunDir) -> None:
+def test_without_rankings_there_is_no_section(run: Run) -> None:
     assert "rank subnets" not in Path(write_report(run)).read_text()
 
 
-def test_what_could_not_be_correlated_is_told(run: RunDir) -> None:
+def test_what_could_not_be_correlated_is_told(run: Run) -> None:
     none = {"value": None, "lower": None, "upper": None, "networks": 3}
     run.store.append("rankings", [{**row, **none} for row in rows("macs", "inherited", 0.0)])
     page = Page(Path(write_report(run)).read_text())

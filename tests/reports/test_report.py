@@ -13,9 +13,8 @@ import pytest
 
 from raynas.reports import figures, write_report
 from raynas.reports.collect import Trace, collect, pareto
-from raynas.results import RunDir
-from raynas.results.networks import network_rows
-from raynas.runs.networks import write_arch
+from raynas.runs.networks import arch_text
+from raynas.runs.run import Run
 from raynas.space import load_space, save_arch
 
 SPACE = load_space("digits/vit")
@@ -87,9 +86,9 @@ def scored() -> Scored:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, scored: Scored) -> RunDir:
+def searched(tmp_path_factory: pytest.TempPathFactory, scored: Scored) -> Run:
     """A run directory with scores and nothing after them."""
-    run = RunDir(tmp_path_factory.mktemp("report") / "run", create=True)
+    run = Run(tmp_path_factory.mktemp("report") / "run", create=True)
     run.write_yaml("space.yaml", SPACE.to_dict())
     run.begin("train", {"data": ["s3://key:secret@bucket/images?region=x"], "note": "<b>&"})
     score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
@@ -100,13 +99,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory, scored: Scored) -> RunDir
 
 
 @pytest.fixture(scope="module")
-def before(searched: RunDir) -> Page:
+def before(searched: Run) -> Page:
     """Its page, written before anything was evaluated."""
     return page(searched, [])
 
 
 @pytest.fixture(scope="module")
-def after(before: Page, searched: RunDir, scored: Scored) -> tuple[Page, Any]:
+def after(before: Page, searched: Run, scored: Scored) -> tuple[Page, Any]:
     """The page of the finished run, and the winner."""
     winner = finish(searched, scored)
     return page(searched, traces(scored)), winner
@@ -118,7 +117,7 @@ def traces(scored: list) -> list[Trace]:
     return [Trace(name, [a.id for a, _, _ in part], [acc for *_, acc in part]) for name, part in parts.items()]
 
 
-def finish(run: RunDir, scored: Scored) -> Any:
+def finish(run: Run, scored: Scored) -> Any:
     """A winner retrained with three seeds and a reference with one, all evaluated; probes of two epochs."""
     winner, macs, _ = max(scored, key=lambda row: row[2])
     reference = SPACE.off_grid({**SPACE.smallest(), "width": 41})
@@ -131,7 +130,7 @@ def finish(run: RunDir, scored: Scored) -> Any:
     for arch, cost, how, seed, accuracy in networks:
         about = {**described(arch, cost, 7), "how": how, "weights": f"{arch.id}{seed}", **provenance(seed)}
         path = f"networks/{arch.id}-{how}-{seed}"
-        write_arch(run, f"{path}/arch.yaml", arch)
+        run.write_bytes(f"{path}/arch.yaml", arch_text(arch).encode())
         run.store.append("networks", [{**about, "path": path, "trained_on": "train", "accuracy": accuracy - 0.01}])
         reading = run.store.read("evaluations").num_rows + 1
         run.store.append("evaluations", [{**about, **tested, "path": path, "accuracy": accuracy, "reading": reading}])
@@ -143,7 +142,7 @@ def finish(run: RunDir, scored: Scored) -> Any:
     return winner
 
 
-def page(run: RunDir, given: list[Trace]) -> Page:
+def page(run: Run, given: list[Trace]) -> Page:
     return Page(Path(write_report(run, given)).read_text())
 
 
@@ -157,7 +156,7 @@ def test_scores_on_the_page_are_the_rows(after: tuple[Page, Any], scored: Scored
         assert shown[arch.id]["on the front"] == ("no" if beaten else "yes")
 
 
-def test_of_images_in_a_second_more_are_better(searched: RunDir, scored: Scored) -> None:
+def test_of_images_in_a_second_more_are_better(searched: Run, scored: Scored) -> None:
     known = scored[1:]  # the first was asked by no search
     rates = [float(rate) for rate in np.random.default_rng(1).permutation(len(known)) + 100]
     accuracy = [accuracy for *_, accuracy in known]
@@ -180,12 +179,12 @@ def test_pareto_front_of_equals() -> None:
 
 
 def test_networks_of_a_ranking_share_a_mark(tmp_path: Path, scored: Scored) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     about = {"weights": "w", "trained_on": "train", "accuracy": 0.5, **provenance()}
     score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
     run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
     for way in ("scratch", "finetuned"):
-        write_arch(run, f"{way}/arch.yaml", scored[0][0])
+        run.write_bytes(f"{way}/arch.yaml", arch_text(scored[0][0]).encode())
     for arch, macs, _ in scored[:5]:
         rows = [{**described(arch, macs, 7), "how": how, "path": how, **about} for how in ("scratch", "finetuned")]
         run.store.append("networks", rows)
@@ -206,7 +205,7 @@ def test_summary_has_means_and_intervals(after: tuple[Page, Any]) -> None:
 
 
 def test_two_seeds_are_said_to_say_little(after: tuple[Page, Any], tmp_path: Path, scored: Scored) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     finish(run, scored)
     shutil.rmtree(next(Path(run.uri).glob("networks/*-scratch-2")))
     found = page(run, [])
@@ -228,9 +227,9 @@ def test_every_search_is_drawn() -> None:
 
 
 def test_a_deleted_network_is_no_result_any_more(tmp_path: Path, scored: Scored) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     finish(run, scored)
-    (deleted,) = (row["path"] for row in network_rows(run) if row["path"].endswith("-scratch-2"))
+    (deleted,) = (row["path"] for row in run.network_rows() if row["path"].endswith("-scratch-2"))
     shutil.rmtree(Path(run.uri) / deleted)
     found = page(run, [])
     (row,) = [row for row in found.rows("summary") if row["network"] == "winner, retrained from scratch"]
@@ -273,7 +272,7 @@ def test_probe_curves_and_winner_blocks(after: tuple[Page, Any]) -> None:
 
 
 def test_probes_are_said_to_be_of_the_epochs_that_they_are_of(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     about = {**described(SPACE.smallest(), 5, 7), "images": 287, "role": "median", "accuracy": 0.5, **provenance()}
     run.store.append("probes", [{**about, "epoch": epoch} for epoch in (3, 6, 8)])
     assert "weights after 3 of the first 8 epochs." in page(run, []).text
@@ -297,7 +296,7 @@ def test_no_legend_lies_on_a_curve() -> None:
 
 
 def test_a_bilateral_space_says_what_its_scores_are_of(tmp_path: Path, scored: Scored) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     space = load_space("digits/vitas_v1")
     run.write_yaml("space.yaml", space.to_dict())
     score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
@@ -312,7 +311,7 @@ def test_a_bilateral_space_says_what_its_scores_are_of(tmp_path: Path, scored: S
 
 def test_dropped_blocks_are_none_of_the_winners(tmp_path: Path) -> None:
     space = load_space("digits/vitas_v1")
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     run.write_yaml("space.yaml", space.to_dict())
     kept = ["blocks.1", "blocks.3"]
     dropped = {f"blocks.{i}.kept": f"blocks.{i}" in kept for i in range(5)}
@@ -337,14 +336,14 @@ def test_page_is_self_contained_and_readable_without_seeing_it(after: tuple[Page
 
 
 def test_an_evolution_without_a_space_is_said_to_be_one(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     run.begin("trials", {"values": {}})
     assert "The evolution of the space has not finished an iteration yet." in page(run, []).text
 
 
 @pytest.mark.parametrize("fill", [lambda run: None, lambda run: run.write_yaml("space.yaml", SPACE.to_dict())])
-def test_empty_run_has_a_report(tmp_path: Path, fill: Callable[[RunDir], None]) -> None:
-    run = RunDir(tmp_path / "run", create=True)
+def test_empty_run_has_a_report(tmp_path: Path, fill: Callable[[Run], None]) -> None:
+    run = Run(tmp_path / "run", create=True)
     fill(run)
     found = page(run, [])
     assert "Nothing has been searched in this run yet." in found.text

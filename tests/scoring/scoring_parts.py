@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Arch, Space
 
 
@@ -67,9 +67,9 @@ class Linear(nn.Module):
         return (self.weight @ x.flatten(1).T).amax(0)[:, None].expand(-1, 10)
 
 
-def make_run(path: Path, space: Space) -> RunDir:
+def make_run(path: Path, space: Space) -> Run:
     """A run directory as training leaves it, with random weights."""
-    run = RunDir(path, create=True)
+    run = Run(path, create=True)
     torch.manual_seed(1)
     supernet = build_supernet(space)
     save_model(supernet, path / "supernet.safetensors")

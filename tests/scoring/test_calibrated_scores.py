@@ -18,10 +18,7 @@ from raynas.data.pixels import normalise
 from raynas.errors import UserError
 from raynas.nets.weights import load_supernet, parse_weights
 from raynas.presets.preset import Preset, override
-from raynas.results import RunDir
-from raynas.results.scores import comparable_scores
-from raynas.runs.calibration import load_calibration
-from raynas.runs.trained_supernet import TrainedSupernet
+from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
 from raynas.space import Arch, Space, load_space
@@ -44,14 +41,14 @@ def some(hybrid: Space) -> list[Arch]:
     return [hybrid.smallest(), *hybrid.decode(hybrid.sample_codes(np.random.default_rng(0), 3))]
 
 
-def make_hybrid_run(path: Path, space: Space, **calibration: int) -> RunDir:
+def make_hybrid_run(path: Path, space: Space, **calibration: int) -> Run:
     run = make_run(path, space)
     about = {"images": 96, "batch_size": 32, "seed": 5, **calibration}
     run.write_yaml("preset.yaml", {"data": {"name": "digits"}, "recipe": {"augment": SHIFT}, "calibration": about})
     return run
 
 
-def by_hand(run: RunDir, space: Space, arch: Arch) -> float:
+def by_hand(run: Run, space: Space, arch: Arch) -> float:
     """An extracted subnet in torch's own way: averages reset, three batches in training mode, then the search split."""
     data = load_data("digits")
     weights = parse_weights(run.read_bytes("supernet.safetensors"), "weights")
@@ -94,9 +91,9 @@ def test_inherited_networks_carry_their_statistics(
         rows = scorer.score(some[1:3])
     data = load_data("digits")
     pixels, labels = decode(data.search)
-    draw = Mock(side_effect=load_calibration)
-    monkeypatch.setattr("raynas.runs.trained_supernet.load_calibration", draw)
-    parent = TrainedSupernet(run)
+    draw = Mock(side_effect=run.calibration)
+    monkeypatch.setattr(run, "calibration", draw)
+    parent = run.supernet()
     for arch, row in zip(some[1:3], rows, strict=True):
         with torch.no_grad():
             logits = parent.subnet(arch)(normalise(pixels, data.normalisation))
@@ -112,7 +109,7 @@ def test_scores_of_other_images_are_kept_apart(tmp_path: Path, hybrid: Space, so
     with LocalScorer(run) as scorer:
         second = scorer.score(some[:2])
     assert [row["loss"] for row in second] != [row["loss"] for row in first[:2]]
-    assert {id: row["loss"] for id, row in comparable_scores(run).items()} == {r["arch"]: r["loss"] for r in second}
+    assert {row["arch"]: row["loss"] for row in run.scores().to_pylist()} == {r["arch"]: r["loss"] for r in second}
     make_hybrid_run(tmp_path, hybrid)
     with LocalScorer(run) as scorer:
         assert scorer.score(some) == first

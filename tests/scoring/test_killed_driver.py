@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.space import Space
 from tests.scoring.hand_written_search import climb
@@ -19,7 +19,7 @@ from tests.scoring.scoring_parts import make_run
 PROGRAM = Path(__file__).parent / "hand_written_search.py"
 
 
-def _start(run: RunDir, out: Path) -> subprocess.Popen[str]:
+def _start(run: Run, out: Path) -> subprocess.Popen[str]:
     # In the tests' cluster: it outlives the killed driver, as a user's cluster would.
     address = ray.get_runtime_context().gcs_address
     environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join(["", *sys.path])}

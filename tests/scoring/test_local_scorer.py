@@ -14,7 +14,7 @@ from raynas.costs import cost
 from raynas.data.pixels import Normalisation
 from raynas.errors import RunDirError, UserError
 from raynas.nets import build_supernet
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.scoring import scorer as scorer_module
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.replica import WeightsChanged
@@ -29,7 +29,7 @@ Digits = tuple[Tensor, Tensor, Normalisation]
 def test_rows_are_in_order_complete_and_computed_once(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
 ) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     supernet = Naughty(space)
     asked = [archs[2], archs[0], archs[2], archs[1]]
     with LocalScorer.from_parts(space, supernet, *digits, store=run.store) as scorer:
@@ -48,7 +48,7 @@ def test_rows_are_in_order_complete_and_computed_once(
         unpacked = np.unpackbits(np.frombuffer(bits[row["arch"]], np.uint8))[: row["images"]]
         assert unpacked.mean() == row["accuracy"]
     # Another process, later: all known.
-    with LocalScorer.from_parts(space, supernet, *digits, store=RunDir(tmp_path).store) as scorer:
+    with LocalScorer.from_parts(space, supernet, *digits, store=Run(tmp_path).store) as scorer:
         assert scorer.score(asked) == rows and supernet.passes == 3
     # Other images are another key.
     pixels, labels, normalisation = digits
@@ -61,7 +61,7 @@ def test_statistics_and_constants_are_part_of_the_key(tmp_path: Path, space: Spa
     averaging = space.replace(constants=space.constants.model_copy(update={"pool": "mean"}))
     supernet, same_weights = build_supernet(space), build_supernet(averaging)
     same_weights.load_state_dict(supernet.state_dict())
-    store = RunDir(tmp_path, create=True).store
+    store = Run(tmp_path, create=True).store
     for of, model, given in (
         (space, supernet, normalisation),
         (space, supernet, Normalisation((0.5,), (0.1,))),
@@ -112,7 +112,7 @@ def test_an_arch_with_other_constants_is_refused(
 def test_an_arch_that_fails_is_a_row_and_stays_one(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
 ) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     deeds = {archs[0].id: "raise", archs[1].id: "memory", archs[2].id: "nan"}
     supernet = Naughty(space, deeds)
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_an_arch_that_fails_is_a_row_and_stays_one(
 def test_rows_are_in_the_store_before_they_are_returned(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     monkeypatch.setattr("raynas.scoring.local.COMMIT_ROWS", 3)
     with LocalScorer.from_parts(space, Naughty(space), *digits, store=run.store) as scorer:
         for count, row in enumerate(scorer.score_iter(archs), 1):
@@ -142,7 +142,7 @@ def test_rows_are_in_the_store_before_they_are_returned(
 def test_bits_that_a_killed_driver_left_are_not_doubled(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
 ) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     with LocalScorer.from_parts(space, Naughty(space), *digits, store=run.store) as scorer:
         scorer.score(archs[:2])
     for path in (tmp_path / "tables" / "scores").iterdir():
@@ -176,7 +176,7 @@ def test_a_run_directory_is_scored_and_locked(tmp_path: Path, space: Space, arch
         LocalScorer(run, precision="fp8")
     with pytest.raises(RunDirError, match="not a run directory"):
         LocalScorer(tmp_path / "nothing")
-    empty = RunDir(tmp_path / "empty", create=True)
+    empty = Run(tmp_path / "empty", create=True)
     with pytest.raises(RunDirError, match=r"no supernet\.safetensors: train a supernet first"), LocalScorer(empty):
         pass
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.scoring import supervisor
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
@@ -62,7 +62,7 @@ def test_archs_that_raise_kill_or_hang_are_rows_and_the_rest_is_scored(
         archs[5].id: "die once",
         archs[7].id: "die, then sleep",
     }
-    run = RunDir(tmp_path / "run", create=True)
+    run = Run(tmp_path / "run", create=True)
     naughty = Naughty(space, deeds, died=tmp_path)
     with ScorePool.from_parts(space, naughty, *digits, store=run.store, replicas=2, time_limit_s=6.0) as pool:
         rows = pool.score(archs)
@@ -86,7 +86,7 @@ def _pids(pool: ScorePool) -> dict[str, int]:
 def test_archs_are_pulled_as_there_is_room_and_neither_a_kill_nor_a_call_given_up_loses_any(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
 ) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     pulled = 0
 
     def endless() -> Iterator[Arch]:
@@ -110,7 +110,7 @@ def test_archs_are_pulled_as_there_is_room_and_neither_a_kill_nor_a_call_given_u
 def test_a_write_to_shared_weights_is_found_out_and_its_score_is_not_kept(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
 ) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     pool = ScorePool.from_parts(space, Naughty(space, {archs[4].id: "write"}), *digits, store=run.store, replicas=1)
     with pytest.raises(WeightsChanged, match=r"wrote to its own weights or images while it was scored: net\."), pool:
         pool.score(archs[4:5])
@@ -154,7 +154,7 @@ def test_no_room_for_a_replica_is_an_error_and_not_a_hang(space: Space, archs: l
 
 
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    run = RunDir(tmp_path, create=True)
+    run = Run(tmp_path, create=True)
     for wrong in ({"replicas": 0}, {"threads": 0}, {"gpus": -1.0}, {"time_limit_s": 0.0}, {"batch_size": 0}):
         with pytest.raises(UserError):
             ScorePool(run, **wrong)  # type: ignore[arg-type]

@@ -169,7 +169,6 @@ def test_then_the_lower_loss_wins(small: Space) -> None:
 def test_the_documented_search_works_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from raynas.commands.main import main
     from raynas.phases.report_data import traces
-    from raynas.runs.networks import find_arch
     from tests.small_run import small_run
 
     page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
@@ -179,7 +178,7 @@ def test_the_documented_search_works_on_the_command_line(tmp_path: Path, monkeyp
     given = ["--replicas", "0", "--images", "20", "--set"]
     setting = "search={name: 'my_climb:Climb', constraints: {macs: [null, 9.0e+5]}, options: {steps: 2}}"
     assert main(["search", str(tmp_path / "run"), *given, setting]) == 0
-    winner = find_arch(run, "best")
+    winner = run.arch("best")
     rows = [row for row in run.store.read("scores").to_pylist() if row["macs"] <= 900_000]
     best = max(row["accuracy"] for row in rows)
     equal = [row for row in rows if row["accuracy"] == best]

@@ -9,7 +9,7 @@ from raynas.commands.options import PRECISIONS, above_0, add_device, add_number
 from raynas.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
     from raynas.space import Arch
 
 EXAMPLES = "raynas bench latency autoformer/tiny --device cuda --batch-size 64 --dtype fp16"
@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> None:
     from raynas.latency.timing import Conditions
     from raynas.phases.timing import time_archs
     from raynas.progress.reporter import terminal
-    from raynas.results import RunDir
+    from raynas.runs.run import Run
 
-    run = None if options.run is None else RunDir(options.run)
+    run = None if options.run is None else Run(options.run)
     given = {name: getattr(options, name) for name in Conditions.model_fields}
     conditions = validate(Conditions, Document(given, "raynas bench latency"))
     archs = {label: arch for name in options.names for label, arch in _archs_to_time(run, name).items()}
@@ -60,9 +60,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"{name:<40}{row['macs']:>16,}{rest}")
 
 
-def _archs_to_time(run: RunDir | None, name: str) -> dict[str, Arch]:
+def _archs_to_time(run: Run | None, name: str) -> dict[str, Arch]:
     """Return the archs of a name by their labels: one arch, or the smallest and the largest of a space."""
-    from raynas.runs.networks import find_arch, read_space
     from raynas.space import load_arch, load_space
     from raynas.space.load import describes_arch
 
@@ -71,10 +70,10 @@ def _archs_to_time(run: RunDir | None, name: str) -> dict[str, Arch]:
     except ConfigError:  # not a file: the search for an arch by name reports what is missing
         one = True
     if one:
-        return {name: load_arch(name) if run is None else find_arch(run, name)}
+        return {name: load_arch(name) if run is None else run.arch(name)}
     space = load_space(name)
     if run is not None:
-        own = read_space(run)
+        own = run.space
         space = space.with_input(own.input_size, own.channels, own.classes)
     return {f"{name}, smallest": space.smallest(), f"{name}, largest": space.largest()}
 

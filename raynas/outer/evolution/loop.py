@@ -30,7 +30,7 @@ from raynas.outer.evolution.record import (
     write_scores,
 )
 from raynas.presets.space_evolution import SpaceEvolutionConfig
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.search import RandomSearch
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
@@ -46,7 +46,7 @@ _LEAST = 2  # archs: one alone says nothing of a space
 
 
 def evolve_space(
-    run: RunDir,
+    run: Run,
     space: Space,
     config: SpaceEvolutionConfig,
     measure: Measure,
@@ -125,7 +125,7 @@ def can_move(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[st
 
 
 def _iterate(
-    run: RunDir,
+    run: Run,
     index: int,
     space: Space,
     config: SpaceEvolutionConfig,

@@ -16,17 +16,17 @@ from raynas.outer.evolution.record import Iteration, iteration_folder, read_spac
 from raynas.phases.phase import phase
 from raynas.phases.preflight import check_later, check_training
 from raynas.presets.preset import Preset
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
 
-WEIGHTS, INIT = "supernet.safetensors", "init.safetensors"
+INIT = "init.safetensors"
 Bounds = dict[str, tuple[float | None, float | None]]
 
 
 def evolve_preset(
     preset: Preset,
-    run_dir: RunDir | str | os.PathLike[str],
+    run_dir: Run | str | os.PathLike[str],
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,
@@ -49,7 +49,7 @@ def evolve_preset(
         UserError: what the user can mend, before anything is written where it is in the preset.
     """
     space, about = prepare(preset, workers, say)
-    run = RunDir(run_dir, create=True)
+    run = Run(run_dir, create=True)
     measure = by_supernet(run, preset, workers, replicas, gpus, say)
     config = preset.space_evolution
     return evolve_space(run, space, config, measure, constraints_of(preset), about, say, after_each)
@@ -92,7 +92,7 @@ def constraints_of(preset: Preset) -> Bounds:
 
 
 def by_supernet(
-    run: RunDir, preset: Preset, workers: int, replicas: int, gpus: int, say: Callable[[str], None]
+    run: Run, preset: Preset, workers: int, replicas: int, gpus: int, say: Callable[[str], None]
 ) -> Callable[[int, Space, Sequence[Arch]], list[float | None]]:
     """The measurement (see `raynas.outer.evolution.loop.Measure`) that trains a supernet and scores with it.
 
@@ -106,7 +106,7 @@ def by_supernet(
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # the dashboard then lists the trainings
 
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
-        here = RunDir(run.local_or_uri(iteration_folder(index)), create=True)
+        here = Run(run.local_or_uri(iteration_folder(index)), create=True)
         say(f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}")
         with _as_file(run, index, space) as path:
             own = preset.model_copy(update={"space": path})
@@ -123,9 +123,7 @@ def by_supernet(
     return measure
 
 
-def _inherited(
-    run: RunDir, here: RunDir, index: int, space: Space, preset: Preset, say: Callable[[str], None]
-) -> str | None:
+def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, say: Callable[[str], None]) -> str | None:
     """The file of the weights that an iteration's supernet begins with; None for the first, which has none before it.
 
     What the one before does not hold is drawn as it would be without it.
@@ -134,15 +132,15 @@ def _inherited(
     from safetensors.torch import save
 
     from raynas.nets import build_supernet
-    from raynas.nets.weights import load_supernet, parse_weights
+    from raynas.nets.weights import load_supernet
     from raynas.outer.evolution.warm_start import inherit
     from raynas.training.streams import derive
 
     if not index:
         return None
     if not here.exists(INIT):
-        before = RunDir(run.local_or_uri(iteration_folder(index - 1)))
-        old = load_supernet(read_space_file(run, index - 1), parse_weights(before.read_bytes(WEIGHTS), WEIGHTS))
+        before = Run(run.local_or_uri(iteration_folder(index - 1)))
+        old = load_supernet(read_space_file(run, index - 1), before.weights())
         torch.manual_seed(derive(preset.recipe.seed, "weights"))
         new = build_supernet(space)
         share = inherit(new, old)
@@ -153,7 +151,7 @@ def _inherited(
 
 
 @contextmanager
-def _as_file(run: RunDir, index: int, space: Space) -> Iterator[str]:
+def _as_file(run: Run, index: int, space: Space) -> Iterator[str]:
     """A local file of an iteration's space; presets name spaces by files."""
     if run.path is not None:
         yield run.local_or_uri(space_file(index))

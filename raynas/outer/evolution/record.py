@@ -12,9 +12,9 @@ from raynas.best import best_first
 from raynas.costs import cost
 from raynas.outer.evolution.moves import Move
 from raynas.outer.evolution.quality import SpaceQuality
-from raynas.results import RunDir
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
+from raynas.runs.run import Run
 from raynas.space import Arch, Space
 
 
@@ -62,27 +62,26 @@ def iteration_folder(index: int) -> str:
     return f"iterations/{index}"
 
 
-def read_space_file(run: RunDir, index: int) -> Space:
+def read_space_file(run: Run, index: int) -> Space:
     """A space that is written already."""
     return Space.from_dict(run.read_yaml(space_file(index)))
 
 
-def seconds_of(run: RunDir, index: int) -> float | None:
+def seconds_of(run: Run, index: int) -> float | None:
     """What an iteration's supernet and its scoring have taken, all attempts; None where it was measured otherwise."""
     if not run.exists(iteration_folder(index)):
         return None
-    return sum(row["seconds"] for row in read_phases(RunDir(run.local_or_uri(iteration_folder(index)))))
+    return sum(row["seconds"] for row in read_phases(Run(run.local_or_uri(iteration_folder(index)))))
 
 
-def supernet_of(run: RunDir, index: int) -> str | None:
+def supernet_of(run: Run, index: int) -> str | None:
     """Fingerprint of the supernet that an iteration was measured by; None where it was measured otherwise."""
-    name = f"{iteration_folder(index)}/supernet.json"
-    return run.read_json(name)["fingerprint"] if run.exists(name) else None
+    if not run.exists(iteration_folder(index)):
+        return None
+    return Run(run.local_or_uri(iteration_folder(index))).about_supernet.get("fingerprint")
 
 
-def write_scores(
-    run: RunDir, index: int, space: Space, archs: Sequence[Arch], accuracies: Sequence[float | None]
-) -> None:
+def write_scores(run: Run, index: int, space: Space, archs: Sequence[Arch], accuracies: Sequence[float | None]) -> None:
     """Write the rows of table `space_scores`."""
     costs, supernet = cost(space, archs), supernet_of(run, index)
     rows = [
@@ -102,7 +101,7 @@ def write_scores(
     run.store.append("space_scores", rows)
 
 
-def write_iteration(run: RunDir, iteration: Iteration, seed: int) -> None:
+def write_iteration(run: Run, iteration: Iteration, seed: int) -> None:
     """Write an iteration's moves, the next space and, last, its row: with that it is over.
 
     A driver that was killed in between has written some of it: what is there is not written again.
@@ -131,7 +130,7 @@ def write_iteration(run: RunDir, iteration: Iteration, seed: int) -> None:
     run.store.append("spaces", [row])
 
 
-def read_iterations(run: RunDir) -> list[Iteration]:
+def read_iterations(run: Run) -> list[Iteration]:
     """The iterations of a run that are over."""
     found = []
     for row in sorted(run.store.read("spaces").to_pylist(), key=lambda row: row["iteration"]):
@@ -152,11 +151,11 @@ def read_iterations(run: RunDir) -> list[Iteration]:
     return found
 
 
-def _rows(run: RunDir, table: str, index: int) -> list[Row]:
+def _rows(run: Run, table: str, index: int) -> list[Row]:
     return run.store.read(table, filter=pc.field("iteration") == index).to_pylist()
 
 
-def read_scores(run: RunDir, index: int) -> list[Row]:
+def read_scores(run: Run, index: int) -> list[Row]:
     """The scored subnets of an iteration's space."""
     return _rows(run, "space_scores", index)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raynas.config import Document, validate
 from raynas.outer.evolution.record import iteration_folder, read_iterations
 from raynas.phases.search import search_fully
-from raynas.presets.preset import Preset
-from raynas.results import RunDir
+from raynas.runs.run import Run
 
 
-def search_spaces(run: RunDir, replicas: int = 2, gpus: int = 0, say: Callable[[str], None] = print) -> None:
+def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, say: Callable[[str], None] = print) -> None:
     """Carry out the preset's search in every space of an evolution, with the supernet of each, or go on with it.
 
     Budget and constraints are the same for all; an iteration is then as `raynas search` leaves it.
@@ -26,8 +24,8 @@ def search_spaces(run: RunDir, replicas: int = 2, gpus: int = 0, say: Callable[[
         UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
     """
     for iteration in read_iterations(run):
-        here = RunDir(run.local_or_uri(iteration_folder(iteration.index)))
-        preset = validate(Preset, Document(here.read_yaml("preset.yaml"), f"{here.name}/preset.yaml"))
+        here = Run(run.local_or_uri(iteration_folder(iteration.index)))
+        preset = here.preset
         say(f"searching space {iteration.index}, {iteration.space.name}, in {here.name}")
         with here.lock():
             search_fully(here, preset.search, replicas=replicas, gpus=gpus, progress=say)

@@ -13,7 +13,7 @@ from raynas.errors import ConfigError, InfeasibleError, RunDirError, UserError
 from raynas.outer.evolution.loop import can_move, evolve_space
 from raynas.outer.evolution.record import Iteration, read_iterations
 from raynas.presets.space_evolution import SpaceEvolutionConfig
-from raynas.results import RunDir
+from raynas.runs.run import Run
 from raynas.space import Arch, Space, load_space
 from tests.outer.outer_parts import Bowl, vit
 
@@ -30,7 +30,7 @@ def config(**settings: Any) -> SpaceEvolutionConfig:
 
 def evolve(path: Path, settings: SpaceEvolutionConfig, objective: Any, space: Space = SPACE, **more: Any) -> Any:
     said: list[str] = []
-    found = evolve_space(RunDir(path, create=True), space, settings, objective, say=said.append, **more)
+    found = evolve_space(Run(path, create=True), space, settings, objective, say=said.append, **more)
     return found, said
 
 
@@ -111,7 +111,7 @@ class Killed(Exception):
 def test_killed_it_goes_on_in_the_iteration_that_it_was_in(tmp_path: Path) -> None:
     settings, whole = config(most_steps=3), Bowl(**BOWL)
     expected, _ = evolve(tmp_path / "whole", settings, whole)
-    run, bowl = RunDir(tmp_path / "run", create=True), Bowl(**BOWL)
+    run, bowl = Run(tmp_path / "run", create=True), Bowl(**BOWL)
 
     def dies(index: int, space: Space, archs: Sequence[Arch]) -> list[float]:
         if index == 1:
@@ -137,7 +137,7 @@ def test_killed_it_goes_on_in_the_iteration_that_it_was_in(tmp_path: Path) -> No
         (m.after, m.notes) for each in expected for m in each.moves
     ]
     for table in ("spaces", "space_moves", "space_scores"):
-        rows = [RunDir(tmp_path / name).store.read(table).num_rows for name in ("run", "whole")]
+        rows = [Run(tmp_path / name).store.read(table).num_rows for name in ("run", "whole")]
         assert rows[0] == rows[1] > 0
     log = [(tmp_path / name / "space_evolution.txt").read_text() for name in ("run", "whole")]
     assert log[0] == log[1]
@@ -186,7 +186,7 @@ def test_settings_bind_with_the_first_scores(tmp_path: Path) -> None:
 
     settings = config(archs=40, iterations=1)
     with pytest.raises(UserError, match="cannot be read"):
-        evolve_space(RunDir(tmp_path, create=True), SPACE, settings, fails, say=lambda line: None)
+        evolve_space(Run(tmp_path, create=True), SPACE, settings, fails, say=lambda line: None)
     more = settings.model_copy(update={"archs": 50})  # as a message may advise
     evolve(tmp_path, more, Bowl(**BOWL))
     with pytest.raises(RunDirError, match="archs was 50, is 40"):

@@ -1,0 +1,203 @@
+"""Searches that a run holds: their settings, what they chose, and the way there, read back from the rows of scores.
+
+A search leaves two things: its settings, and the rows of its scores. That is enough: asked and told again from the
+rows, it goes through the same archs, whether to go on where it was stopped or to be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from raynas.config import Config, Document, validate
+from raynas.costs import CostFunction, cost
+from raynas.errors import RunDirError, UserError
+from raynas.latency.predictor import LatencyPredictor
+from raynas.latency.stored import stored_predictor
+from raynas.latency.timing import TimedOn
+from raynas.results import Store
+from raynas.runs.network_folder import ARCH_FILE
+from raynas.search.build import build_search
+from raynas.search.config import SEARCHES, SearchConfig
+from raynas.search.own import RecordedSearch
+from raynas.search.problem import Problem
+from raynas.space import Arch, Space
+
+if TYPE_CHECKING:
+    from raynas.runs.run import Run
+
+_BATCH = 256  # archs asked at a time when a search is read back
+
+
+class Scoring(Config):
+    """What scores are measured on.
+
+    Attributes:
+        images: so many images of the search split; None for all.
+        precision: `fp32`, or `bf16` or `fp16` by autocast.
+    """
+
+    images: int | None = Field(default=None, ge=1, le=10**7)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+
+
+class SearchSettings(Config):
+    """The record of a search's settings: the search, and what its scores and timings were measured on.
+
+    `timed_on` is filled in by `time_space`, where the search goes by latency or throughput.
+    """
+
+    search: SearchConfig
+    scoring: Scoring = Field(default_factory=Scoring)
+    timed_on: TimedOn | None = None
+
+
+@dataclass(frozen=True)
+class StoredSearch:
+    """One search of a run, by its name; made by `Run.search`.
+
+    Attributes:
+        work: the piece of work that its settings are recorded as.
+        folder: where the archs that it chose lie.
+    """
+
+    run: Run
+    name: str
+    work: str
+    folder: str
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has a search of this name."""
+        return self.run.exists(f"{self.work}.yaml")
+
+    @property
+    def settings(self) -> SearchSettings:
+        """The settings that it began with.
+
+        Raises:
+            RunDirError: the run has no search of that name.
+        """
+        if not self.has_begun:
+            raise RunDirError(f"{self.run.name} has no search called {self.name!r}: run one first (raynas search)")
+        file = f"{self.work}.yaml"
+        settings = self.run.read_yaml(file, "settings")["settings"]
+        return validate(SearchSettings, Document(settings, f"{self.run.name}/{file}"))
+
+    @property
+    def winner_file(self) -> str:
+        """The file of the arch that it chose, in the run directory."""
+        return f"{self.folder}/{ARCH_FILE}"
+
+    @property
+    def winner(self) -> Arch:
+        """The arch that it chose; of several objectives the one that stands for its front.
+
+        Raises:
+            RunDirError: it has not chosen yet.
+        """
+        return self.run.read_arch(self.winner_file)
+
+    @property
+    def front(self) -> list[Arch]:
+        """All archs that it chose, in the order of their MACs; empty if it has one objective, or is not finished."""
+        folder = f"{self.folder}/front"
+        archs = [self.run.read_arch(f"{folder}/{file}") for file in self.run.list(folder)]
+        return sorted(archs, key=lambda arch: int(cost(arch.space, [arch])["macs"][0]))
+
+    def begin(self, settings: SearchSettings, check: bool = False) -> bool:
+        """Record the settings, or check them where it began before; see `Run.begin`.
+
+        Args:
+            settings: with what its timings hold for.
+            check: look only, and write nothing.
+        """
+        begin = self.run.check_settings if check else self.run.begin
+        return begin(self.work, settings, "give the same, or the search another name (--name)")
+
+    def forget(self) -> None:
+        """Take the record of its settings back, so that others can have the name."""
+        self.run.delete(f"{self.work}.yaml")
+
+    def write(self, winner: Arch, front: Sequence[Arch], text: Mapping[Arch, str]) -> None:
+        """Write what it chose, in one step.
+
+        Args:
+            winner: the one that stands for the search.
+            front: all, where it has several objectives; else none.
+            text: of each arch's file.
+        """
+        with self.run.folder(self.folder, last=ARCH_FILE) as folder:
+            if front:
+                (folder / "front").mkdir()
+            for arch in front:
+                (folder / "front" / f"{arch.id}.yaml").write_text(text[arch])
+            (folder / ARCH_FILE).write_text(text[winner])
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """The rows of scores that it goes by, by the ids of their archs."""
+        scoring = self.settings.scoring
+        return {row["arch"]: row for row in self.run.scores(scoring.images, scoring.precision).to_pylist()}
+
+    def read_back(self) -> tuple[Any, bool]:
+        """The search as it stands: asked and told again from the rows of its scores, without scoring anything.
+
+        Returns:
+            The search object, and whether it has ended.
+
+        Raises:
+            RunDirError: the run has no search of that name.
+        """
+        settings, space, rows = self.settings, self.run.space, self.scores()
+        made = make_search(space, settings, predictor_of(space, settings, self.run.store))
+        while archs := made.ask(_BATCH):
+            known = [rows[arch.id] for arch in takewhile(lambda arch: arch.id in rows, archs)]
+            made.tell(archs[: len(known)], known)
+            if len(known) < len(archs):
+                return made, False
+        return made, True
+
+    def has_ended(self) -> bool:
+        """Return True if it was carried out to its end."""
+        return self.has_begun and self.read_back()[1]
+
+
+def make_search(space: Space, settings: SearchSettings, predictor: LatencyPredictor | None = None) -> Any:
+    """The search that settings describe; see `raynas.search.build_search`.
+
+    One of the user's own is held to its contract and recorded: see `RecordedSearch`.
+
+    Args:
+        predictor: of a search by latency.
+
+    Raises:
+        UserError: it cannot be built, or goes by latency and there is no predictor.
+        InfeasibleError: nothing in the space meets the constraints.
+    """
+    costs: dict[str, CostFunction] = {}
+    if predictor is not None:
+        costs = {"latency": predictor, "throughput": predictor.throughput}
+    config = settings.search
+    made = build_search(config, space, costs=costs)
+    if config.name in SEARCHES:
+        return made
+    return RecordedSearch(made, Problem(space, config.objectives, config.constraints, costs), config.evaluations)
+
+
+def predictor_of(space: Space, settings: SearchSettings, store: Store) -> LatencyPredictor | None:
+    """The predictor that a search by latency goes by, fitted to a run's rows; None for a search by other costs.
+
+    Raises:
+        UserError: the settings do not come from `time_space`.
+        RunDirError: the run lacks timings that it goes by.
+    """
+    config = settings.search.latency
+    if config is None:
+        return None
+    if settings.timed_on is None:
+        raise UserError("the search goes by latency: time its space first, settings = time_space(run, settings)")
+    return stored_predictor(store, space, config.timings, settings.timed_on)

@@ -1,0 +1,142 @@
+"""A run directory as typed values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raynas.config import Config
+from raynas.errors import RunDirError
+from raynas.runs.run import Run
+
+
+class _Rate(Config):
+    rate: float = 0.1
+
+
+class _Settings(Config):
+    epochs: int = 3
+    sizes: tuple[int, int] = (8, 8)
+    nested: _Rate = _Rate()
+
+
+def test_a_run_that_holds_credentials_of_an_older_version_goes_on_without_them(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", create=True)
+    clean = {"data": {"name": "s3://bucket/images?region=x"}, "seed": 0}
+    (tmp_path / "run" / "train.yaml").write_text(
+        "settings:\n  data: {name: 's3://KEY:SECRET@bucket/images?region=x'}\n  seed: 0\nstarts: []\n"
+    )
+    assert run.read_yaml("train.yaml")["settings"] == clean
+    assert run.begin("train", clean) is True
+    assert "SECRET" not in (tmp_path / "run" / "train.yaml").read_text()
+
+
+def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
+    run = Run(tmp_path, create=True)
+    assert run.begin("train", _Settings()) is False
+    run.write_json("supernet.json", {})
+    assert run.begin("train", {"epochs": 3, "sizes": (8, 8), "nested": {"rate": 0.1}}) is True
+    with pytest.raises(
+        RunDirError, match=r"train began with other settings: nested\.rate was 0\.1, is 0\.2; give the same"
+    ):
+        run.begin("train", _Settings(nested=_Rate(rate=0.2)))
+    with pytest.raises(RunDirError, match=r"extra is 1, was not given"):
+        run.begin("train", {**_Settings().model_dump(), "extra": 1})
+    with pytest.raises(RunDirError, match=r"nested was .*, now not given"):
+        run.begin("train", {"epochs": 3, "sizes": [8, 8]})
+    assert run.begin("search", {"seed": 0}) is False  # another piece of work has settings of its own
+    recorded = run.read_yaml("train.yaml")
+    assert recorded["settings"]["sizes"] == [8, 8]
+    assert len(recorded["starts"]) == 2 and {"time", "host", "torch", "ray", "python"} <= set(recorded["starts"][0])
+
+
+LEFT = {
+    "train": [
+        "supernet.json",
+        "supernet.safetensors",
+        "tables/training/x.parquet",
+        "checkpoints/supernet/checkpoint_1/state.pt",
+        "checkpoints/local/1.pt",
+    ],
+    "import": ["supernet.json"],
+    "space_evolution": ["tables/space_scores/x.parquet", "iterations/0/checkpoints/supernet/checkpoint_1/state.pt"],
+    "trials": ["iterations/0/supernet.json", "trials/tau=0.2/tables/space_scores/x.parquet"],
+    "networks/a-scratch-0/training": [
+        "networks/a-scratch-0/model.safetensors",
+        "checkpoints/a-scratch-0/checkpoints/1.pt",
+    ],
+    "training": ["checkpoints/1.pt"],
+}
+
+
+@pytest.mark.parametrize(("what", "left"), [(what, name) for what, names in LEFT.items() for name in names])
+@pytest.mark.parametrize("where", ["local", "s3"])
+def test_settings_bind_with_the_first_thing_that_depends_on_them(
+    tmp_path: Path, what: str, left: str, where: str, request: pytest.FixtureRequest
+) -> None:
+    uri = tmp_path / "run"
+    if where == "s3":
+        uri = request.getfixturevalue("s3_server")(f"bind/{tmp_path.name}")
+    run = Run(uri, create=True)
+    assert run.begin(what, {"lr": 1}) is False
+    if what == "train":
+        run.write_bytes("checkpoints/supernet/.validate_storage_marker", b"")  # of Ray Train, before any checkpoint
+    assert run.begin(what, {"lr": 2}) is False  # the first attempt did nothing: the directory is free
+    assert run.read_yaml(f"{what}.yaml")["settings"] == {"lr": 2} and not run.is_bound(what)
+    assert run.begin(what, {"lr": 2}) is True
+    run.write_bytes(left, b"x")
+    assert run.is_bound(what)
+    for attempt in (run.begin, run.check_settings):
+        with pytest.raises(RunDirError, match="began with other settings: lr was 2, is 3"):
+            attempt(what, {"lr": 3})
+    assert run.begin(what, {"lr": 2}) is True
+    assert len(run.read_yaml(f"{what}.yaml")["starts"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("train", "trials"), ("trials", "train"), ("import", "train"), ("train", "import")]
+)
+def test_work_that_did_nothing_makes_room_for_another_kind(tmp_path: Path, first: str, second: str) -> None:
+    run = Run(tmp_path / "run", create=True)
+    run.begin(first, {})
+    run.write_yaml("preset.yaml", {"of": first})
+    assert run.begin(second, {}) is False
+    assert run.list() == sorted(["raynas.yaml", f"{second}.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("train", "trials"), ("trials", "train"), ("space_evolution", "import"), ("import", "train")],
+)
+def test_a_run_is_of_one_kind(tmp_path: Path, first: str, second: str) -> None:
+    run = Run(tmp_path / "run", create=True)
+    run.begin(first, {})
+    run.write_bytes(LEFT[first][0], b"")
+    with pytest.raises(RunDirError, match=rf"holds other work \(its {first}\.yaml\)"):
+        run.begin(second, {})
+    assert not run.exists(f"{second}.yaml")
+
+
+def test_a_lost_file_is_not_taken_for_a_training_that_never_was(tmp_path: Path) -> None:
+    run = Run(tmp_path, create=True)
+    with pytest.raises(RunDirError, match=r"has no space\.yaml: train a supernet first"):
+        _ = run.space
+    run.write_bytes("supernet.safetensors", b"")
+    with pytest.raises(RunDirError, match=r"has no space\.yaml: it was lost, since a supernet is there: restore it"):
+        _ = run.space
+    with pytest.raises(RunDirError, match=r"has no preset\.yaml: it was lost, since a supernet is there: restore it"):
+        _ = run.preset
+
+
+@pytest.mark.parametrize("content", [b"", b"- 1\n", b"text", b"other: 1\n", b"\xff\xfe\x00"])
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
+    run = Run(tmp_path, create=True)
+    run.begin("train", {"seed": 0})
+    run.write_json("supernet.json", {})
+    (tmp_path / "train.yaml").write_bytes(content)
+    with pytest.raises(RunDirError, match=r"train\.yaml is damaged"):
+        run.begin("train", {"seed": 0})
+    (tmp_path / "raynas.yaml").write_bytes(content)
+    with pytest.raises(RunDirError, match=r"raynas\.yaml is damaged"):
+        Run(tmp_path)
