@@ -1,24 +1,69 @@
-"""Paths and URIs through pyarrow's filesystems, and the one way in which a file is written: whole, or not at all."""
+"""Opening paths and URIs with pyarrow's filesystems, and writing files whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import stat
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
 
 from raynas.errors import RunDirError, UserError
-from raynas.locations import open_location
+from raynas.locations import SCHEMES, hide_secrets, is_uri, refuse_credentials
 
 FAILURES = (OSError, pa.ArrowException)
-"""What pyarrow's filesystems raise: `ArrowInvalid` of a path that cannot be, such as a bucket's impossible name."""
+"""Errors of pyarrow's filesystems: `ArrowInvalid` is raised for impossible paths, such as a bad bucket name."""
+
+
+def open_location(location: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a local path or URI, and the path in it.
+
+    Args:
+        location: a local path, or a URI that pyarrow knows (`file://`, `s3://`, `gs://`, `abfs://`, `hdfs://`), with
+            its options as a query: `s3://bucket/run?region=eu-west-1`.
+
+    Raises:
+        UserError: it holds credentials, is malformed, or cannot be opened.
+    """
+    refuse_credentials(location)
+    if "\0" in location:
+        raise UserError(f"{location!r}: a NUL character can be in no path")
+    try:
+        location.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{location!a}: the name is not UTF-8: rename it") from error
+    scheme, colon, rest = location.partition(":")
+    if not is_uri(location) and not (colon and scheme in ("", *SCHEMES)):
+        return fs.LocalFileSystem(), location
+    unread = f"{scheme.strip()}://... cannot be opened"  # what cannot be read is not repeated: it may hold anything
+    if scheme not in SCHEMES or not rest.startswith("//"):
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise UserError(f"{unread}: a URI begins with one of {known}; write a local path that looks like one with ./")
+    if "#" in rest:
+        raise UserError(f"{unread}: write # as %23")
+    try:
+        filesystem, path = fs.FileSystem.from_uri(location)
+    except pa.ArrowException as error:
+        raise UserError(
+            f"{unread}: it is not a URI that pyarrow reads, such as s3://bucket/folder?region=eu-west-1 (special "
+            "characters are written as %20 and the like)"
+        ) from error
+    except (OSError, ValueError, NotImplementedError) as error:
+        shown = hide_secrets(location)
+        reason = str(error).replace(location, shown).strip().partition("\n")[0]
+        raise UserError(f"{shown}: cannot be opened: {reason}") from error
+    if not path.strip("/") and not isinstance(filesystem, fs.LocalFileSystem):
+        raise UserError(f"{unread}: it names no bucket or folder")
+    return filesystem, path
 
 
 def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
-    """The filesystem of a run directory's local path or URI, and the path inside it; see `open_location`.
+    """Return the filesystem of a run directory's local path or URI, and the path in it; see `open_location`.
 
     Raises:
         RunDirError: the name is empty, holds credentials, or cannot be opened.
@@ -36,13 +81,13 @@ def open_filesystem(uri: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
 
 
 def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
-    """Refuse what is no ordinary file or folder below a local folder, or does not lie below it.
+    """Raise an error unless a path leads through ordinary files and folders below a local folder.
 
-    A run directory may be somebody else's: a link in it would lead to files of ours, and a pipe would wait for ever.
-    The folder itself may be a link, and so may what is around it.
+    A run directory may be somebody else's: a link in it could lead to our files, and reading a pipe would never end.
+    The folder itself and its parents may be links.
 
     Args:
-        filesystem: of the folder; an object store has nothing but files.
+        filesystem: the folder's filesystem; nothing is checked in an object store, which has only files.
         root: the folder.
         name: a path in it, which need not exist.
 
@@ -58,7 +103,7 @@ def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
         here = os.path.join(here, part)
         try:
             mode = os.lstat(here).st_mode
-        except (OSError, ValueError):  # not there, or told by what comes next
+        except (OSError, ValueError):  # missing, or reported by the next operation
             return
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             what = "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
@@ -71,15 +116,16 @@ def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
 def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
     """Write one file so that no reader ever sees a part of it under its name.
 
-    A local filesystem shows a file while it grows: it is written under a hidden name, flushed to the disk, and given
-    its name in one step. An object store shows an object only once it is complete.
+    On a local filesystem see `whole_file`. An object store shows an object only once it is complete.
 
     Raises:
         RunDirError: it cannot be written (disk full, no permission, store out of reach); nothing is left behind.
     """
     try:
         if isinstance(filesystem, fs.LocalFileSystem):
-            _write_local(Path(path), data)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(Path(path)) as stream:
+                stream.write(data)
         else:
             with filesystem.open_output_stream(path) as stream:
                 stream.write(data)
@@ -88,25 +134,35 @@ def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
 
 
 def cannot_write(path: str, error: BaseException) -> RunDirError:
-    """What a user is told of a file or folder that cannot be written."""
+    """Return the error for a file or folder that cannot be written."""
     return RunDirError(
         f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
         "intact: mend the cause (free space, permissions, network) and run the same command again"
     )
 
 
-def _write_local(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a local file for writing that no reader ever sees a part of.
+
+    It is written under a hidden name, flushed to the disk, and given its name in one step; after an error nothing is
+    left of it.
+    """
+    hidden = hidden_name(path)
     try:
         with hidden.open("wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(hidden, path)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
+
+
+def hidden_name(path: Path) -> Path:
+    """Return a unique hidden name beside a path, for what is being written in its place."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,6 +23,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def seconds_text(seconds: float) -> str:
+    """Return a duration in seconds: `7,200 s`, `64 s`, `3.1 s`."""
+    return f"{seconds:,.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+
+
+def energy_text(joules: float) -> str:
+    """Return an energy in words: `812 J`, `3.1 kJ`, `45 MJ`."""
+    for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
+        if joules >= 0.9995 * size:
+            return f"{joules / size:.3g} {unit}"
+    return f"{joules:.3g} J"
+
+
 def is_text(value: str) -> bool:
     """Return True if text can be written to a file and name one: no NUL, and all of it UTF-8."""
     return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)

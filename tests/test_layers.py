@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("locations",),
     ("text",),
-    ("config", "filesystem", "intervals", "best"),
+    ("config", "filesystem", "comparison"),
     ("user_code",),
     ("space",),
     ("nets",),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy import stats
 
-from raynas.intervals import mean_interval
+from raynas.comparison import mean_interval
 
 Row = dict[str, Any]
 

@@ -15,7 +15,8 @@ from PIL import Image
 from pyarrow import fs
 
 from raynas.errors import UserError
-from raynas.locations import hide_secrets, open_location
+from raynas.filesystem import open_location
+from raynas.locations import hide_secrets
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".tif", ".tiff")
 TRAIN = "train"

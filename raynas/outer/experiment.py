@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raynas.best import best_first
 from raynas.cluster.connection import ray_cluster
+from raynas.comparison import best_first
 from raynas.config import Document, validate
 from raynas.errors import UserError
 from raynas.outer.evolution.measure import check_counts, evolve_preset, prepare

@@ -13,10 +13,11 @@ from raynas.cluster.connection import on_loopback
 from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
-from raynas.results.phases import energy_text, keep_last, note_phase, seconds_text
+from raynas.results.phases import keep_last, note_phase
 from raynas.results.schemas import Row
 from raynas.results.versions import versions_text
 from raynas.runs.run import Run
+from raynas.text import energy_text, seconds_text
 
 log = logging.getLogger(__name__)
 

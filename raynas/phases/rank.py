@@ -16,7 +16,8 @@ from scipy import stats
 
 from raynas.costs import sample_within, span
 from raynas.errors import InfeasibleError, UserError, reason
-from raynas.locations import hide_secrets, open_location
+from raynas.filesystem import open_location
+from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
 from raynas.results.schemas import Row

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raynas.intervals import mean_interval
+from raynas.comparison import mean_interval
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
 from raynas.runs.run import Run

@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from raynas.best import best_first
+from raynas.comparison import best_first
 from raynas.reports import figures
 from raynas.reports.html import Part, Percent, Picture, Section, Table
-from raynas.results.phases import seconds_text
 from raynas.results.schemas import Row
 from raynas.space.counting import shown_count
+from raynas.text import seconds_text
 
 _COLUMNS = 3  # of small plots
 

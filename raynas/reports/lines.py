@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from raynas.comparison import mean_interval
 from raynas.costs import cost
-from raynas.intervals import mean_interval
 from raynas.reports.collect import HOW, collect
 from raynas.results.schemas import Row
 from raynas.runs.run import Run

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from raynas.reports.html import Note, Section, Table
-from raynas.results.phases import energy_text, seconds_text
 from raynas.results.schemas import Row
+from raynas.text import energy_text, seconds_text
 
 
 def price_section(rows: Sequence[Row]) -> Section | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raynas.intervals import FEW
+from raynas.comparison import half_width
 from raynas.reports import figures
 from raynas.reports.collect import HOW, Content, Finished
 from raynas.reports.html import Note, Percent, Picture, Section, Table
@@ -16,8 +16,8 @@ from raynas.reports.scores import TWO_PATHS, Cost, costs_of, has_two_paths
 
 _FEW = "An interval over two seeds says little"
 _WHY_FEW = (
-    f"{_FEW}: it is {FEW[2]:.1f} standard errors wide to either side, where that over "
-    f"three is {FEW[3]:.1f}. More seeds: raynas retrain --seeds."
+    f"{_FEW}: it is {half_width(2):.1f} standard errors wide to either side, where that over "
+    f"three is {half_width(3):.1f}. More seeds: raynas retrain --seeds."
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raynas.intervals import mean_interval
+from raynas.comparison import mean_interval
 from raynas.reports import figures
 from raynas.reports.collect import HOW, Content, Finished, Trace, pareto
 from raynas.reports.html import Percent, Picture, Section, Table

@@ -11,14 +11,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from raynas.best import best_first
+from raynas.comparison import best_first
 from raynas.reports import figures
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import best_space, budgets_differ, error_distributions, errors_of
 from raynas.reports.html import Percent, Picture, Section, Table
-from raynas.results.phases import seconds_text
 from raynas.results.schemas import Row
 from raynas.space.counting import shown_count
+from raynas.text import seconds_text
 
 
 def trials_section(trials: Sequence[Tried]) -> Section | None:

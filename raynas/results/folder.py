@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from raynas.filesystem import write_whole
+from raynas.filesystem import hidden_name, write_whole
 
 _AT_CWD, _EXCHANGE = -100, 2  # of Linux's renameat2
 _Keep = Callable[[str], bool]
@@ -76,7 +76,7 @@ def _beside(at: Path, keep: _Keep) -> Iterator[Path]:
         raise FileExistsError(f"{at} is a file")
     at.parent.mkdir(parents=True, exist_ok=True)
     _clear(at)
-    new = at.with_name(f".{at.name}.{uuid.uuid4().hex[:8]}.tmp")
+    new = hidden_name(at)
     new.mkdir()
     held = os.open(new, os.O_RDONLY)
     try:

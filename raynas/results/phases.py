@@ -33,19 +33,6 @@ def read_phases(run: RunDir) -> list[Row]:
     return rows if row is None else [*rows, {**dict.fromkeys(SCHEMAS["phases"].names), **row}]
 
 
-def seconds_text(seconds: float) -> str:
-    """Return seconds as text: `7,200 s`, `64 s`, `3.1 s`."""
-    return f"{seconds:,.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
-
-
-def energy_text(joules: float) -> str:
-    """Return joules as text: `812 J`, `3.1 kJ`, `45 MJ`."""
-    for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
-        if joules >= 0.9995 * size:
-            return f"{joules / size:.3g} {unit}"
-    return f"{joules:.3g} J"
-
-
 def _open(run: RunDir) -> Row | None:
     if not run.exists(FILE):
         return None

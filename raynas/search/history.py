@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raynas.best import best_first
+from raynas.comparison import best_first
 from raynas.errors import UserError
 from raynas.search.objectives import non_dominated
 from raynas.search.problem import Problem
@@ -40,7 +40,7 @@ class History:
     """What a search was told, in order, and what is best of it.
 
     Of equal scores the lower constrained cost is better (MACs where nothing is constrained), then the lower loss, then
-    what was told first; see `raynas.best`.
+    what was told first; see `raynas.comparison`.
 
     Attributes:
         objectives: what is made large or small.

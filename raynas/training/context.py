@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pyarrow import fs
 
 from raynas.errors import UserError
-from raynas.filesystem import check_plain
+from raynas.filesystem import check_plain, whole_file
 
 State = dict[str, Any]
 Event = dict[str, Any]
@@ -110,14 +110,11 @@ class DistributedContext(Context):
 
 
 def write_state(state: State, path: Path) -> None:
-    """Write a checkpoint atomically."""
-    hidden = path.with_name(f".{path.name}.tmp")
-    hidden.unlink(missing_ok=True)  # not written through, should it be a link
-    with hidden.open("wb") as stream:
+    """Write a checkpoint whole or not at all."""
+    for left in path.parent.glob(".*.pt.*"):  # of a process that was killed while it wrote
+        left.unlink(missing_ok=True)
+    with whole_file(path) as stream:
         torch.save(state, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(hidden, path)
 
 
 def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:

@@ -16,8 +16,9 @@ from raynas.energy import counters
 from raynas.errors import RunDirError
 from raynas.phases import phase as phase_module
 from raynas.phases.phase import phase, phase_line
-from raynas.results.phases import FILE, energy_text, read_phases
+from raynas.results.phases import FILE, read_phases
 from raynas.runs.run import Run
+from raynas.text import energy_text
 from tests.package_counter import package_counter
 
 ROOT = Path(__file__).parents[2]

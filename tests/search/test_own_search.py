@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.best import best_first
+from raynas.comparison import best_first
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.search import RandomSearch, run_search

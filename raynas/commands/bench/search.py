@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the searches, print a table and draw the figure."""
     from raynas.bench.search import bench_search
-    from raynas.intervals import mean_interval
+    from raynas.comparison import mean_interval
 
     if options.figure:
         _check_figure(Path(options.figure))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raynas.best import best_first
+from raynas.comparison import best_first
 from raynas.costs import Bounds, cost
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.outer.evolution.axes import check_steps

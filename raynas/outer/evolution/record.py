@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from raynas.best import best_first
+from raynas.comparison import best_first
 from raynas.costs import cost
 from raynas.outer.evolution.moves import Move
 from raynas.outer.evolution.quality import SpaceQuality

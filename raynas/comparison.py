@@ -1,0 +1,48 @@
+"""Comparison of results: the best first, and means over seeds with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def best_first(
+    scores: Sequence[float], costs: Sequence[Sequence[float]] = (), losses: Sequence[float | None] = ()
+) -> list[int]:
+    """Return the indices of results, the best first; everything that is chosen is chosen by this rule.
+
+    Ties go to the lower cost, then to the lower loss, then to the first.
+
+    Args:
+        scores: the value of each result; smaller is better.
+        costs: for each kind of cost, the most important first, the cost of each result; smaller is better.
+        losses: the loss of each result; an unknown one (None) comes last. Empty if none is known.
+    """
+    known = [math.inf if loss is None else loss for loss in losses]
+    keys = [np.asarray(each, dtype=np.float64) for each in (scores, *costs, *([known] if known else []))]
+    order: list[int] = np.lexsort(keys[::-1]).tolist()
+    return order
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and half the width of its 95 % Student t interval; None for a single value.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    if not values:
+        raise ValueError("no values to average")
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, None
+    error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
+    return mean, float(half_width(len(values)) * error)
+
+
+def half_width(count: int) -> float:
+    """Return half the width of a 95 % Student t interval of the mean of `count` values, in standard errors."""
+    from scipy import stats  # slow import
+
+    return float(stats.t.ppf(0.975, count - 1))
