@@ -30,11 +30,14 @@ def run(options: argparse.Namespace) -> None:
         "scores hundreds of them without training them, and trains only the winner.\n"
         f"Everything goes to {options.run}. Stop it whenever you like: the same command continues where it stopped."
     )
-    show = terminal()
-    with show.doing("importing PyTorch"):
-        done = raynas.pipeline(
-            PRESET, options.run, overrides=OVERRIDES, workers=options.workers, replicas=options.replicas, progress=show
-        )
+    done = raynas.pipeline(
+        PRESET,
+        options.run,
+        overrides=OVERRIDES,
+        workers=options.workers,
+        replicas=options.replicas,
+        progress=terminal(),
+    )
     print(f"\nThe winner: {done.run.name}/{done.run.search().winner_file}")
     print(f"Its files:  {done.exported}")
     print(f"Took {(time.monotonic() - began) / 60:.1f} minutes. Open the report in a browser:")

@@ -9,27 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from raynas.commands.main import main
+from raynas.commands.main import COMMANDS, main
 from raynas.costs import cost
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from raynas.space import Space, load_space
-
-VERBS = [
-    "demo",
-    "pipeline",
-    "check",
-    "train",
-    "search",
-    "rank",
-    "evaluate",
-    "retrain",
-    "import",
-    "export",
-    "report",
-    "bench",
-    "cost",
-]
 
 
 @pytest.fixture
@@ -215,7 +199,7 @@ def test_interrupt_says_how_to_go_on(
     assert signal.getsignal(number) == before
 
 
-@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["bench", "forward"], ["bench", "score"]])
+@pytest.mark.parametrize("verb", [[], *([verb] for verb in COMMANDS), ["bench", "forward"], ["bench", "score"]])
 def test_help(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([*verb, "--help"])
@@ -223,7 +207,7 @@ def test_help(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert text.startswith("usage: raynas")
     if not verb:
-        assert all(f"  {name} " in text for name in VERBS)
+        assert all(f"    {name}" in text for name in COMMANDS)
 
 
 def test_cost_of_a_space_and_an_arch(capsys: pytest.CaptureFixture[str], run: Run) -> None:
@@ -280,8 +264,23 @@ def test_report_of_an_empty_run_prints_its_path(run: Run, capsys: pytest.Capture
     assert path.read_text().startswith("<!doctype html>")
 
 
-def test_the_command_starts_without_heavy_imports() -> None:
+HEAVY = "{'torch', 'ray', 'pandas', 'matplotlib', 'timm', 'pyarrow'}"
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
     code = "import sys, raynas.commands.main as cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
-    code += "print([m for m in ('torch', 'ray', 'pandas', 'matplotlib', 'timm') if m in sys.modules])"
+    code += f"print(({HEAVY} | {{'pydantic', 'yaml'}}) & set(sys.modules))\n"
+    code += "print(*sorted(name for name in sys.modules if name.startswith('raynas.commands.')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip().endswith("[]")
+    assert done.stdout.splitlines()[-2:] == ["set()", "raynas.commands.main raynas.commands.parser"]
+
+
+def test_help_and_usage_errors_of_every_command_load_nothing_heavy() -> None:
+    code = "import sys, raynas.commands.main as cli\n"
+    code += (
+        f"for name in {[*COMMANDS]}:\n for words in (['--help'], ['--nonsense']):\n  try: cli.main([name, *words])\n"
+    )
+    code += f"  except SystemExit: pass\n  assert not {HEAVY} & set(sys.modules), name"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("raynas: ") == len(COMMANDS)
