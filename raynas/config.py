@@ -21,14 +21,15 @@ Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 """A seed that the tables can hold."""
 
 MOST_SEEDS = 1000
-"""Of one network's trainings, far more than a result needs."""
+"""The most seeds of one network's training, far more than a result needs."""
 
 MAX_FILE_BYTES = 2**17
-"""Far more than any configuration needs, and read within seconds."""
+"""The largest configuration file: far more than needed, and read within seconds."""
+
 MAX_DEPTH = 40
 MAX_YAML_NODES = 100_000
 MOST_DIGITS = 400
-"""Far more than any configuration needs; aliases can blow a short file up without limit."""
+"""Limits far above any need; aliases could otherwise blow a short file up without end."""
 
 _SHAPES = {
     "dict_type": "expected a mapping ({{}} for an empty one)",
@@ -38,20 +39,20 @@ _SHAPES = {
     "too_long": "expected at most {max_length} items",
     "too_short": "expected at least {min_length} item(s)",
 }
-"""Those of pydantic's errors that speak of Python's types, in the words of YAML."""
+"""pydantic's errors about Python types, in the words of YAML."""
 
 
 class Config(pydantic.BaseModel):
-    """Base of every configuration model: immutable; unknown keys, NaN and true/false as numbers are errors."""
+    """Base of all configuration models: immutable; unknown keys, NaN and bools as numbers are errors."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _booleans_are_not_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """pydantic would read `classes: true` as 1."""
+        """Reject true and false where a number is expected: pydantic would read `classes: true` as 1."""
         allowed = _types_in(cls.model_fields[info.field_name].annotation) if info.field_name else [Any]
-        mapping = any(get_origin(kind) is dict for kind in allowed)  # other models look into theirs themselves
+        mapping = any(get_origin(kind) is dict for kind in allowed)  # nested models check their own values
         fits = any(kind in (bool, Any, object) or isinstance(kind, bool) for kind in allowed)
         if not fits and holds_boolean(value, mapping):
             raise ValueError("true and false are not numbers")
@@ -84,7 +85,7 @@ class Document:
         self.changed = changed
 
     def error(self, location: Sequence[str | int], message: str) -> ConfigError:
-        """The error for a place in this document: `file:line: a.b: message`, always one line."""
+        """Return the error for a place in this document, on one line: `file:line: a.b: message`."""
         location = tuple(location)
         if self.inside:
             path = ".".join(one_line(str(part)) for part in (*self.inside, *location))
@@ -99,7 +100,7 @@ class Document:
         return ConfigError(": ".join(part for part in (where, path, one_line(message)) if part))
 
     def part(self, location: Location) -> Document:
-        """The document below a place, with locations counted from there."""
+        """Return the document below a place, with locations relative to it."""
         data = self.data
         for step in location:
             data = data[step]
@@ -129,7 +130,7 @@ def read_yaml(path: str | Path) -> Document:
 
 
 def _texts(value: Any, place: Location = ()) -> Iterator[tuple[Location, str]]:
-    """Every text of plain values, with its place; a key has the place of what it is in."""
+    """Yield every text of plain values with its place; a key has the place of its mapping."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):
@@ -170,7 +171,7 @@ def parse_yaml(text: str, source: str) -> Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, which lets ValueError, KeyError and others of a bad date or number through without their line."""
+    """PyYAML's safe loader, with file and line in errors about bad dates and numbers too."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag == "tag:yaml.org,2002:int" and len(node.value) > MOST_DIGITS:  # Python reads no more than 4,300
@@ -198,7 +199,7 @@ def write_yaml(path: str | Path, data: Any) -> None:
 
 
 class _Lines:
-    """Collects the line of every place of a document, and refuses what YAML allows and a configuration does not."""
+    """Lines of every place of a document; rejects what YAML allows and a configuration must not hold."""
 
     def __init__(self, source: str):
         self.source = source
@@ -236,7 +237,7 @@ class _Lines:
                 raise self._error(line, f"the key {shown(key.value)} is not text; put it in quotes")
             self._check_text(key)
             name = str(key.value)
-            if name in seen:  # YAML would keep the last one in silence
+            if name in seen:  # YAML would silently keep the last one
                 raise self._error(line, f"{shown(name)} is given twice")
             seen.add(name)
             if key.tag == "tag:yaml.org,2002:merge":
@@ -245,7 +246,7 @@ class _Lines:
             here: Location = (*location, name)
             self.lines[here] = line
             self.collect(value, here, above)
-        for value in merged:  # last, since what stands in the mapping itself counts
+        for value in merged:  # last, since the mapping's own keys take precedence
             self.collect(value, location, above)
 
     def _check_text(self, node: yaml.Node) -> None:
@@ -277,11 +278,11 @@ def validate(model: type[ConfigT], document: Document, location: Location = ()) 
 def _first_error(
     model: type[Config], error: pydantic.ValidationError, document: Document, location: Location
 ) -> ConfigError:
-    # An unknown key explains a "field required" beside it (a typo makes both), so it is told first.
+    # An unknown key explains a "field required" beside it (a typo causes both), so it is reported first.
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     place = first["loc"]
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError) and cause.location:  # of a document that lies inside this one
+    if isinstance(cause, ConfigError) and cause.location:  # from a document inside this one
         return document.error((*location, *place, *cause.location), cause.problem)
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, place[:-1])
@@ -299,7 +300,7 @@ def _first_error(
 
 
 def _in_data(data: Any, place: Location) -> Location:
-    """The start of a place that the data really has: pydantic adds the tags of unions to its locations."""
+    """Return the part of a place that exists in the data: pydantic adds the tags of unions to its locations."""
     for index, part in enumerate(place):
         try:
             data = data[part]
@@ -309,7 +310,7 @@ def _in_data(data: Any, place: Location) -> Location:
 
 
 def _known_keys(model: type[Config], path: Location) -> list[str]:
-    """Field names of the model that a location points into (unions and lists are looked through)."""
+    """Return the field names of the model at a location, through unions and lists."""
     candidates: list[Any] = [model]
     for part in path:
         inner: list[Any] = []
@@ -330,7 +331,7 @@ def _models_in(annotation: Any) -> list[Any]:
 
 
 def holds_boolean(value: Any, mapping: bool) -> bool:
-    """Whether true or false is in a value, in lists at any depth, and in mappings' values where `mapping` says so."""
+    """Return True if a value is or contains a bool, in lists at any depth and, if `mapping`, in mappings' values."""
     items: Any = value if isinstance(value, list | tuple) else ()
     if mapping and isinstance(value, dict):
         items = value.values()
@@ -338,5 +339,5 @@ def holds_boolean(value: Any, mapping: bool) -> bool:
 
 
 def _types_in(annotation: Any) -> list[Any]:
-    """An annotation taken apart: `list[int] | None` is list[int] | None, list[int], int and None."""
+    """Return an annotation and its parts: for `list[int] | None` itself, `list[int]`, `int` and `None`."""
     return [annotation, *(kind for part in getattr(annotation, "__args__", ()) for kind in _types_in(part))]

@@ -1,21 +1,21 @@
-"""Errors that tell a user what to mend.
+"""Errors with a message that says what to do.
 
-The command line prints any `UserError` as one line and exits with code 2, a `ClusterError` with code 1; a traceback is
-for our own bugs only.
+The command prints a `UserError` as one line and exits with code 2, a `ClusterError` with code 1; only bugs of raynas
+show a traceback.
 """
 
 
 class UserError(ValueError):
-    """Something the caller can put right: the message says what and how."""
+    """An error that the caller can correct; the message says how."""
 
 
 class ConfigError(UserError):
-    """A YAML file or configuration value that cannot be used; the message names file, line and key.
+    """An unusable YAML file or configuration value; the message names file, line and key.
 
     Args:
-        message: all of it.
-        location: the keys of what is wrong, where another document holds it and names file and line.
-        problem: what is wrong there.
+        message: the whole message.
+        location: the keys of the wrong value, for an outer document that adds file and line.
+        problem: the message without the location.
     """
 
     def __init__(self, message: str = "", location: tuple[str | int, ...] = (), problem: str = ""):
@@ -24,11 +24,11 @@ class ConfigError(UserError):
 
 
 class InfeasibleError(UserError):
-    """No architecture meets the constraints; the message says what the space really spans."""
+    """No architecture meets the constraints; the message gives the span of the space."""
 
 
 class RunDirError(UserError):
-    """A run directory that is missing, busy, or belongs to other settings."""
+    """A run directory is missing, busy, or belongs to other settings."""
 
 
 class TrainingCollapsed(UserError):
@@ -36,11 +36,11 @@ class TrainingCollapsed(UserError):
 
 
 class ClusterError(RuntimeError):
-    """Ray did not start, or was lost: nothing is wrong with what the user asked for, and the same command goes on."""
+    """Ray did not start, or the connection was lost; the same command, run again, goes on."""
 
 
 def reason(error: BaseException) -> str:
-    """An exception as one line for a row."""
+    """Return an exception as one line, for a row."""
     try:
         text = str(error).strip()
     except Exception:  # an exception of somebody's own, whose text is broken

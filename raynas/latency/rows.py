@@ -1,4 +1,4 @@
-"""The rows of table `latencies` that hold for one device and one set of conditions: answered from, and added to."""
+"""The rows of table `latencies` that are valid for one device and one set of conditions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raynas.space import Arch
 
 @dataclass(frozen=True)
 class TimedArch:
-    """How the timing of one arch ended: with a timing, or with the reason why there is none."""
+    """Result of timing one arch: a timing, or the reason for its failure."""
 
     arch: Arch
     timing: Timing | None
@@ -26,11 +26,11 @@ class TimedArch:
 
 
 class Latencies:
-    """Known timings on one device, under one set of conditions; never those of another.
+    """Known timings on one device under one set of conditions.
 
     Args:
         store: the run's tables; None keeps rows in memory only.
-        on: what the timings hold for.
+        on: the device and conditions.
     """
 
     def __init__(self, store: Store | None, on: TimedOn):
@@ -44,11 +44,11 @@ class Latencies:
             self._know(store.read("latencies", filter=ours).to_pylist())
 
     def find(self, arch: Arch) -> Row | None:
-        """The row of an arch of this very space, if it was timed before."""
+        """Return the row of an arch in its space; None if it has not been timed."""
         return self._rows.get((arch.id, arch.space.fingerprint))
 
     def commit(self, outcomes: Sequence[TimedArch]) -> None:
-        """Write the rows of some outcomes, and only then know them.
+        """Write the rows of results, then make them known to `find`.
 
         Raises:
             RunDirError: they cannot be written.
@@ -63,7 +63,7 @@ class Latencies:
 
     def _row(self, outcome: TimedArch) -> Row:
         row: Row = dict.fromkeys(SCHEMAS["latencies"].names)
-        del row["time"], row["versions"]  # the store's to fill
+        del row["time"], row["versions"]  # filled by the store
         row |= {**arch_columns(outcome.arch), **self.on.model_dump(), "host": outcome.host}
         row["predicted_ms"] = outcome.predicted_ms
         timing = outcome.timing
@@ -82,5 +82,5 @@ class Latencies:
 
 
 def on_of(row: Row) -> TimedOn:
-    """What a row holds for."""
+    """Return the device and conditions of a row."""
     return TimedOn(**{name: row[name] for name in TimedOn.model_fields})

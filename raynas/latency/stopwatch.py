@@ -1,4 +1,4 @@
-"""Who times: this process, or a Ray actor with the resources that the device needs."""
+"""Stopwatches that time subnets in this process, or in a Ray actor with the device's resources."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from raynas.space import Arch
 
 log = logging.getLogger(__name__)
 
-START_S = 300.0  # for an actor to be placed and to import torch
-TELL_S = 30.0  # of waiting for it in silence
-LIMIT_S = 600.0  # for one subnet: an actor that says nothing for so long is taken as hung
+START_S = 300.0  # until an actor is placed and has imported torch
+TELL_S = 30.0  # of waiting for it before a message
+LIMIT_S = 600.0  # for one subnet; then the actor counts as hung
 
 
 class Stopwatch:
-    """Times one subnet after the other, so that none disturbs another; the actor's class, and plain without Ray.
+    """Timing of subnets one after the other, so that none disturbs another: in an actor, or directly without Ray.
 
     Args:
-        conditions: how subnets are timed.
+        conditions: the conditions of the timings.
 
     Attributes:
-        on: what the timings hold for.
+        on: the device and conditions that the timings are valid for.
 
     Raises:
         UserError: this process has no such device.
@@ -39,11 +39,11 @@ class Stopwatch:
         self.on = timed_on(conditions)
 
     def ready(self) -> TimedOn:
-        """The same as `on`, for an actor's callers."""
+        """Return `on`, for callers of an actor."""
         return self.on
 
     def time(self, arch: Arch) -> TimedArch:
-        """Time a subnet; whatever an arch does to a network, the others are timed all the same."""
+        """Time a subnet; an error is recorded, so that the other archs are still timed."""
         host = platform.node()
         try:
             return TimedArch(arch, time_arch(arch, self._conditions), None, host)
@@ -52,12 +52,12 @@ class Stopwatch:
 
 
 class RemoteStopwatch:
-    """A stopwatch in an actor, started again where it is lost.
+    """A stopwatch in an actor, which is restarted if it is lost.
 
     Args:
-        conditions: how subnets are timed.
-        resources: by Ray's names: `CPU` (as many as threads if not given), `GPU`, and any of the cluster's own.
-        start_s: how long to wait for an actor.
+        conditions: the conditions of the timings.
+        resources: by Ray's names: `CPU` (by default the number of threads), `GPU`, and any custom ones of the cluster.
+        start_s: seconds to wait for an actor.
 
     Raises:
         UserError: no node has the resources in time, or its process has no such device.
@@ -84,15 +84,15 @@ class RemoteStopwatch:
         except ray.exceptions.GetTimeoutError:
             self.end()
             raise UserError(f"nothing could be timed within {self._start_s:.0f} s: {self._room()}") from None
-        except ray.exceptions.RayActorError as error:  # what its constructor raised is the last line
+        except ray.exceptions.RayActorError as error:  # its last line is the error of the constructor
             why = str(error).strip().splitlines()[-1].removeprefix("raynas.errors.UserError: ")
             raise UserError(f"nothing can be timed: {why}") from None
 
     def time(self, arch: Arch) -> TimedArch:
-        """Time a subnet; one that takes its process down, or never ends, has failed.
+        """Time a subnet; it has failed if it crashes its process or does not end within `LIMIT_S`.
 
         Raises:
-            UserError: the process had to be started again, and came up on another device.
+            UserError: the process had to be restarted, and started on another device.
         """
         import ray
 
@@ -125,7 +125,7 @@ class RemoteStopwatch:
 
 @contextmanager
 def stopwatch(conditions: Conditions, resources: Mapping[str, float] | None) -> Iterator[Stopwatch | RemoteStopwatch]:
-    """A stopwatch for the time of a block: in this process, or with resources given in an actor.
+    """Open a stopwatch for a `with` block: in an actor if resources are given, else in this process.
 
     Raises:
         UserError: there is no such device, or no such resources.

@@ -1,4 +1,4 @@
-"""A predictor of latency from the rows of a run."""
+"""Latency predictors fitted to the rows of a run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CHUNK = 64
 
 
 def archs_to_time(space: Space, n: int) -> list[Arch]:
-    """Archs of a space that tell what the others take: the smallest, the largest, and random ones; always the same.
+    """Return up to n archs to fit a predictor to: the smallest, the largest, and random ones; always the same.
 
-    Those of a smaller n are the first of a larger. Fewer come back from a space that has no more.
+    A smaller n gives the first archs of a larger one. There are fewer only if the space has no more.
     """
     rng = np.random.default_rng(0)
     found = dict.fromkeys([space.smallest(), space.largest()])
@@ -32,7 +32,7 @@ def archs_to_time(space: Space, n: int) -> list[Arch]:
 
 
 def fit_predictor(space: Space, rows: Sequence[Row]) -> LatencyPredictor:
-    """A predictor from rows of table `latencies`; archs that could not be timed are left out.
+    """Fit a predictor to rows of table `latencies`, without archs that could not be timed.
 
     Raises:
         UserError: the rows are of several devices, conditions or spaces, or fewer than 10 archs could be timed.
@@ -51,9 +51,9 @@ def fit_predictor(space: Space, rows: Sequence[Row]) -> LatencyPredictor:
 
 
 def stored_predictor(store: Store, space: Space, timings: int, on: TimedOn) -> LatencyPredictor:
-    """The predictor of a run's searches, fitted again from the rows of `archs_to_time`.
+    """Return the predictor of a run's searches, fitted to the rows of `archs_to_time`.
 
-    Rows of other archs, such as those of winners, do not change it: it is the same before a search and after it.
+    Rows of other archs, such as winners, are ignored, so that it is the same before and after a search.
 
     Raises:
         RunDirError: the run lacks rows for it.

@@ -1,4 +1,4 @@
-"""A preset: everything that a run needs to know, in one YAML file."""
+"""Presets: all settings of a run in one YAML file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class FinetuneConfig(Config):
-    """How the retrained winner is then fine-tuned on images of another size, mostly larger ones.
+    """Fine-tuning of the retrained winner on images of another size, usually larger ones.
 
     Attributes:
         size: (height, width) of the images, or one number for both.
-        recipe: what differs from the retraining's recipe, nested as it is.
+        recipe: changes to the retraining's recipe, nested in the same way.
     """
 
     size: Size
@@ -39,15 +39,15 @@ class FinetuneConfig(Config):
 
 
 class RetrainConfig(Config):
-    """How the winner of a search is trained on its own.
+    """Training of a search's winner on its own.
 
     Attributes:
-        recipe: what differs from the preset's recipe, nested as it is.
-        train_on: images that it is trained on: `train`, or `train+search`, those that subnets were scored on as
-            well, since the search is over.
-        seeds: one training each, all different.
+        recipe: changes to the preset's recipe, nested in the same way.
+        train_on: images to train on: `train`, or `train+search` to include those that subnets were scored on, since
+            the search is over.
+        seeds: seeds of the trainings, all different.
         start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
-        finetune: how what has been trained is fine-tuned at another image size; None for not at all.
+        finetune: fine-tuning of the result at another image size; None for none.
     """
 
     recipe: dict[str, Any] = Field(default_factory=dict)
@@ -65,17 +65,17 @@ class RetrainConfig(Config):
 
 
 class Preset(Config):
-    """What is trained, searched and retrained, and how.
+    """All settings of a run: training, search and retraining.
 
     Attributes:
         space: a shipped space's name or a path (in a preset file, relative to that file).
-        data: the dataset; None where whoever runs the preset must name it.
-        plan: what one training step does.
-        recipe: how the supernet is trained.
-        calibration: of subnets' batch norms, in families that have them.
-        search: which search, and its budget and constraints.
-        retrain: how the winner is trained.
-        space_evolution: how the space itself is searched (`raynas evolve-space`).
+        data: the dataset; None if it must be named when the preset is run.
+        plan: the parts of a training step.
+        recipe: the training of the supernet.
+        calibration: calibration of subnets' batch norms, in families that have them.
+        search: the search with its budget and constraints.
+        retrain: the training of the winner.
+        space_evolution: the search of the space itself (`raynas evolve-space`).
         reference: an arch (shipped name or path) that reports compare with, scaled to the winner's MACs.
     """
 
@@ -96,12 +96,12 @@ class Preset(Config):
 
     @property
     def retrain_recipe(self) -> Recipe:
-        """The recipe with what `retrain.recipe` changes."""
+        """The recipe with the changes of `retrain.recipe`."""
         return _changed(self.recipe, self.retrain.recipe, ("retrain", "recipe"))
 
     @property
     def finetune_recipe(self) -> Recipe:
-        """The retraining's recipe with what `retrain.finetune.recipe` changes."""
+        """The retraining's recipe with the changes of `retrain.finetune.recipe`."""
         changes = {} if self.retrain.finetune is None else self.retrain.finetune.recipe
         return _changed(self.retrain_recipe, changes, ("retrain", "finetune", "recipe"))
 
@@ -129,13 +129,13 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
-    """A preset with some values changed, validated again.
+    """Return a preset with some values changed, validated again.
 
-    What follows from a changed value gives way, unless it is changed as well: the warm-up to fewer epochs, the rates
-    that a schedule begins and ends with to a lower learning rate.
+    Values that no longer fit a changed one return to their defaults unless they are changed too: the warm-up for fewer
+    epochs, the first and last rates of a schedule for a lower learning rate.
 
     Args:
-        overrides: by dotted key; a mapping as value is merged, an empty one takes the place of what was there.
+        overrides: values by dotted key; a mapping is merged, an empty one replaces the old value.
 
     Raises:
         ConfigError: a key is unknown (the message names the nearest) or a value is wrong.
@@ -150,10 +150,10 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
-    """`["recipe.epochs=3", ...]` as a command line gives them; values are read as YAML.
+    """Parse assignments of a command line such as `["recipe.epochs=3", ...]`; values are YAML.
 
     Raises:
-        UserError: an assignment has no `=`, its key is there twice, or its value is not YAML (a ConfigError).
+        UserError: an assignment has no `=`, a key is given twice, or a value is not YAML (a ConfigError).
     """
     found: dict[str, Any] = {}
     for assignment in assignments:
@@ -167,7 +167,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def _nested(key: str, value: Any) -> Any:
-    """`a.b` and a value as `{a: {b: value}}`."""
+    """Return `{a: {b: value}}` for the key `a.b`."""
     parts = key.split(".")
     if len(parts) > MAX_DEPTH or not is_text(key):
         raise ConfigError(f"override: no preset has a key {shown(key)}")
@@ -177,22 +177,22 @@ def _nested(key: str, value: Any) -> Any:
 
 
 RECIPES = (("recipe",), ("retrain", "recipe"), ("retrain", "finetune", "recipe"))
-"""Where a preset has recipes; each changes the one before."""
+"""The places of recipes in a preset; each one holds changes to the one before."""
 
 FOLLOWERS = {"epochs": {"warmup_epochs"}, "lr": {"warmup_lr", "min_lr"}}
-"""Values of a recipe that give way to another one that is changed, unless they are changed with it."""
+"""Values of a recipe that may no longer fit another one that is changed, by that one's name."""
 
 
 def _changed(recipe: Recipe, changes: Mapping[str, Any], where: tuple[str, ...]) -> Recipe:
-    """A recipe with some values changed."""
+    """Return a recipe with some values changed."""
     merged = _merged(recipe.model_dump(), changes)
     for name in _giving_way(merged, changes.keys()):
-        del merged[name]  # the default takes its place, and gives way in its turn
+        del merged[name]  # the default replaces it, and may be adapted in turn
     return validate(Recipe, Document(merged, inside=where))
 
 
 def _giving_way(recipe: Mapping[str, Any], changed: Iterable[str]) -> set[str]:
-    """The values of a recipe that no longer fit to what was changed, and were not changed themselves."""
+    """Return the names of unchanged values that no longer fit the changed ones."""
     following = {name for leader in changed for name in FOLLOWERS.get(leader, ())} - set(changed)
     if not following & recipe.keys():
         return set()
@@ -204,9 +204,9 @@ def _giving_way(recipe: Mapping[str, Any], changed: Iterable[str]) -> set[str]:
 
 
 def _give_way(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Drop from the recipes of a preset what gives way to changes of them.
+    """Drop values that no longer fit the changes from the recipes of a preset.
 
-    A later recipe that has a value of its own in place of the changed one keeps what followed it.
+    A later recipe with its own value in place of the changed one keeps the values that fitted it.
     """
     whole: dict[str, Any] = {}
     for place, where in enumerate(RECIPES):
@@ -225,7 +225,7 @@ def _give_way(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _inside(data: Any, where: Sequence[str]) -> Any:
-    """What lies at a place in nested mappings; None where nothing does."""
+    """Return the value at a place in nested mappings; None if there is none."""
     for key in where:
         data = data.get(key) if isinstance(data, dict) else None
     return data
@@ -235,7 +235,7 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     result = copy.deepcopy(base)
     for key, value in changes.items():
         inner = result.get(key)
-        # A part's options go with its name: another name starts with none of the old ones.
+        # Options belong to a part's name: with another name, the old ones are dropped.
         renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and "name" in inner
         if isinstance(value, Mapping) and value and isinstance(inner, dict) and not renamed:
             result[key] = _merged(inner, value)

@@ -1,4 +1,4 @@
-"""How a search space evolves: the settings of S3's outer loop (Chen et al., 2021, "Searching the Search Space")."""
+"""Settings of space evolution, S3's outer loop (Chen et al., 2021, "Searching the Search Space")."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from raynas.config import Config, Seed
 class SpaceEvolutionConfig(Config):
     """The settings of space evolution (S3, Section 3.2 and Algorithm 1).
 
-    What the paper leaves open is an option here, with the reason for its default. An *axis* is one dimension of one
-    stage (`stages.2.blocks.*.heads`); an axis and one of its choices is what the paper calls a sub-space.
+    Details that the paper leaves open are options, with the reason for their defaults. An *axis* is one dimension of
+    one stage (`stages.2.blocks.*.heads`); the paper calls an axis with one of its choices a sub-space.
 
     Attributes:
-        iterations: spaces that are measured. The paper has 3: the initial one and two that were moved.
-        archs: subnets that are scored in each, all different and within the search's constraints.
+        iterations: number of spaces measured. The paper has 3: the initial one and two moved ones.
+        archs: subnets scored in each space, all different and within the search's constraints.
         top: the top tier of the E-T error: below 1 a share of the subnets of a (sub-)space, else their number. The
-            paper takes the best 50 of each set. That a small set's best 50 reach further down would count against the
-            choices that the constraint makes rare; a twentieth (50 of 1000) does not.
-        tau: slopes are counted in units of this; the paper's is 0.4.
-        unit: of the errors: `percent`, or `fraction`. As a fraction, 0.4 would be 40 points for one choice, and no
-            slope would ever be as large.
-        per: the line is fitted to the E-T errors over the places of the choices in their list (`choice`), or over
-            their values (`value`, the paper's words). Over values, tau would have to be another for each dimension: a
-            width's slope per channel is a hundredth of a depth's per block.
-        blocks: where a subnet belongs whose blocks of a stage differ. `most`: to the choices that most of the stage's
-            blocks have. `any`: to every choice that a block has: with many blocks every subnet is in nearly every set,
-            and the sets hardly differ. `apart`: each block is an axis of its own, and moves alone.
-        rounding: the number of steps is `floor(slope / tau)`, as in Eq. 8: the smallest negative slope is a step up,
-            and a positive one below tau is none. `toward_zero` treats both directions alike.
-        steps: the size of a step by dimension: `{heads: 1, "stages.*.width": 64, "stages.0.depth": 0}`, the most exact
-            name counts; 0 leaves it where it is. Left out: the smallest distance between its choices.
-        most_steps: no axis moves by more steps at a time; None for no limit (the paper has none).
-        confidence: an axis moves only if at least this share of the bootstrap resamples of the subnets moves it the
-            same way; 0 always moves it, as the paper does.
-        fewest: choices that fewer scored subnets have are left out of the line. Where a next space would have fewer
-            than twice as many subnets within the constraints, no axis of it could have one: such moves are not made.
-        largest: no space may hold more archs: of the moves the surest are made that fit; None for no
-            limit.
-        warm_start: each supernet begins with the weights of the one before that both hold.
-        seed: of the scored subnets and the resamples.
+            paper takes the best 50 of each set. In a small set the best 50 include poorer subnets, which would count
+            against choices that the constraint makes rare; a twentieth (50 of 1000) does not.
+        tau: unit of slopes; 0.4 in the paper.
+        unit: unit of the errors: `percent` or `fraction`. As a fraction, tau 0.4 would be 40 points for one choice,
+            and no slope is that large.
+        per: `choice` fits the line to E-T errors over the positions of choices in their list, `value` over their
+            values (as the paper says). Over values, each dimension would need its own tau: a width's slope per channel
+            is a hundredth of a depth's per block.
+        blocks: the sub-spaces of a subnet whose blocks of a stage differ. `most`: of the choices that most of the
+            stage's blocks have. `any`: of every choice that a block has; with many blocks every subnet is in nearly
+            every set, and the sets hardly differ. `apart`: each block is its own axis and moves alone.
+        rounding: `floor` takes `floor(slope / tau)` steps, as in Eq. 8: the smallest negative slope is a step up, a
+            positive one below tau is none. `toward_zero` treats both directions alike.
+        steps: the size of a step by dimension: `{heads: 1, "stages.*.width": 64, "stages.0.depth": 0}`; the most
+            specific name counts, and 0 never moves it. By default the smallest distance between its choices.
+        most_steps: the most steps of an axis at a time; None for no limit (as in the paper).
+        confidence: an axis moves only if at least this share of the subnets' bootstrap resamples moves it in the same
+            direction; 0 always moves it, as in the paper.
+        fewest: the fewest scored subnets of a choice that counts in the line. Moves to a space with fewer than twice
+            as many subnets within the constraints are not made, since none of its axes could have a line.
+        largest: the most archs of a space; if all moves together exceed it, the surest ones that fit are made. None
+            for no limit.
+        warm_start: True to start each supernet with the weights that it shares with the previous one.
+        seed: seed of the scored subnets and the resamples.
     """
 
     iterations: int = Field(3, ge=1, le=100)

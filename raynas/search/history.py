@@ -1,4 +1,4 @@
-"""The record of a search, and what is best in it."""
+"""The record of a search and its best archs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raynas.search.problem import Problem
 from raynas.space import Arch
 
 HIGH_IS_GOOD = ("throughput",)
-"""Costs of which more is better."""
+"""Costs for which higher values are better."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Evaluated:
     """One row of a search's history.
 
     Attributes:
-        order: how many archs were told before it.
+        order: number of archs told before it.
         generation: the generation that it belongs to; 0 is the first.
         arch: the arch.
         objectives: its objectives by name; None if scoring it failed.
         costs: its costs by name.
-        loss: that its score has; None where it has none.
+        loss: the loss in its score; None if it has none.
     """
 
     order: int
@@ -37,15 +37,14 @@ class Evaluated:
 
 
 class History:
-    """What a search was told, in order, and what is best of it.
+    """The scored archs of a search, in order, and the best of them.
 
-    Of equal scores the lower constrained cost is better (MACs where nothing is constrained), then the lower loss, then
-    what was told first; see `raynas.comparison`.
+    Ties go to the lower constrained cost (MACs if nothing is constrained), then to the lower loss, then to the arch
+    scored first; see `raynas.comparison`.
 
     Attributes:
-        objectives: what is made large or small.
-        constraints: inclusive bounds on costs.
-        history: what was told, in order.
+        problem: the space, objectives and constraints, also as `space`, `objectives` and `constraints`.
+        history: the scored archs in order.
     """
 
     def __init__(self, problem: Problem):
@@ -59,13 +58,13 @@ class History:
         return len(self.history)
 
     def front(self) -> list[Evaluated]:
-        """The history's rows that no other beats in every objective, in order."""
+        """Return the rows of the history that no other dominates, in order."""
         good = self.scored()
         keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
         return [row for row, kept in zip(good, keep, strict=True) if kept]
 
     def ranking(self, n: int) -> list[Evaluated]:
-        """The best n of the history's rows, the best first; with several objectives the whole front, in order."""
+        """Return the best n rows, the best first; with several objectives the whole front, in order."""
         if len(self.objectives.names) > 1:
             return self.front()
         return self.best_first(self.scored())[:n]
@@ -76,12 +75,12 @@ class History:
         objective: str | None = None,
         measured: Mapping[Arch, Mapping[str, float]] | None = None,
     ) -> list[Evaluated]:
-        """Rows that did not fail, the best first.
+        """Return the rows that did not fail, the best first.
 
         Args:
-            rows: some of the history.
-            objective: by which they are compared; the first if not given.
-            measured: costs that were measured since, by arch, in place of those that the search went by.
+            rows: rows of the history.
+            objective: the objective to compare by; by default the first.
+            measured: costs measured later, by arch, which replace the predicted ones.
         """
         good = [row for row in rows if row.objectives is not None]
         name = objective or self.objectives.names[0]
@@ -98,7 +97,7 @@ class History:
         return [good[index] for index in best_first(scores, dear, [row.loss for row in good])]
 
     def best(self) -> Arch | list[Arch]:
-        """The best arch; with several objectives the archs of the front.
+        """Return the best arch; with several objectives the archs of the front.
 
         Raises:
             UserError: nothing was told, or every arch failed.
@@ -109,7 +108,7 @@ class History:
         return found[0].arch if len(self.objectives.names) == 1 else [row.arch for row in found]
 
     def finalists(self, n: int) -> list[Arch]:
-        """The archs that may be chosen in the end: the best n, the best first; with several objectives the front.
+        """Return the candidates for the winner: the best n, the best first; with several objectives the front.
 
         Raises:
             UserError: nothing was told, or every arch failed.
@@ -118,7 +117,7 @@ class History:
         return [row.arch for row in self.ranking(n)]
 
     def summary(self) -> str:
-        """The best so far in a few words, for progress lines."""
+        """Return the best so far as text, for progress lines."""
         found = self.ranking(1)
         if not found:
             return "best -"
@@ -129,7 +128,7 @@ class History:
         return f"best {name} {found[0].objectives[name]:.6g} ({found[0].arch.id})"
 
     def tie(self) -> str | None:
-        """How the best was chosen where several archs have its score, in words; None where it is alone."""
+        """Return how a tie for the best score was decided, as text; None if there is no tie."""
         if len(self.objectives.names) > 1:
             return None
         (name,) = self.objectives.names
@@ -154,5 +153,5 @@ class History:
         return f"{1 + len(equal)} archs have the best {name}, {first.objectives[name]:.6g}: {why}, for {first.arch.id}"
 
     def scored(self) -> list[Evaluated]:
-        """The history's rows that did not fail, in order."""
+        """Return the rows that did not fail, in order."""
         return [row for row in self.history if row.objectives is not None]

@@ -1,4 +1,4 @@
-"""Searches of the user's own: any object with `ask` and `tell`, held to what they promise, and recorded as ours are."""
+"""The user's own searches: any object with `ask` and `tell`, with its answers checked and recorded."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from raynas.text import one_line
 from raynas.user_code import kind, running, takes
 
 STALLED = 100
-"""So many calls of `ask` in a row without an arch that is new: such a search would never end."""
+"""The most calls of `ask` in a row without a new arch, before a search counts as endless."""
 
 
 class OwnSearch:
-    """A search of the user's own, whose every answer is checked: what breaks the contract is named in one line.
+    """A user's own search whose answers are checked: a broken contract is an error of one line.
 
     Args:
         search: the object.
-        space: what it searches; None where that is not known here.
+        space: its space; None if it is not known.
 
     Raises:
         ConfigError: it has no `ask(n)` or no `tell(archs, scores)`.
@@ -46,10 +46,10 @@ class OwnSearch:
         self._stalled = 0
 
     def ask(self, n: int) -> list[Arch]:
-        """Up to n archs; none when the search is over.
+        """Return up to n archs; none when the search is over.
 
         Raises:
-            ConfigError: the search fails, or answers with something else.
+            ConfigError: the search fails, or returns something else.
         """
         with running(f"{self.name}: ask({n})"):
             answer = self.search.ask(n)
@@ -69,7 +69,7 @@ class OwnSearch:
         return archs
 
     def tell(self, archs: Sequence[Arch], scores: Sequence[Any]) -> None:
-        """The scores of archs.
+        """Pass on the scores of archs.
 
         Raises:
             ConfigError: the search fails.
@@ -78,10 +78,10 @@ class OwnSearch:
             self.search.tell(archs, scores)
 
     def best(self) -> Arch | list[Arch] | None:
-        """What the search says is best; None where it has no `best()`.
+        """Return the search's own best arch or archs; None if it has no `best()`.
 
         Raises:
-            ConfigError: the search fails, or answers with something else.
+            ConfigError: the search fails, or returns something else.
         """
         if not hasattr(self.search, "best"):
             return None
@@ -98,7 +98,7 @@ class OwnSearch:
 
     @property
     def budget(self) -> int | None:
-        """The number of archs that it will ask for, if it says so."""
+        """Number of archs that it will ask for; None if it does not say."""
         with running(f"{self.name}: budget"):
             budget = getattr(self.search, "budget", None)
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget <= 10**9):
@@ -107,7 +107,7 @@ class OwnSearch:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What it has to say of itself so far, a line each."""
+        """The search's notes so far, a line each."""
         with running(f"{self.name}: notes"):
             notes = getattr(self.search, "notes", [])
         if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
@@ -115,7 +115,7 @@ class OwnSearch:
         return [one_line(note) for note in notes]
 
     def summary(self) -> str:
-        """The best so far in a few words; empty where it does not say."""
+        """Return the search's own summary; empty if it has none."""
         with running(f"{self.name}: summary()"):
             text = self.search.summary() if hasattr(self.search, "summary") else ""
         if not isinstance(text, str):
@@ -136,11 +136,11 @@ class OwnSearch:
 
 
 class RecordedSearch(History):
-    """A search of the user's own with the record that ours keep, from which its winner is taken if it names none.
+    """A user's own search with a history, from which the winner is taken if it has no `best()`.
 
     Attributes:
         search: the user's object.
-        budget: the most archs that it is asked for; None for as many as it will.
+        budget: the most archs that it is asked for; None for no limit.
     """
 
     def __init__(self, search: Any, problem: Problem, evaluations: int | None = None):
@@ -149,7 +149,7 @@ class RecordedSearch(History):
 
     @property
     def budget(self) -> int | None:
-        """The preset's, or what the search says."""
+        """The preset's budget, or the search's own."""
         return self._own.budget if self._limit is None else self._limit
 
     @property
@@ -158,12 +158,12 @@ class RecordedSearch(History):
         return self._own.notes
 
     def ask(self, n: int) -> list[Arch]:
-        """See `OwnSearch.ask`; never for more than is left of the preset's budget."""
+        """See `OwnSearch.ask`; asks for no more than is left of the preset's budget."""
         left = n if self._limit is None else self._limit - self.evaluations
         return self._own.ask(min(n, left)) if left > 0 else []
 
     def tell(self, archs: Sequence[Arch], scores: Sequence[Score]) -> None:
-        """See `OwnSearch.tell`; recorded first."""
+        """Record the scores, then pass them on; see `OwnSearch.tell`."""
         for arch, score in zip(archs, scores, strict=True):
             costs = self.problem.costs_of(arch)
             objectives, loss = self.objectives.read(score, costs), self.objectives.loss(score)
@@ -171,10 +171,10 @@ class RecordedSearch(History):
         self._own.tell(archs, scores)
 
     def best(self) -> Arch | list[Arch]:
-        """What the search says is best, or of what it was told the best within the limits.
+        """Return the search's own best, or else the best of the history within the constraints.
 
         Raises:
-            UserError: nothing has a score; or its answer was never told, failed, or breaks a limit.
+            UserError: nothing has a score; or its own best was never told, failed, or breaks a constraint.
         """
         chosen = self._own.best()
         if chosen is None:
@@ -190,17 +190,17 @@ class RecordedSearch(History):
         return chosen
 
     def finalists(self, n: int) -> list[Arch]:
-        """What the search says is best, or as of ours where it does not say."""
+        """Return the search's own best; see `History.finalists` if it has no `best()`."""
         if not hasattr(self.search, "best"):
             return super().finalists(n)
         best = self.best()
         return [best] if isinstance(best, Arch) else best
 
     def summary(self) -> str:
-        """What the search says of itself, or the best so far."""
+        """Return the search's own summary, or the best so far."""
         return self._own.summary() or super().summary()
 
     def scored(self) -> list[Evaluated]:
-        """Without what breaks the limits, which a search of the user's own may ask for on its way; each arch once."""
+        """Return each arch once, without those outside the constraints, which a user's own search may ask for."""
         rows = {row.arch: row for row in reversed(super().scored()) if self.problem.allows(row.costs)}
         return sorted(rows.values(), key=lambda row: row.order)

@@ -1,4 +1,4 @@
-"""A search space: dimensions and constants, and everything about it that needs no network."""
+"""A search space: its dimensions and constants, and all operations that need no network."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from raynas.text import nearest, shown
 Uniform = Literal["dimensions", "archs"]
 
 _OF_TRAINING = ("drop_path_depth", "drop_path_depths")
-"""Constants that act in training alone, and that follow from a space's depths: published archs have their own."""
+"""Constants that act in training only and default to the space's depths, so that published archs differ in them."""
 
 RESIZED = ("size", "depth_macs", "max_depth")
-"""What of `Space.differences` changes where a network is resized to other images; see `Supernet.space_at`."""
+"""Names in `Space.differences` that change if a network is resized to other images; see `Supernet.space_at`."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ class Space:
             return False
 
     def differences(self, other: Space) -> dict[str, str]:
-        """What another space fixes otherwise, in words by name: `{"size": "16 x 16 pixels, not 8 x 8"}`.
+        """Return the differences of another space, as text by name: `{"size": "16 x 16 pixels, not 8 x 8"}`.
 
-        Choices may differ. Of constants those count that a network computes by, and not those of its training alone.
+        Compared are family, images, classes and constants, without choices and constants of training only.
         """
         found = {}
         if other.family != self.family:
@@ -193,10 +193,10 @@ class Space:
         return found
 
     def check_own(self, arch: Arch) -> None:
-        """Refuse an arch whose space fixes something otherwise: the same choices are another network there.
+        """Check that an arch's space has the same constants: with others, the same choices are another network.
 
         Raises:
-            ConfigError: names what differs.
+            ConfigError: the spaces differ; the message says in what.
         """
         if arch.space is self or arch.space.fingerprint == self.fingerprint:
             return
