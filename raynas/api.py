@@ -472,7 +472,7 @@ def report(run: RunLike) -> str:
     opened = _open(run)
     from raynas.outer.report_data import searched_spaces, trial_findings
     from raynas.phases.report_data import traces
-    from raynas.reports import write_report
+    from raynas.reports.page import write_report
 
     return write_report(opened, traces(opened), searched_spaces(opened), trial_findings(opened))
 

@@ -1,4 +1,4 @@
-"""A look at every image of a dataset: what there is, and what cannot be read, before anything depends on it."""
+"""Inspection of every image of a dataset: sizes, modes, and images that cannot be read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Findings:
     """Sizes, modes and faults of the images of a dataset.
 
     Attributes:
-        count: of all images.
-        sizes: how many readable images have each (height, width), upright where they are read so.
-        modes: how many have each of Pillow's modes, or are tensors.
-        channels: how many are grey (1), in colour (3), or tensors of another number of channels.
-        turned: how many are not stored upright.
-        unreadable: by the image's name in the dataset, the line that says why it cannot be read.
-        unranged: the line about images of more than 8 bits for which no range is given; None where there are none.
-        flat: whether there are readable images, and each is of one colour all over.
+        count: number of all images.
+        sizes: number of readable images by (height, width), upright if they are read upright.
+        modes: number of images by Pillow's mode, or of tensors.
+        channels: number of images by channels: grey (1), in colour (3), or a tensor's number.
+        turned: number of images that are not stored upright.
+        unreadable: reasons why images cannot be read, by the image's name in the dataset.
+        unranged: a line about images of more than 8 bits without a given range; None if there are none.
+        flat: True if there are readable images and each has a single colour.
     """
 
     count: int = 0
@@ -48,7 +48,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Seen:
-    """One image that can be read; of one without a range, what the error says."""
+    """A readable image."""
 
     size: tuple[int, int]
     mode: str
@@ -58,7 +58,7 @@ class _Seen:
 
 
 _KNOWN: dict[str, Findings] = {}
-"""What was found in this process: several stages of a procedure ask, and a large dataset takes minutes."""
+"""Findings in this process by dataset, since several phases ask and a large dataset takes minutes."""
 
 
 def look(pools: Sequence[Pool], reading: Reading, say: Callable[[str], None]) -> Findings:
@@ -132,7 +132,7 @@ def _see(source: Source, index: int, reading: Reading) -> _Seen | UserError:
 
 
 def _one_line(unranged: Sequence[RangeUnknown]) -> str:
-    """One line about all images that need a range."""
+    """Return a line about all images that need a range."""
     valued = [error for error in unranged if error.low is not None and error.high is not None]
     if not valued:
         return f"{len(unranged):,} image(s) such as {unranged[0]}"

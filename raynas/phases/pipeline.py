@@ -29,8 +29,8 @@ from raynas.phases.search import (
 )
 from raynas.presets.preset import Preset
 from raynas.progress.heartbeat import Heartbeat, heartbeat
-from raynas.reports import write_report
 from raynas.reports.lines import describe_cost, finished_lines
+from raynas.reports.page import write_report
 from raynas.runs.networks import Network
 from raynas.runs.run import MAIN, Run
 from raynas.runs.searches import SearchSettings, make_search, predictor_of

@@ -250,7 +250,7 @@ def _fit(
         train_loop_config={
             "preset": preset.model_dump(mode="json"),
             "space": space.to_dict(),
-            "board": board,
+            "mailbox": board,
             "run": run.uri,
             "init": init,
         },

@@ -1,4 +1,4 @@
-"""One worker of the Ray Train job: the training loop, with checkpoints through Ray Train and events to the board."""
+"""One worker of the Ray Train job: the training loop, with checkpoints through Ray Train and events to the mailbox."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from raynas.training.loop import train_loop
 
 
 class RayContext(DistributedContext):
-    """One Ray Train worker: checkpoints through `ray.train.report`, events to the board.
+    """One Ray Train worker: checkpoints through `ray.train.report`, events to the mailbox.
 
     Args:
-        board: hears the events.
+        mailbox: the actor that is sent the events.
         run: the run directory's path or URI, where a process without Ray may have left a newer checkpoint.
     """
 
-    def __init__(self, board: Any, run: str):
+    def __init__(self, mailbox: Any, run: str):
         super().__init__(device=ray.train.torch.get_device())
-        self.board, self.run = board, run
+        self.mailbox, self.run = mailbox, run
 
     def event(self, event: Event) -> None:
-        self.board.put.remote(event)
+        self.mailbox.put.remote(event)
 
     def save(self, state: State, score: float) -> None:
         metrics = {"epoch": state["epoch"], "step": state["step"], "probe_accuracy": score}
@@ -59,13 +59,13 @@ def work(config: dict[str, Any]) -> None:
     """Train, as one worker of the job.
 
     Args:
-        config: `preset` and `space` as they are written, the `board` that hears of what goes on, the `run` directory,
+        config: `preset` and `space` as they are written, the `mailbox` that is sent events, the `run` directory,
             and its file of the weights to begin with (`init`), or None.
     """
-    board = config["board"]
-    if ray.get(board.error.remote()) is not None:
+    mailbox = config["mailbox"]
+    if ray.get(mailbox.error.remote()) is not None:
         return  # a mistake of the user's stopped the workers before these
-    context = RayContext(board, config["run"])
+    context = RayContext(mailbox, config["run"])
     try:
         if context.device.type == "cpu":
             assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
@@ -76,6 +76,6 @@ def work(config: dict[str, Any]) -> None:
         teachers = load_teachers(preset.recipe, data)
         train_loop(space, data, preset.plan, preset.recipe, context, init=init, teachers=teachers)
     except UserError as error:
-        ray.get(board.fail.remote(type(error).__name__, str(error)))
+        ray.get(mailbox.fail.remote(type(error).__name__, str(error)))
         if context.world_size > 1:
             raise  # others may be waiting for this one: Ray ends them, and starts all again once

@@ -1,4 +1,4 @@
-"""The run directory: a local path or any pyarrow filesystem URI, the files in it, and whose it is."""
+"""The run directory: its files, tables and lock, on a local path or any pyarrow filesystem URI."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class RunDir:
 
     Args:
         uri: a local path, or a URI with its options as a query: `s3://bucket/run?region=eu-west-1`.
-        create: make it where it does not exist yet.
+        create: True to create it if it does not exist.
 
     Attributes:
-        uri: as given (a local path is made absolute).
-        name: the same for messages, without credentials.
-        filesystem: the pyarrow filesystem, and `root` the path in it.
+        uri: the URI, or the absolute local path.
+        name: the same without credentials, for messages.
+        filesystem: the pyarrow filesystem.
+        root: the path in it.
         path: the local path, or None on an object store.
 
     Raises:
@@ -80,11 +81,11 @@ class RunDir:
     # -- files -----------------------------------------------------------------------------------------------------
 
     def at(self, name: str) -> str:
-        """The path of a file for use with `filesystem`."""
+        """Return the path of a file for use with `filesystem`."""
         return f"{self.root}/{name}" if name else self.root
 
     def local_or_uri(self, name: str = "") -> str:
-        """A file or folder of this run as others take it: a local path, or a URI with the options of this one."""
+        """Return the local path of a file or folder, or its URI with this one's options."""
         if self.path is not None:
             return self.at(name)
         parts = urlsplit(self.uri)
@@ -92,7 +93,7 @@ class RunDir:
         return urlunsplit(parts._replace(path=path))
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder.
+        """Return True if there is such a file or folder.
 
         Raises:
             RunDirError: the filesystem cannot be reached.
@@ -106,7 +107,7 @@ class RunDir:
             raise RunDirError(f"{self.name}: cannot be reached: {error}") from error
 
     def list(self, name: str = "") -> list[str]:
-        """Sorted names in a folder of the run, hidden ones left out; none where there is no such folder."""
+        """Return the sorted visible names in a folder; none if there is no such folder."""
         self._check_plain(name)
         try:
             found = self.filesystem.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
@@ -115,7 +116,7 @@ class RunDir:
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def read_bytes(self, name: str) -> bytes:
-        """A whole file.
+        """Read a file.
 
         Raises:
             RunDirError: it is not there or cannot be read.
@@ -130,7 +131,7 @@ class RunDir:
             raise RunDirError(f"{self.name}/{name}: cannot be read: {error}") from error
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a file whole: a reader sees the old content or the new, never a part.
+        """Write a file atomically: readers see the old content or the new.
 
         Raises:
             RunDirError: it cannot be written; what was there before stays.
@@ -139,7 +140,7 @@ class RunDir:
         write_whole(self.filesystem, self.at(name), data)
 
     def write_together(self, files: Mapping[str, bytes], last: str) -> None:
-        """Write files that belong together: where the last one is, the rest is whole.
+        """Write files that belong together; if the last one exists, all are complete.
 
         Raises:
             RunDirError: one cannot be written.
@@ -150,7 +151,7 @@ class RunDir:
 
     @contextmanager
     def folder(self, name: str, last: str, keep: Callable[[str], bool] = lambda name: False) -> Iterator[Path]:
-        """An empty local folder to write files into, which takes the place of a folder of the run in one step.
+        """Yield an empty local folder to write files into, which then replaces a folder of the run in one step.
 
         See `whole_folder` for the arguments.
 
@@ -165,7 +166,7 @@ class RunDir:
             raise cannot_write(f"{self.name}/{name}", error) from error
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with all that is in it; nothing where there is neither.
+        """Delete a file, or a folder with its content, if it exists.
 
         Raises:
             RunDirError: it cannot be deleted.
@@ -185,18 +186,18 @@ class RunDir:
             check_plain(self.filesystem, self.root, name)
 
     def read_yaml(self, name: str, *keys: str) -> dict[str, Any]:
-        """The plain values of a YAML file; for the rest see `read_document`."""
+        """Return the plain values of a YAML file; see `read_document`."""
         return self.read_document(name, *keys).data
 
     def read_document(self, name: str, *keys: str) -> Document:
-        """A YAML file: a mapping, as all that are written here.
+        """Read a YAML file, which must hold a mapping.
 
         Args:
-            name: of the file.
-            keys: that it must have.
+            name: name of the file.
+            keys: keys that it must have.
 
         Raises:
-            RunDirError: it is not there, or is damaged.
+            RunDirError: it is missing or damaged.
             ConfigError: it is not YAML.
         """
         where = f"{self.name}/{name}"
@@ -215,11 +216,11 @@ class RunDir:
         return document
 
     def write_yaml(self, name: str, value: Any) -> None:
-        """Write plain values (or a pydantic model) as YAML, keys in their own order."""
+        """Write plain values (or a pydantic model) as YAML, keeping the order of keys."""
         self.write_bytes(name, yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True).encode())
 
     def read_json(self, name: str) -> Any:
-        """The values of a JSON file.
+        """Return the values of a JSON file.
 
         Raises:
             RunDirError: it is not there, or not JSON.
@@ -255,7 +256,7 @@ class RunDir:
 
     @contextmanager
     def lock(self) -> Iterator[RunDir]:
-        """Be the only process that writes here; this process itself may enter again.
+        """Hold the lock, as the only process that writes here; this process may enter again.
 
         Raises:
             RunDirError: another process holds it; the message names host, process and since when.
@@ -270,20 +271,20 @@ class RunDir:
 
 
 def run_around(path: str | os.PathLike[str]) -> Path | None:
-    """The run directory that a local path is, or lies in; None where there is none."""
+    """Return the run directory that a local path is, or lies in, or None."""
     here = Path(os.path.realpath(path))
     return next((folder for folder in (here, *here.parents) if os.path.isfile(folder / MARKER)), None)
 
 
 def json_text(value: Any) -> str:
-    """Plain values (or a pydantic model) as the text of a JSON file."""
+    """Return plain values (or a pydantic model) as the text of a JSON file."""
     return json.dumps(plain(value), indent=1) + "\n"
 
 
 def plain(value: Any) -> Any:
-    """Values as JSON has them (tuples are lists, paths and models are written out), so that they compare and reload.
+    """Return values as JSON types, so that they compare and reload: tuples become lists, paths and models are written out.
 
-    Credentials are left out of URIs.
+    Credentials are removed from URIs.
 
     Raises:
         TypeError: a value has no plain form.

@@ -13,13 +13,13 @@ _CALIBRATION = ("calibration_images", "calibration_batch_size", "calibration_see
 def comparable_scores(
     store: Store, supernet: str | None = None, images: int | None = None, precision: str | None = None
 ) -> pa.Table:
-    """The newest row of each arch, all of them measured alike, and with batch norms calibrated as the newest row's.
+    """Return the newest row of each arch, all measured alike and with the calibration of the newest row.
 
     Args:
-        store: of the run.
-        supernet: fingerprint of the present one, as a run directory may have been trained anew; None for any.
-        images: on so many images of the search split; None for the most that any was measured on.
-        precision: in this precision; None for that of the newest row.
+        store: the run's tables.
+        supernet: fingerprint of the present supernet, since a run may have been trained again; None for any.
+        images: number of images of the search split; None for the largest of any row.
+        precision: the precision; None for the newest row's.
     """
     table = store.read("scores", filter=None if supernet is None else pc.field("supernet") == supernet)
     rows = list(enumerate(table.select(["arch", "images", "precision", *_CALIBRATION]).to_pylist()))

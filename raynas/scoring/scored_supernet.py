@@ -1,4 +1,4 @@
-"""What is scored: a supernet, the images of the search split, and the fingerprints of both."""
+"""A supernet to be scored, with the images of the search split, and the fingerprints of both."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class ScoredSupernet:
 
     Attributes:
         space: the supernet's space.
-        supernet: in eval mode, on the CPU.
-        images: uint8 [n, channels, height, width]; `labels` int64 [n].
-        normalisation: what pixels are normalised with.
-        weights: fingerprint of the weights; `data`: of the images.
-        seed: of the supernet's training, where known.
-        calibration: for a supernet whose subnets have statistics of their own.
+        supernet: the supernet in eval mode, on the CPU.
+        images: uint8 [n, channels, height, width].
+        labels: int64 [n].
+        normalisation: mean and deviation of pixels.
+        weights: fingerprint of the weights.
+        data: fingerprint of the images.
+        seed: seed of the supernet's training, if known.
+        calibration: images for batch-norm calibration, if the subnets need it.
     """
 
     space: Space
@@ -44,15 +46,15 @@ class ScoredSupernet:
 
 
 def load_scored_supernet(run: Run, images: int | None = None) -> ScoredSupernet:
-    """The trained supernet of a run directory and its search split, decoded once.
+    """Load the trained supernet of a run and its search split, decoded.
 
     Args:
-        run: with a trained supernet.
-        images: score on so many images of the search split; all where left out.
+        run: a run with a trained supernet.
+        images: number of images of the search split; by default all.
 
     Raises:
         RunDirError: a file is missing: the supernet is not trained yet.
-        UserError: the data cannot be loaded, or there are not as many images.
+        UserError: the data cannot be loaded, or has fewer images.
     """
     trained = run.supernet()
     module, space, data = trained.module, trained.space, trained.data
@@ -81,21 +83,21 @@ def make_scored_supernet(
     seed: int | None = None,
     calibration: Calibration | None = None,
 ) -> ScoredSupernet:
-    """A scored made of a supernet and images that are at hand.
+    """Return a supernet and images in memory, ready to be scored.
 
     Args:
-        space: the supernet's.
+        space: the supernet's space.
         supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
         pixels: uint8 [n, channels, height, width].
         labels: int64 [n].
-        normalisation: to normalise with; mean 0 and deviation 1 where left out.
-        images: so many of them, always the same ones: a larger number includes those of a smaller.
-        data: fingerprint of the pixels, labels and normalisation; computed where left out.
-        seed: of the supernet's training.
-        calibration: of batch norms.
+        normalisation: mean and deviation of pixels; by default 0 and 1.
+        images: number of images, chosen by `choose_images`; by default all.
+        data: fingerprint of pixels, labels and normalisation; by default computed.
+        seed: seed of the supernet's training.
+        calibration: images for batch-norm calibration.
 
     Raises:
-        UserError: the arrays have the wrong types or lengths, or there are not as many images.
+        UserError: the arrays have the wrong types or lengths, or there are fewer images.
     """
     if pixels.dtype != torch.uint8 or pixels.ndim != 4:
         raise UserError(f"images must be uint8 [n, channels, height, width], found {pixels.dtype} {list(pixels.shape)}")
@@ -104,7 +106,7 @@ def make_scored_supernet(
     if normalisation is None:
         normalisation = Normalisation((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
     if data is None:
-        # The text that earlier versions hashed: rows of scores are found by this fingerprint.
+        # Hashed under this name by all versions, since stored rows are found by the fingerprint.
         known_as = f"PixelStatistics(mean={normalisation.mean}, std={normalisation.std})"
         content = pixels.numpy().tobytes() + labels.numpy().tobytes() + known_as.encode()
         data = hashlib.sha256(content).hexdigest()[:16]
@@ -116,7 +118,7 @@ def make_scored_supernet(
 
 
 def choose_images(total: int, n: int) -> np.ndarray:
-    """Indices of n of `total` images, ascending; those of a smaller n are among those of a larger.
+    """Return the ascending indices of n of `total` images; a larger n includes those of a smaller.
 
     Raises:
         UserError: n is not between 1 and `total`.

@@ -19,9 +19,9 @@ from raynas.outer.report_data import searched_spaces, trial_findings
 from raynas.outer.trial_progress import whereabouts
 from raynas.phases.report_data import traces
 from raynas.presets.preset import Preset, override
-from raynas.reports import write_report
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import budgets_differ
+from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from raynas.space import load_space
 from tests.small_run import PRESET

@@ -26,8 +26,8 @@ from raynas.phases.export import choose_network
 from raynas.phases.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import load_preset, override
-from raynas.reports import write_report
 from raynas.reports.lines import finished_lines
+from raynas.reports.page import write_report
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
 from raynas.runs.run import Run

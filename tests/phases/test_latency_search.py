@@ -17,7 +17,7 @@ from raynas.latency.timing import TimedOn, Timing, timed_on
 from raynas.phases.latency_winners import Candidate, choose_within_limits
 from raynas.phases.report_data import traces
 from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, search, time_space
-from raynas.reports import write_report
+from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from raynas.search import SearchConfig
 from raynas.space import Arch

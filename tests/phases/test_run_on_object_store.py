@@ -7,7 +7,7 @@ from collections.abc import Callable
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import choose_network, export_into_run
 from raynas.phases.retrain import retrain
-from raynas.reports import write_report
+from raynas.reports.page import write_report
 from tests.small_run import PRESET, SPACE, small_run
 
 ARCH = SPACE.smallest()

@@ -13,8 +13,8 @@ from raynas.errors import RunDirError, UserError
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.report_data import traces
 from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, make_scorer, search
-from raynas.reports import write_report
 from raynas.reports.collect import collect
+from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.search import SearchConfig

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.reports import write_report
 from raynas.reports.collect import Predicted, Timed, Trace, Tried
+from raynas.reports.page import write_report
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from raynas.space import load_space, save_arch

@@ -11,8 +11,8 @@ import pytest
 from raynas.errors import RunDirError
 from raynas.outer.evolution.loop import evolve_space
 from raynas.presets.space_evolution import SpaceEvolutionConfig
-from raynas.reports import write_report
 from raynas.reports.evolution import choices_by_iteration, error_distributions
+from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from tests.outer.outer_parts import Bowl, vit
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raynas.reports import write_report
+from raynas.reports.page import write_report
 from raynas.results.phases import note_phase
 from raynas.runs.run import Run
 from tests.reports.test_report import Page
