@@ -282,7 +282,7 @@ def json_text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return values as JSON types, so that they compare and reload: tuples become lists, paths and models are written out.
+    """Return values as JSON types that compare and reload: tuples become lists, paths and models are written out.
 
     Credentials are removed from URIs.
 
