@@ -65,7 +65,7 @@ def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
 
 def _in_folder(folder: Path, kind: str) -> Path | None:
     """Return the likely file in a folder given instead of one, such as a run directory; None if there is none."""
-    named = ("{0}.yaml", "{0}s/best.yaml", "{0}s/0.yaml", "best/{0}.yaml", "*/{0}.yaml", "trials/*/{0}s/0.yaml")
+    named = ("{0}.yaml", "{0}s/best.yaml", "{0}s/0.yaml", "*/{0}.yaml", "trials/*/{0}s/0.yaml")
     first = [pattern.format(each) for each in kind.split(" or ") for pattern in named]
     with contextlib.suppress(OSError, ValueError):  # not a legal folder name
         return next((file for pattern in (*first, "*.yaml") for file in sorted(folder.glob(pattern))), None)
