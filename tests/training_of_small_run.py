@@ -9,7 +9,6 @@ from raynas.phases.training_record import Recorder, write_supernet
 from raynas.runs.run import Run
 from raynas.training.context import Context
 from raynas.training.loop import train_loop
-from raynas.training.progress import Printer
 from tests.small_run import PRESET, SPACE
 
 
@@ -17,7 +16,7 @@ def trained_run(path: Path) -> Run:
     """A run directory that the job takes for one that it has finished."""
     run, data = Run(path, create=True), load_data("digits")
     state = train_loop(SPACE, data, PRESET.plan, PRESET.recipe)
-    recorder = Recorder(run, SPACE, data, PRESET.recipe, Printer(lambda line: None))
+    recorder = Recorder(run, SPACE, data, PRESET.recipe)
     recorder.history(state.history)
     write_supernet(run, state.capture(Context()), SPACE, data, PRESET.recipe)
     return run

@@ -177,7 +177,7 @@ def search(seed: int) -> list[Row]:
 
     supernet, _ = train_supernet("hybrid", "alpha", "subnets", seed)
     space, known, rows = supernet.space, dict[Any, Row](), list[Row]()
-    timings = time_archs(None, archs_to_time(space, TIMINGS), Conditions(), progress=None)
+    timings = time_archs(None, archs_to_time(space, TIMINGS), Conditions())
     latency = fit_predictor(space, timings)
     fronts: dict[str, list[Any]] = {}
     for goal in ("macs", "latency"):
@@ -202,7 +202,7 @@ def search(seed: int) -> list[Row]:
     for count, measured, predicted in zip(macs, quality.measured, quality.predicted, strict=True):
         rows.append({**held_out, "macs": int(count), "accuracy": float(measured), "predicted": float(predicted)})
     both = list(dict.fromkeys([*fronts["macs"], *fronts["latency"]]))
-    times = time_archs(None, both, Conditions(), progress=None)
+    times = time_archs(None, both, Conditions())
     ms = {arch: row["ms"] for arch, row in zip(both, times, strict=True)}
     for goal, front in fronts.items():
         rows += [{"part": "front", "goal": goal, **known[arch], "ms": ms[arch]} for arch in front]

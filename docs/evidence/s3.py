@@ -133,7 +133,7 @@ def evolved(family: str, seed: int, supernet: dict[str, Any] = SUPERNET) -> list
     config = SpaceEvolutionConfig(iterations=3, archs=ARCHS, top=TOP, most_steps=2, fewest=20, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(folder, create=True)
-        evolve_space(run, space, config, measure, {"macs": (None, limit)}, say=lambda line: None)
+        evolve_space(run, space, config, measure, {"macs": (None, limit)})
     rows = [
         {"space": letter, "epochs": supernet["epochs"], **found(*each, limit, ARCHS, seed)}
         for letter, each in zip("ABC", measured, strict=False)  # it may end earlier

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from raynas.costs import cost
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.run import Run
 from raynas.scoring.replica import device_name
@@ -52,7 +53,7 @@ def bench_forward(
     rounds: int = 30,
     threads: int | None = None,
     run: Run | None = None,
-    progress: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> list[Timing]:
     """Time the forward passes of networks with fresh weights, one pass of each in every round.
 
@@ -64,7 +65,7 @@ def bench_forward(
         rounds: timed passes of each network.
         threads: threads of torch; None for torch's own choice.
         run: gets a row of table `timings` for each network.
-        progress: called with lines, at least every few seconds.
+        progress: called with lines of text.
 
     Raises:
         UserError: there is no such arch.
@@ -76,8 +77,7 @@ def bench_forward(
         models = [load_network_folder(name, weights=False).to(device) for name in names]
         inputs = [torch.randn(batch_size, m.space.channels, *m.space.input_size, device=device) for m in models]
         seconds: list[list[float]] = [[] for _ in models]
-        told = time.monotonic()
-        with torch.inference_mode():
+        with torch.inference_mode(), reporter(progress).doing("timing", rounds, "rounds") as activity:
             for done in range(-WARM_UP, rounds):
                 for index, (model, x) in enumerate(zip(models, inputs, strict=True)):
                     began = time.perf_counter()
@@ -86,9 +86,7 @@ def bench_forward(
                         torch.cuda.synchronize()
                     if done >= 0:
                         seconds[index].append(time.perf_counter() - began)
-                if time.monotonic() - told > 4:
-                    told = time.monotonic()
-                    progress(f"round {max(done + 1, 0)} of {rounds}")
+                activity.update(max(done + 1, 0))
         used = torch.get_num_threads()
     finally:
         torch.set_num_threads(before)

@@ -14,6 +14,7 @@ from torch import Tensor
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Execution
+from raynas.progress.reporter import Progress, silent
 from raynas.space import Arch, Space, load_space
 
 OnePass = Callable[[], tuple[Tensor, Tensor]]
@@ -47,7 +48,7 @@ def bench_mixed(
     threads: int = 1,
     device: str = "cpu",
     seed: int = 0,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = silent,
 ) -> list[MixedTiming]:
     """Time forward and backward of a batch that random archs share.
 
@@ -89,7 +90,7 @@ def _time(
     rounds: int,
     device: torch.device,
     seed: int,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> list[MixedTiming]:
     torch.manual_seed(seed)
     supernet = build_supernet(space).to(device).train()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from raynas.data.images import decode
 from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
+from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
 from raynas.scoring.pool import ScorePool
 from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet, make_scored_supernet
@@ -32,7 +32,7 @@ def bench_score(
     images: int | None = None,
     precision: str = "fp32",
     seconds: float = 5.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Score random archs with a pool, and time nothing but forward passes over the same archs in its replicas.
 
@@ -53,8 +53,7 @@ def bench_score(
     Raises:
         UserError: as for `ScorePool`, or there are not more archs than replicas.
     """
-    say = progress or (lambda line: None)
-    say("loading supernet and images")
+    progress("loading supernet and images")
     scored = _fresh(space, data, images) if run is None else load_scored_supernet(Run(run), images)
     drawn = scored.space.decode(scored.space.sample_codes(np.random.default_rng(0), archs * 4))
     chosen = list(dict.fromkeys(drawn))[:archs]
@@ -73,7 +72,7 @@ def bench_score(
             scored=scored,
             store=Run(folder, create=True).store,
         )
-        say(f"starting {replicas} replicas")
+        progress(f"starting {replicas} replicas")
         with pool:
             pool.supervisor.wait_for_all()
             values = ray.put([dict(arch) for arch in chosen])
@@ -85,13 +84,13 @@ def bench_score(
                 return sum(count / taken for count, taken in passed)
 
             pool.score(chosen[:replicas])  # the first passes allocate
-            say("forward passes alone")
+            progress("forward passes alone")
             before = limit()
-            say(f"scoring {len(chosen)} archs")
+            progress(f"scoring {len(chosen)} archs")
             began = time.perf_counter()
             rows = pool.score(chosen[replicas:])
             rate = len(rows) / (time.perf_counter() - began)
-            say("forward passes alone, again")
+            progress("forward passes alone, again")
             best = (before + limit()) / 2
     return {
         "subnets_per_s": rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from raynas.costs import cost
 from raynas.errors import InfeasibleError, UserError
+from raynas.progress.reporter import Progress, silent
 from raynas.search import SearchConfig, build_search
 from raynas.space import Space, load_space
 from raynas.space.load import SPACES
@@ -54,7 +55,7 @@ def bench_search(
     evaluations: int = 400,
     seeds: int = 20,
     searches: Sequence[str] = tuple(SEARCHES),
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = silent,
 ) -> list[Regrets]:
     """Run searches whose scores are looked up.
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.nets import build_supernet
+from raynas.progress.reporter import Progress, silent
 from raynas.space import load_arch, load_space
 
 REFERENCE = "timm deit_tiny"
@@ -35,7 +36,7 @@ class StepTiming:
 
 
 def bench_step(
-    rounds: int = 11, batch_size: int = 8, threads: int = 1, progress: Callable[[str], None] = lambda line: None
+    rounds: int = 11, batch_size: int = 8, threads: int = 1, progress: Progress = silent
 ) -> list[StepTiming]:
     """Time forward and backward of timm's deit_tiny and of the same shape with relative position, which it lacks.
 
@@ -59,7 +60,7 @@ def bench_step(
         torch.set_num_threads(before)
 
 
-def _time_steps(rounds: int, batch_size: int, progress: Callable[[str], None]) -> list[StepTiming]:
+def _time_steps(rounds: int, batch_size: int, progress: Progress) -> list[StepTiming]:
     supernet = build_supernet(load_space(SUPERNET))
     shape = load_arch(SUBNET)
     arch = supernet.space.off_grid(shape)  # with the supernet's constants: relative position above all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from raynas.costs import cost
 from raynas.costs.window import Window
 from raynas.errors import UserError
+from raynas.progress.reporter import Progress, silent
 from raynas.space import Distribution, Space, load_space
 from raynas.space.space import Uniform
 
@@ -49,7 +50,7 @@ def bench_window(
     shares: Sequence[float] = (1e-2, 1e-3, 1e-4),
     draws: int = 2000,
     uniform_over: Uniform = "dimensions",
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = silent,
 ) -> list[WindowTiming]:
     """Time windows that begin at the median of a cost and would hold given shares of a smooth distribution.
 

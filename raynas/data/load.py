@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,6 +32,7 @@ from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.data.torch_dataset import TorchSource, read_torch_dataset
 from raynas.errors import UserError
 from raynas.locations import hide_secrets, is_uri
+from raynas.progress.reporter import Progress, silent
 from raynas.text import nearest
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def load_test(config: DataConfig | str) -> ImageSet:
     return _images(without_unreadable(_config(config)), test=True)[0]
 
 
-def look_at(config: DataConfig, say: Callable[[str], None] = log.info) -> Findings:
+def look_at(config: DataConfig, progress: Progress = silent) -> Findings:
     """Read every image of a dataset, in all splits, and report sizes, modes and faults.
 
     Raises:
@@ -166,7 +166,7 @@ def look_at(config: DataConfig, say: Callable[[str], None] = log.info) -> Findin
     """
     config = config.model_copy(update={"skip": () if config.skip == "unreadable" else config.skip})
     train, test, _ = _read(config)
-    return look([pool for pool in (train, test) if pool is not None], reading_of(config), say)
+    return look([pool for pool in (train, test) if pool is not None], reading_of(config), progress)
 
 
 def without_unreadable(config: DataConfig) -> DataConfig:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -16,9 +15,9 @@ from PIL import Image
 from raynas.data.pool import Pool, Source
 from raynas.data.reading import RangeUnknown, Reading, channels_of, likely_range, orientation, size_of
 from raynas.errors import UserError
+from raynas.progress.reporter import Progress, reporter
 
 AT_ONCE = 2048
-SAID_EVERY_S = 10.0
 
 
 @dataclass
@@ -61,33 +60,32 @@ _KNOWN: dict[str, Findings] = {}
 """Findings in this process by dataset, since several phases ask and a large dataset takes minutes."""
 
 
-def look(pools: Sequence[Pool], reading: Reading, say: Callable[[str], None]) -> Findings:
+def look(pools: Sequence[Pool], reading: Reading, progress: Progress) -> Findings:
     """Read every image of some pools, on all CPUs.
 
     Args:
         pools: of all splits.
         reading: how images are read.
-        say: gets a line every few seconds while it goes on.
+        progress: called with lines of text.
     """
     digest = hashlib.sha256(repr(reading).encode())
     try:
         for pool in pools:
             digest.update(pool.source.signature(np.arange(len(pool.labels))))
     except UserError:  # somebody's own dataset is told by items, one of which cannot be read
-        return _look(pools, reading, say)
+        return _look(pools, reading, progress)
     key = digest.hexdigest()
     if key not in _KNOWN:
-        _KNOWN[key] = _look(pools, reading, say)
+        _KNOWN[key] = _look(pools, reading, progress)
     return _KNOWN[key]
 
 
-def _look(pools: Sequence[Pool], reading: Reading, say: Callable[[str], None]) -> Findings:
+def _look(pools: Sequence[Pool], reading: Reading, progress: Progress) -> Findings:
     found = Findings(count=sum(len(pool.labels) for pool in pools), flat=True)
     unranged: list[RangeUnknown] = []
-    began = said = time.monotonic()
-    done = 0
+    looking = reporter(progress).doing("looking at every image", found.count)
     # Threads: Pillow decodes without Python's lock; more than CPUs, since a store is waited for.
-    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
+    with looking as activity, ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
         for pool in pools:
             _see(pool.source, 0, reading)  # what is opened at the first use is opened once, not by every thread
             for first in range(0, len(pool.labels), AT_ONCE):
@@ -104,11 +102,7 @@ def _look(pools: Sequence[Pool], reading: Reading, say: Callable[[str], None]) -
                         found.channels[outcome.channels] += 1
                         found.turned += outcome.turned
                         found.flat &= outcome.flat
-                    done += 1
-                    if time.monotonic() - said > SAID_EVERY_S:
-                        said = time.monotonic()
-                        left = (said - began) / done * (found.count - done)
-                        say(f"looking at every image: {done:,} of {found.count:,}, {left:.0f} s left")
+                    activity.advance()
     found.flat &= bool(found.sizes)
     if unranged:
         found.unranged = _one_line(unranged)

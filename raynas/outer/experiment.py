@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,9 @@ from raynas.errors import UserError
 from raynas.outer.evolution.measure import check_counts, evolve_preset, prepare
 from raynas.outer.evolution.record import Iteration, best_iterations, read_iterations
 from raynas.outer.evolution.searches import search_spaces
-from raynas.outer.trial_progress import TrialProgress, trial_folder, trial_name
+from raynas.outer.trial_progress import showing_trials, trial_folder, trial_name
 from raynas.presets.preset import Preset, override
+from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.runs.run import Run, has_begun
 
 EXPERIMENT = "tune"
@@ -77,7 +78,7 @@ def run_trials(
     gpus: int = 0,
     at_a_time: int | None = None,
     search: bool = False,
-    say: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> list[Trial]:
     """Evolve a preset's space as trials of Ray Tune, or go on with them.
 
@@ -93,7 +94,7 @@ def run_trials(
         gpus: of one worker and one replica.
         at_a_time: trials that run side by side; None for as many as the cluster has room for. Not with `trials`.
         search: whether the preset's search is then carried out in every space of every trial.
-        say: called with lines of text.
+        progress: called with lines of text.
 
     Returns:
         The trials that were tried, the best first, and those that failed last.
@@ -103,6 +104,7 @@ def run_trials(
         UserError: a combination cannot be carried out, there is no room, or every trial failed.
     """
     check_counts(workers, replicas)
+    progress = reporter(progress)
     values = {key: list(listed) for key, listed in (values or {}).items()}
     if trials is not None and not values:
         raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
@@ -117,7 +119,7 @@ def run_trials(
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
         raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
     if not has_begun(run_dir, "trials"):
-        check_images(preset, say)
+        check_images(preset, progress)
     notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
     spaces: list[dict[str, Any]] = []  # all that are different
     for combination in combinations:
@@ -125,7 +127,7 @@ def run_trials(
         if (definition := space.to_dict()) not in spaces:
             spaces.append(definition)
     for note in notes:
-        say(note)
+        progress(note)
     need = max(workers, replicas, 1)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
     # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
@@ -141,12 +143,12 @@ def run_trials(
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
     with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
-        errors = _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, say)
+        errors = _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, progress)
         found = _tried(run, values, errors)
         # Here and not in the trials: what Tune has seen end it does not begin again.
         for trial in found if search else []:
             if trial.error is None:
-                search_spaces(trial.run, replicas, gpus, say)
+                search_spaces(trial.run, replicas, gpus, progress)
     return found
 
 
@@ -179,7 +181,7 @@ def _tune(
     trials: int | None,
     resources: tuple[int, int, int],
     side_by_side: int,
-    say: Callable[[str], None],
+    progress: Reporter,
 ) -> dict[str, str]:
     """Run the experiment to its end; why trials failed, by their names (see `named`)."""
     from ray import tune
@@ -195,10 +197,11 @@ def _tune(
 
     # No CPU, but something: Tune places nothing that asks for nothing.
     trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
-    reporter = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
+    table: Any = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
+    table._print = progress  # Tune would print it itself, into the middle of a bar
     path = run.at(EXPERIMENT)
     if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
-        say(f"going on with the experiment in {run.name}")
+        progress(f"going on with the experiment in {run.name}")
         tuner = tune.Tuner.restore(path, trainable, resume_errored=True, storage_filesystem=run.filesystem)
     else:
         search = None
@@ -218,12 +221,12 @@ def _tune(
             ),
             run_config=tune.RunConfig(
                 name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem, verbose=1,
-                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()], progress_reporter=reporter,
+                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()], progress_reporter=table,
             ),
         )  # fmt: skip
     for module in ("execution.tune_controller", "tune"):  # tracebacks: a line is told below
         logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
-    with TrialProgress(run, _combinations(values), say):
+    with showing_trials(run, _combinations(values), progress):
         results = tuner.fit()
     errors = {}
     for i in range(len(results)):
@@ -231,7 +234,7 @@ def _tune(
             cause = getattr(result.error, "cause", None) or result.error
             errors[trial_name(result.config or {})] = str(cause).strip().splitlines()[-1]
     for name, why in errors.items():
-        say(f"{name or 'the evolution'} failed: {why}")
+        progress(f"{name or 'the evolution'} failed: {why}")
     return errors
 
 
@@ -259,7 +262,7 @@ def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], res
         tune.report(metrics(iteration, lowest))
 
     run = Run(folder, create=True)
-    evolve_preset(preset, trial_folder(run, values), *resources, after_each=report)
+    evolve_preset(preset, trial_folder(run, values), *resources, print, report)
 
 
 def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:

@@ -1,11 +1,9 @@
-"""Where the trials of an experiment write, and telling what they have written while they run."""
+"""Folders of an experiment's trials, and the progress that they have written there."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from raynas.config import Document, validate
@@ -13,10 +11,10 @@ from raynas.errors import RunDirError, UserError
 from raynas.outer.evolution.explain import explain
 from raynas.outer.evolution.record import Iteration, iteration_folder, read_iterations
 from raynas.presets.space_evolution import SpaceEvolutionConfig
+from raynas.progress.reporter import Reporter
 from raynas.runs.run import Run
 
-_POLL_S = 5.0  # between two looks at what the trials have written
-_WHERE_S = 15.0  # between two lines that say where they are
+POLL_S = 5.0  # between two looks at what the trials have written
 
 
 def trial_folder(run: Run, values: Mapping[str, Any]) -> str:
@@ -46,59 +44,34 @@ def whereabouts(run: Run, index: int) -> str | None:
     return f"iteration {index}: {at}"
 
 
-class TrialProgress:
-    """A thread of the driver that tells each iteration of each trial once it is over, as the trial's log does.
+@contextmanager
+def showing_trials(run: Run, combinations: Sequence[Mapping[str, Any]], progress: Reporter) -> Iterator[None]:
+    """Show, for the time of the block, each iteration of each trial once it is over, and meanwhile how far they are."""
+    folders = {trial_folder(run, values): trial_name(values) for values in combinations}
+    shown = {folder: len(_iterations(folder)) for folder in folders}
 
-    Meanwhile it says how far they are.
-    """
+    def look() -> None:
+        states = []
+        for folder, name in folders.items():
+            start = f"{name}: " if name else ""
+            with suppress(RunDirError):  # it has not begun, or cannot be read just now: the next look will tell
+                for iteration in _iterations(folder)[shown[folder] :]:
+                    settings = Run(folder).read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
+                    for line in explain(iteration, validate(SpaceEvolutionConfig, Document(settings, folder))):
+                        progress(f"{start}{line}")
+                    shown[folder] += 1
+                if state := whereabouts(Run(folder), shown[folder]):
+                    states.append(f"{start}{state}")
+        activity.update(detail="; ".join(states))
 
-    def __init__(self, run: Run, combinations: Sequence[Mapping[str, Any]], say: Callable[[str], None]):
-        self._folders = {trial_folder(run, values): trial_name(values) for values in combinations}
-        self._say = say
-        self._told: Counter[str] = Counter()
-        self._where: dict[str, str | None] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="raynas-trials", daemon=True)
+    with progress.doing("evolving the space") as activity:
+        with progress.polling(look, POLL_S):
+            yield
+        look()
 
-    def __enter__(self) -> None:
-        for folder in self._folders:
-            self._told[folder] = len(self._iterations(folder))
-        self._thread.start()
 
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        said = time.monotonic()
-        while not self._stop.wait(_POLL_S):
-            self._tell()
-            if time.monotonic() - said >= _WHERE_S:
-                self._tell_where()
-                said = time.monotonic()
-        self._tell()
-
-    def _tell_where(self) -> None:
-        for folder, name in self._folders.items():
-            try:
-                where = whereabouts(Run(folder), self._told[folder])
-            except RunDirError:  # it has not begun
-                continue
-            if where is not None and where != self._where.get(folder):
-                self._say(f"{name}: {where}" if name else f"  {where}")
-            self._where[folder] = where
-
-    def _tell(self) -> None:
-        for folder, name in self._folders.items():
-            for iteration in self._iterations(folder)[self._told[folder] :]:
-                self._told[folder] += 1
-                settings = Run(folder).read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
-                for line in explain(iteration, validate(SpaceEvolutionConfig, Document(settings, folder))):
-                    self._say(f"{name}: {line}" if name else line)
-
-    @staticmethod
-    def _iterations(folder: str) -> list[Iteration]:
-        try:
-            return read_iterations(Run(folder))
-        except RunDirError:  # it has not begun, or cannot be read just now: the next look will tell
-            return []
+def _iterations(folder: str) -> list[Iteration]:
+    try:
+        return read_iterations(Run(folder))
+    except RunDirError:  # it has not begun, or cannot be read just now: the next look will tell
+        return []

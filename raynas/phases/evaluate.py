@@ -5,7 +5,7 @@ A network chosen by looking at test accuracies is chosen on the test split. So r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -15,6 +15,7 @@ from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import weights_fingerprint
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.schemas import Row
 from raynas.runs.networks import (
     Network,
@@ -28,11 +29,12 @@ from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
 
 
-def networks_to_evaluate(run: Run, arch: str | None = None) -> list[Network]:
+def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress = silent) -> list[Network]:
     """The finished networks of a run: its winner with inherited weights, and all that were retrained.
 
     Args:
         arch: only the networks of this one (see `find_arch`), or of a front (see `find_front`).
+        progress: called with a line where the arch is for other images than the run's.
 
     Raises:
         UserError: there is no such arch, or nothing is finished yet.
@@ -45,7 +47,7 @@ def networks_to_evaluate(run: Run, arch: str | None = None) -> list[Network]:
         return [Network(one, "inherited") for one in front] + [
             each for each in trained if any(of_arch([each], one) for one in front)
         ]
-    chosen = run.arch(arch or "best")
+    chosen = run.arch(arch or "best", progress)
     own = belongs(chosen, space := run.space)
     if arch in (None, "best") and not own:
         told = "; ".join(space.differences(chosen.space).values()) or "its values are none of the space's"
@@ -79,7 +81,7 @@ def evaluate(
     networks: Sequence[Network],
     again: bool = False,
     batch_size: int = 256,
-    progress: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Measure networks on the test split: one row of table `evaluations` each.
 
@@ -97,7 +99,7 @@ def evaluate(
         RunDirError: another process writes to the run directory, or files are missing.
         UserError: the data has no usable test split, or a network's outputs are not finite.
     """
-    with run.lock():
+    with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
         config = run.data_config
         data_at = cache(load_data(config).resized)
         test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
@@ -137,6 +139,7 @@ def evaluate(
                     **input_size(network.arch),
                 }
                 run.store.append("evaluations", [row])
+            activity.advance()
         known = _newest(run)
         return [known[key] for key in keys]
 

@@ -28,6 +28,7 @@ from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preproc
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.folder import whole_folder
 from raynas.results.run_dir import json_text, run_around
 from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE, build_network
@@ -47,7 +48,7 @@ TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
 
 
 def export(
-    run: Run, network: Network, to: str | Path, onnx: bool | None = None, progress: Callable[[str], None] = print
+    run: Run, network: Network, to: str | Path, onnx: bool | None = None, progress: Progress = silent
 ) -> list[Path]:
     """Write a network of a run as a folder that needs neither the run nor, but for two files, raynas.
 
@@ -70,7 +71,10 @@ def export(
     folder = Path(os.path.realpath(to))  # the user's own link is followed
     wanted, model = _onnx_here(onnx, progress), run.model(network)
     try:
-        with whole_folder(fs.LocalFileSystem(), str(folder), ARCH_FILE, keep=_no_part) as new:
+        with (
+            reporter(progress).doing("exporting"),
+            whole_folder(fs.LocalFileSystem(), str(folder), ARCH_FILE, keep=_no_part) as new,
+        ):
             names = _write(run, network, model, new, Path(to).name, wanted)
     except OSError as error:
         raise UserError(f"{to}: cannot be written: {error.strerror or error}") from error
@@ -97,7 +101,7 @@ def _check_folder(to: str | Path) -> None:
             raise UserError(f"{to} holds other files than an export's: give a new folder, or an empty one")
 
 
-def _onnx_here(wanted: bool | None, progress: Callable[[str], None]) -> bool:
+def _onnx_here(wanted: bool | None, progress: Progress) -> bool:
     """Whether ONNX is written.
 
     Raises:
@@ -271,9 +275,7 @@ def _missing_for_onnx() -> list[str]:
     return [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
 
 
-def export_into_run(
-    run: Run, network: Network, onnx: bool | None = None, progress: Callable[[str], None] = print
-) -> str:
+def export_into_run(run: Run, network: Network, onnx: bool | None = None, progress: Progress = silent) -> str:
     """Export into the folder `export` of the run directory, wherever that is, unless it is there already.
 
     Returns:
@@ -287,7 +289,7 @@ def export_into_run(
             progress(f"{network.name} is exported already: {run.name}/export")
             return f"{run.name}/export"
         with_onnx = _onnx_here(onnx, progress)
-        with run.folder("export", last=RECEIPT, keep=_no_part) as folder:
+        with reporter(progress).doing("exporting"), run.folder("export", last=RECEIPT, keep=_no_part) as folder:
             names = _write(run, network, model, folder, "export", with_onnx)
             files = {name: _digest((folder / name).read_bytes()) for name in names}
             (folder / RECEIPT).write_text(json_text({**wanted, "files": files}))

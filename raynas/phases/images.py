@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from raynas.data.class_order import order_of
 from raynas.data.config import EMBEDDED, DataConfig
@@ -14,6 +14,7 @@ from raynas.errors import UserError
 from raynas.locations import hide_secrets
 from raynas.phases.inputs import are_files, named_data, resolve_data
 from raynas.presets.preset import Preset
+from raynas.progress.reporter import Progress, silent
 from raynas.space import load_space
 
 CLASSES_SHOWN = 50
@@ -78,7 +79,7 @@ def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
     return f"{ends[0] if len(sizes) == 1 else ' to '.join(ends)} {colours}"
 
 
-def check_images(preset: Preset, say: Callable[[str], None]) -> None:
+def check_images(preset: Preset, progress: Progress) -> None:
     """Look at every image before anything is trained; what cannot be read is listed.
 
     Raises:
@@ -86,12 +87,12 @@ def check_images(preset: Preset, say: Callable[[str], None]) -> None:
     """
     config = named_data(preset)
     if config.name not in EMBEDDED:
-        _refuse_unreadable(config, look_at(config, say), say)
+        _refuse_unreadable(config, look_at(config, progress), progress)
 
 
-def _refuse_unreadable(config: DataConfig, found: Findings, say: Callable[[str], None]) -> None:
+def _refuse_unreadable(config: DataConfig, found: Findings, progress: Progress) -> None:
     for line in _unreadable_lines(found):
-        say(f"{'skipped' if config.skip == 'unreadable' else 'unreadable'}: {line}")
+        progress(f"{'skipped' if config.skip == 'unreadable' else 'unreadable'}: {line}")
     if found.unranged is not None:
         raise UserError(found.unranged)
     if len(found.unreadable) == found.count:
@@ -120,13 +121,13 @@ def _unreadable_lines(found: Findings) -> list[str]:
     return lines
 
 
-def check_data(config: DataConfig | None, preset: Preset | None = None, say: Callable[[str], None] = print) -> None:
+def check_data(config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent) -> None:
     """Tell what a dataset holds and how it will be read.
 
     Args:
         config: the dataset.
         preset: that it is for, whose space says how images are read; None where it is not known yet.
-        say: gets the lines.
+        progress: gets the lines.
 
     Raises:
         UserError: the dataset is missing or unusable, or an image cannot be read.
@@ -134,33 +135,34 @@ def check_data(config: DataConfig | None, preset: Preset | None = None, say: Cal
     if preset is not None:
         config = named_data(preset)
     assert config is not None
-    found = look_at(config, say)
+    found = look_at(config, progress)
     total = Counter(found.modes)
-    say(f"data      {hide_secrets(config.name)}")
-    say(f"images    {found.count:,}" + (f", of which {len(found.unreadable):,} unreadable" if found.unreadable else ""))
+    progress(f"data      {hide_secrets(config.name)}")
+    unreadable = f", of which {len(found.unreadable):,} unreadable" if found.unreadable else ""
+    progress(f"images    {found.count:,}{unreadable}")
     if found.sizes:
-        say(f"sizes     {_sizes_text(found.sizes)}")
-        say(f"modes     {', '.join(f'{mode} {count:,}' for mode, count in total.most_common())}")
+        progress(f"sizes     {_sizes_text(found.sizes)}")
+        progress(f"modes     {', '.join(f'{mode} {count:,}' for mode, count in total.most_common())}")
         transparent = sum(count for mode, count in total.items() if mode in TRANSPARENT)
         if transparent:
-            say(f"          transparency is left out: the colours under it are seen ({transparent:,} images)")
+            progress(f"          transparency is left out: the colours under it are seen ({transparent:,} images)")
     if found.turned:
         how = "left as they are stored: data.exif=ignored" if config.exif == "ignored" else "turned upright"
-        say(f"EXIF      {found.turned:,} image(s) are not stored upright, and are {how}")
+        progress(f"EXIF      {found.turned:,} image(s) are not stored upright, and are {how}")
     splits, classes = count_splits(config)
-    say(f"splits    {', '.join(f'{name} {count:,}' for name, count in splits.items())}")
+    progress(f"splits    {', '.join(f'{name} {count:,}' for name, count in splits.items())}")
     shown = ", ".join(f"{name} {count:,}" for name, count in list(classes.items())[:CLASSES_SHOWN])
     more = f", and {len(classes) - CLASSES_SHOWN:,} more" if len(classes) > CLASSES_SHOWN else ""
-    say(f"classes   {len(classes):,}: {shown}{more}")
-    say(f"order     {_order_text(config, tuple(classes))}")
-    _refuse_unreadable(config, found, say)
+    progress(f"classes   {len(classes):,}: {shown}{more}")
+    progress(f"order     {_order_text(config, tuple(classes))}")
+    _refuse_unreadable(config, found, progress)
     if preset is None:
         data = load_data(config)
         lines = [f"{_shape_text((*data.size, data.channels))}, where neither the preset nor its space says otherwise"]
     else:
         resolved = resolve_data(preset, load_space(preset.space))
         lines = describe_reading(preset, load_data(resolved)) or ["the images are read as they are"]
-    say(f"read as   {lines[0]}")
+    progress(f"read as   {lines[0]}")
 
 
 def _sizes_text(sizes: Counter[tuple[int, int]]) -> str:

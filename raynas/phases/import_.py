@@ -20,6 +20,7 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import resolve_data
 from raynas.presets.preset import Preset, load_preset
+from raynas.progress.reporter import Progress, silent
 from raynas.results.versions import versions
 from raynas.runs.run import Run, has_begun
 from raynas.space import Space, load_arch, load_space
@@ -50,6 +51,7 @@ def import_supernet(
     space: str | None = None,
     preset: Preset | None = None,
     weights_file: str | Path | None = None,
+    progress: Progress = silent,
 ) -> Run:
     """Read a released checkpoint, or one of timm's models, into a new run directory.
 
@@ -65,6 +67,7 @@ def import_supernet(
         space: which space or arch the checkpoint is of, by name or path; None to tell from the checkpoint.
         preset: search and retraining for the run; the system's own by default.
         weights_file: a file of a timm model's weights, instead of those that timm downloads.
+        progress: called with lines of text.
 
     Raises:
         UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
@@ -99,11 +102,11 @@ def import_supernet(
         )
     _check_order(images)
     if not has_begun(run_dir, "import"):
-        check_images(asked, print)
+        check_images(asked, progress)
     for line in describe_reading(asked, images):
-        print(line)
+        progress(line)
     if system == "timm":
-        _compare_reading(model.pretrained_cfg, images)
+        _compare_reading(model.pretrained_cfg, images, progress)
     run = Run(run_dir, create=True)
     fingerprint = weights_fingerprint(weights)
     with run.lock():
@@ -173,12 +176,12 @@ def _check_order(images: Data) -> None:
         )
 
 
-def _compare_reading(trained: Mapping[str, Any], images: Data) -> None:
+def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progress) -> None:
     """Say where a model was trained on pixels that were normalised otherwise than those that it will be given."""
     theirs, ours = [trained["mean"], trained["std"]], [images.mean, images.std]
     if not np.allclose(theirs, ours, atol=1e-3):
         shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in (theirs, ours)]
-        print(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")
+        progress(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")
 
 
 def _timm_family(name: str) -> Any:

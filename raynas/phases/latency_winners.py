@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from raynas.costs import Bounds
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.rows import Latencies
 from raynas.phases.timing import time_archs
+from raynas.progress.reporter import Progress, silent
 from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
@@ -71,7 +72,7 @@ def time_candidates(
     config: LatencyConfig,
     predictor: LatencyPredictor,
     limits: Mapping[str, Bounds],
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
 ) -> list[Candidate]:
     """Time what a finished search may choose from: its best archs, or its front; of a user's own search its `best()`.
 

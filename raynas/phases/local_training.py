@@ -70,7 +70,7 @@ def train_network(
         out_dir: where checkpoints are kept; None keeps none.
         init: weights to start from, such as `supernet.extract(arch).state_dict()`.
         train_on: `train` or `train+search`.
-        on_event: gets progress events; `raynas.training.progress.Printer().event` prints them.
+        on_event: called with progress events, which `raynas.training.progress.TrainingLines` shows.
 
     Raises:
         RunDirError: `out_dir` holds a training with other settings.

@@ -5,7 +5,6 @@ What they give back is not kept here: see `raynas.phases.retrain`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -23,17 +22,17 @@ from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.phases.local_training import train_network
+from raynas.progress.reporter import Activity, Progress, reporter
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import NETWORKS
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
-from raynas.text import duration
+from raynas.training.progress import state_text
 from raynas.training.recipe import Recipe
 
 Size = tuple[int, int]
-PROGRESS_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -84,14 +83,14 @@ class TrainedNetwork:
 
 
 def train_one(
-    job: NetworkTraining, start: Mapping[str, Tensor] | None, tell: Callable[[Row], None], device: str
+    job: NetworkTraining, start: Mapping[str, Tensor] | None, on_event: Callable[[Row], None], device: str
 ) -> TrainedNetwork:
     """Train the network of a job in this process.
 
     Args:
         job: what to train.
         start: the weights to start from; None for fresh ones.
-        tell: called with progress events.
+        on_event: called with progress events.
         device: `cpu` or `cuda`.
     """
     data = load_data(job.data)
@@ -105,7 +104,7 @@ def train_one(
         init=start,
         train_on=job.train_on,
         device=device,
-        on_event=tell,
+        on_event=on_event,
     )
     accuracy = None
     if job.train_on == "train":  # else the search split has been trained on, and says nothing
@@ -136,7 +135,7 @@ def train_all(
     jobs: Sequence[NetworkTraining],
     starts: Sequence[Mapping[str, Tensor] | None],
     parallel: int | None,
-    progress: Callable[[str], None],
+    progress: Progress,
     attempt: Callable[..., AbstractContextManager[None]],
 ) -> Generator[tuple[NetworkTraining, TrainedNetwork], None, None]:
     """Train the networks of jobs, and give each as soon as it is finished.
@@ -145,31 +144,32 @@ def train_all(
         jobs: what to train.
         starts: the weights that each starts from; None for fresh ones.
         parallel: how many at a time as Ray tasks; None for as many as there are CPUs (or GPUs), 1 without Ray.
-        progress: called with a line every few seconds.
+        progress: called with lines of text.
         attempt: the block within which they train, told whether that is on a `cluster`.
 
     Raises:
         UserError: a job cannot be trained; the others are finished first where they are tasks.
     """
-    shown = _Progress(jobs, progress)
     if not jobs:
         return
     device = device_here(jobs, parallel)
-    if device is not None:
+    with reporter(progress).doing("retraining", unit="steps") as activity:
+        states = _States(jobs, activity)
+        if device is None:
+            yield from _train_in_tasks(jobs, starts, parallel, states, attempt)
+            return
         with attempt():
             for job, start in zip(jobs, starts, strict=True):
-                result = train_one(job, start, partial(shown.event, job.label), device)
-                shown.ended(job.label)
+                result = train_one(job, start, partial(states.event, job.label), device)
+                states.ended(job.label)
                 yield job, result
-        return
-    yield from _train_in_tasks(jobs, starts, parallel, shown, attempt)
 
 
 def _train_in_tasks(
     jobs: Sequence[NetworkTraining],
     starts: Sequence[Mapping[str, Tensor] | None],
     parallel: int | None,
-    shown: _Progress,
+    states: _States,
     attempt: Callable[..., AbstractContextManager[None]],
 ) -> Iterator[tuple[NetworkTraining, TrainedNetwork]]:
     import ray
@@ -183,10 +183,10 @@ def _train_in_tasks(
             torch.set_num_threads(1)
             device = "cuda" if torch.cuda.is_available() else "cpu"
 
-            def tell(event: Row) -> None:  # nothing is waited for: a waiting task lends its CPU to another one
+            def put(event: Row) -> None:  # nothing is waited for: a waiting task lends its CPU to another one
                 board.put.remote({"label": job.label, **event})
 
-            return train_one(job, start, tell, device)
+            return train_one(job, start, put, device)
 
         waiting = list(zip(jobs, starts, strict=True))
         running: dict[Any, NetworkTraining] = {}
@@ -200,12 +200,11 @@ def _train_in_tasks(
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
                 if ray.wait([news], timeout=0)[0]:  # the board may take its time to start: it is not waited for
                     for event in ray.get(news)[0]:
-                        shown.event(event["label"], event)
+                        states.event(event["label"], event)
                     news = board.take.remote()
-                shown.tick()
                 for ref in ready:
                     job = running.pop(ref)
-                    shown.ended(job.label)
+                    states.ended(job.label)
                     try:
                         yield job, ray.get(ref)
                     except ray.exceptions.RayTaskError as error:  # the others go on first
@@ -228,33 +227,28 @@ def _cancelled(running: Mapping[Any, NetworkTraining]) -> Iterator[None]:
         raise
 
 
-class _Progress:
-    """One line for all trainings under way, every few seconds."""
+class _States:
+    """The states of all trainings under way, as that of one activity."""
 
-    def __init__(self, jobs: Sequence[NetworkTraining], show: Callable[[str], None]):
-        self._show = show
-        self._state = {job.label: f"{job.label}: starting" for job in jobs}
-        self._shown = time.monotonic()
+    def __init__(self, jobs: Sequence[NetworkTraining], activity: Activity):
+        self._activity = activity
+        self._steps = {job.label: (0, 0) for job in jobs}  # done and in all
+        self._states = {job.label: f"{job.label} starting" for job in jobs}
 
-    def event(self, name: str, event: Row) -> None:
-        if event.get("kind") == "step":
-            self._state[name] = f"{name}: epoch {event['epoch']}/{event['epochs']}, loss {event['loss']:.3f}"
-            self._state[name] += f", {duration(event['eta'])} left"
-        elif event.get("kind") == "history" and event["history"]:
-            last = event["history"][-1]
-            done = f"loss {last['loss']:.3f}" if "loss" in last else last["event"]  # the latter of a rollback
-            self._state[name] = (
-                f"{name}: epoch {last['epoch']}/{event['epochs']}, {done}, {duration(event['eta'])} left"
-            )
-        self.tick()
+    def event(self, label: str, event: Row) -> None:
+        """Take an event of a training's loop."""
+        if event["kind"] != "message":
+            self._steps[label] = event["step"], event["steps"]
+            self._states[label] = f"{label} {state_text(event)}"
+            self._update()
 
-    def ended(self, name: str) -> None:
-        """Say no more of one."""
-        self._state.pop(name, None)
+    def ended(self, label: str) -> None:
+        """Leave one out of the states."""
+        self._states.pop(label, None)
+        self._update()
 
-    def tick(self) -> None:
-        """Show a line if the last one is old enough."""
-        now = time.monotonic()
-        if self._state and now - self._shown >= PROGRESS_S:
-            self._shown = now
-            self._show("retraining " + "; ".join(self._state.values()))
+    def _update(self) -> None:
+        begun = [steps for steps in self._steps.values() if steps[1]]
+        done, total = (sum(column) for column in zip(*begun, strict=True)) if begun else (0, 0)
+        total = round(total / max(1, len(begun)) * len(self._steps))  # those that wait count like the others
+        self._activity.update(done, "; ".join(self._states.values()), total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
@@ -13,6 +13,7 @@ from raynas.cluster.connection import on_loopback
 from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
+from raynas.progress.reporter import Progress, silent
 from raynas.results.phases import keep_last, note_phase
 from raynas.results.schemas import Row
 from raynas.results.versions import versions_text
@@ -26,7 +27,7 @@ BEAT_S = 60.0  # between readings: the fastest counters (AMD's, 65 kJ) take two 
 
 @contextmanager
 def phase(
-    run: Run, what: str, name: str | None = None, cluster: bool = False, say: Callable[[str], None] | None = print
+    run: Run, what: str, name: str | None = None, cluster: bool = False, progress: Progress = silent
 ) -> Iterator[None]:
     """The block is one attempt of a phase of a run, and becomes a row of table `phases` however it ends.
 
@@ -40,7 +41,7 @@ def phase(
         name: which of several, such as a search's name.
         cluster: whether the work is done on all of the Ray cluster that this process is connected to, and not in this
             process.
-        say: called with one line at the end; None for silence.
+        progress: called with one line at the end.
     """
     attempt = _Attempt(run, what, name, cluster)
     status = "stopped"
@@ -49,8 +50,8 @@ def phase(
         status = "finished"
     finally:
         row = attempt.end(status)
-        if status == "finished" and say is not None:
-            say(phase_line(row, attempt.told))
+        if status == "finished":
+            progress(phase_line(row, attempt.told))
 
 
 def phase_line(row: Row, told: bool = False) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from raynas.phases.search import (
     time_space,
 )
 from raynas.presets.preset import Preset
-from raynas.progress.heartbeat import Heartbeat, heartbeat
+from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.reports.lines import describe_cost, finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.networks import Network
@@ -65,7 +65,7 @@ def pipeline(
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,
-    say: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> PipelineResult:
     """Carry out a whole procedure, or go on with it.
 
@@ -76,7 +76,7 @@ def pipeline(
             process.
         replicas: Ray actors that score; 0 scores in this process. With neither, Ray is not started.
         gpus: GPUs of one worker and of one replica: 0 or 1.
-        say: called with the lines of the story.
+        progress: called with the lines of the story.
 
     Raises:
         UserError: what the user can mend: settings, data, an impossible budget, a busy or foreign run directory.
@@ -84,53 +84,53 @@ def pipeline(
     for name, value in (("workers", workers), ("replicas", replicas)):
         if value < 0:
             raise UserError(f"{name} must be at least 0, not {value}")
-    parallel = None if workers else 1
+    parallel, progress = None if workers else 1, reporter(progress)
     run = Run(run_dir, create=True)
     if not run.is_bound("train"):  # before Ray starts
         from raynas.phases.images import check_images
 
-        check_images(preset, say)
+        check_images(preset, progress)
     cluster = ray_cluster(cpus=max(workers, replicas)) if workers or replicas else nullcontext()
-    with run.lock(), heartbeat("starting") as beat, cluster:
-        from raynas.phases.evaluate import evaluate  # torch takes its time: the heartbeat tells of it
+    with run.lock(), progress.doing("starting"), cluster:
+        from raynas.phases.evaluate import evaluate  # torch takes its time, which is then shown
         from raynas.phases.export import choose_network, export_into_run
+        from raynas.phases.train import train
 
-        story = _Story(run, beat, say)
-        beat.doing = "checking what comes later"
-        settings = _check_all_stages(preset, run, workers, story.tell)
-        with story.stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
-            _train(preset, run, workers, gpus, say)
+        stage = partial(_stage, run, progress)
+        with progress.indented(), progress.doing("checking what comes later"):
+            settings = _check_all_stages(preset, run, workers, progress)
+        with stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
+            train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=progress)
         space, limits = run.space, preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
-        story.tell(f"The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
+        progress(f"  The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
         # Where both have ended, all is answered from rows, without actors.
         ended = all(run.search(name).has_ended() for name in (MAIN, BASELINE))
         with make_scorer(run, settings, 0 if ended else replicas, gpus) as scorer:
-            with story.stage(
-                2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"
-            ):
-                main = search(run, settings, scorer, MAIN, story.tell)
+            with stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
+                main = search(run, settings, scorer, MAIN, progress)
                 spent = main.evaluations
-            with story.stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
+            with stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
                 random = settings.model_copy(update={"search": baseline(preset.search, spent)})
-                baseline_search = search(run, random, scorer, BASELINE, story.tell)
-        choose_winner(run, settings, main, MAIN, story.tell)
-        choose_winner(run, random, baseline_search, BASELINE, story.tell)
+                baseline_search = search(run, random, scorer, BASELINE, progress)
+        with progress.indented():
+            choose_winner(run, settings, main, MAIN, progress)
+            choose_winner(run, random, baseline_search, BASELINE, progress)
         winner = run.arch("best")
-        story.tell(f"The winner is {winner.id}: {describe_cost(winner)}.")
+        progress(f"  The winner is {winner.id}: {describe_cost(winner)}.")
         beside = "" if preset.reference is None else ", and the hand-designed reference beside it"
-        with story.stage(4, "Retraining the winner", f"on its own{beside}"):
+        with stage(4, "Retraining the winner", f"on its own{beside}"):
             reference = make_reference(run, preset, winner, space)
-            retrained = retrain_with_reference(run, preset, winner, reference, story.tell, parallel)
-            finetune_winner(run, preset, retrained, story.tell, parallel)
-        with story.stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
+            retrained = retrain_with_reference(run, preset, winner, reference, progress, parallel)
+            finetune_winner(run, preset, retrained, progress, parallel)
+        with stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *run.networks()]
-            evaluations = evaluate(run, networks, progress=lambda line: None)
+            evaluations = evaluate(run, networks)
             for line in finished_lines(run):
-                story.tell(line)
-        with story.stage(6, "Exporting and writing the report"):
+                progress(line)
+        with stage(6, "Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
-            exported = export_into_run(run, choose_network(run.networks(), winner, size), progress=story.tell)
+            exported = export_into_run(run, choose_network(run.networks(), winner, size), progress=progress)
         report = write_report(run, traces(run))  # now that the last stage's duration is a row
         return PipelineResult(run, winner, evaluations, exported, report)
 
@@ -148,7 +148,7 @@ def make_reference(run: Run, preset: Preset, winner: Arch, space: Space) -> Arch
     return reference
 
 
-def _check_all_stages(preset: Preset, run: Run, workers: int, say: Callable[[str], None]) -> SearchSettings:
+def _check_all_stages(preset: Preset, run: Run, workers: int, progress: Progress) -> SearchSettings:
     """What is wrong with any stage is told before the long training, not after it.
 
     Subnets are timed now, too, where the search goes by latency: whether anything keeps its limits is then known.
@@ -163,16 +163,10 @@ def _check_all_stages(preset: Preset, run: Run, workers: int, say: Callable[[str
     else:
         space, data = load_inputs(preset)
         check_training(preset, space, data, workers)
-    check_later(preset, space, note=lambda line: None)  # a search that cannot be made here is an error: see below
-    settings = time_space(run, SearchSettings(search=preset.search), progress=say, space=space)
+    check_later(preset, space)  # a search that cannot be made here is an error: see below
+    settings = time_space(run, SearchSettings(search=preset.search), progress=progress, space=space)
     make_search(space, settings, predictor_of(space, settings, run.store))
     return settings
-
-
-def _train(preset: Preset, run: Run, workers: int, gpus: int, say: Callable[[str], None]) -> None:
-    from raynas.phases.train import train
-
-    train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=lambda line: say(f"  {line.strip()}"))
 
 
 def retrain_with_reference(
@@ -180,7 +174,7 @@ def retrain_with_reference(
     preset: Preset,
     winner: Arch,
     reference: Arch | None,
-    say: Callable[[str], None],
+    progress: Progress,
     parallel: int | None = None,
 ) -> list[Network]:
     """Train the winner as the preset says, and the reference from scratch.
@@ -195,7 +189,7 @@ def retrain_with_reference(
 
     seeds, train_on = preset.retrain.seeds, preset.retrain.train_on
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
-    train = partial(retrain, run, seeds=seeds, train_on=train_on, parallel=parallel, progress=say, labels=labels)
+    train = partial(retrain, run, seeds=seeds, train_on=train_on, parallel=parallel, progress=progress, labels=labels)
     references = [] if reference is None else [reference]
     if preset.retrain.start == "scratch":
         rows = train([winner, *references], preset.retrain_recipe, "scratch")[: len(seeds)]
@@ -210,7 +204,7 @@ def finetune_winner(
     run: Run,
     preset: Preset,
     retrained: Sequence[Network],
-    say: Callable[[str], None],
+    progress: Progress,
     parallel: int | None = None,
 ) -> None:
     """Fine-tune the retrained winner at another image size, where the preset says so."""
@@ -219,30 +213,19 @@ def finetune_winner(
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
-        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, parallel, say, labels)
+        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, parallel, progress, labels)
 
 
-class _Story:
-    """Headings, durations and results, in words for someone who sees them for the first time."""
-
-    def __init__(self, run: Run, beat: Heartbeat, say: Callable[[str], None]):
-        self._run = run
-        self._beat = beat
-        self._say = say
-
-    def tell(self, line: str) -> None:
-        self._say(f"  {line}")
-
-    @contextmanager
-    def stage(self, number: int, heading: str, explanation: str = "") -> Iterator[None]:
-        self._say(f"\n[{number}/{STAGES}] {heading}{f': {explanation}' if explanation else ''}")
-        self._beat.doing = heading[0].lower() + heading[1:]
-        began = time.monotonic()
+@contextmanager
+def _stage(run: Run, progress: Reporter, number: int, heading: str, explanation: str = "") -> Iterator[None]:
+    """Show the block as a stage, in words for someone who sees it for the first time, and keep its duration."""
+    progress(f"\n[{number}/{STAGES}] {heading}{f': {explanation}' if explanation else ''}")
+    began = time.monotonic()
+    with progress.indented(), progress.doing(heading[0].lower() + heading[1:]):
         yield
-        seconds = time.monotonic() - began
-        self._beat.doing = ""
-        self._run.store.append("timings", [{"what": heading, "seconds": seconds, "count": 1}])
-        self._say(f"  done in {seconds:.0f} s")
+    seconds = time.monotonic() - began
+    run.store.append("timings", [{"what": heading, "seconds": seconds, "count": 1}])
+    progress(f"  done in {seconds:.0f} s")
 
 
 def _bounds(bounds: tuple[float | None, float | None]) -> str:

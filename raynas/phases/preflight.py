@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from raynas.data.load import Data, load_data
 from raynas.errors import UserError, reason
 from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
+from raynas.progress.reporter import Progress, silent
 from raynas.search.build import build_search
 from raynas.search.config import TIMED, SearchConfig
 from raynas.space import Arch, Space, load_arch
@@ -32,15 +31,15 @@ def check_training(preset: Preset, space: Space, data: Data, workers: int) -> Te
     return load_teachers(preset.recipe, data)
 
 
-def check_later(preset: Preset, space: Space, note: Callable[[str], None] = print) -> None:
+def check_later(preset: Preset, space: Space, progress: Progress = silent) -> None:
     """Tell what is wrong with the search, the retraining or the reference before a long training, not after it.
 
     What needs a device is left out: limits on latency and throughput are checked when they have been timed.
 
     Args:
         space: with the image size, channels and classes of the data.
-        note: gets a line if a search of the user's own cannot be made here. It need not: it may be at home on another
-            machine, or read what training leaves, and training does not depend on it.
+        progress: gets a line if a search of the user's own cannot be made here. It need not: it may be at home on
+            another machine, or read what training leaves, and training does not depend on it.
 
     Raises:
         InfeasibleError: nothing in the space meets the search's constraints.
@@ -65,7 +64,7 @@ def check_later(preset: Preset, space: Space, note: Callable[[str], None] = prin
         _make_search(preset.search, space)
     except Exception as error:
         if ":" in preset.search.name:
-            note(f"search {preset.search.name!r} cannot be made here, and will be needed later: {reason(error)}")
+            progress(f"search {preset.search.name!r} cannot be made here, and will be needed later: {reason(error)}")
         elif isinstance(error, UserError):
             raise type(error)(f"search: {error}") from error
         else:

@@ -20,6 +20,7 @@ from raynas.filesystem import open_location
 from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
+from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.scoring.progress import score_with_progress
@@ -87,7 +88,7 @@ def rank(
     truth: Mapping[str, Mapping[str, float]] | None = None,
     others: Sequence[Arch] = (),
     seed: int = 0,
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
 
@@ -107,7 +108,7 @@ def rank(
         percentile bootstrap over networks.
     """
     replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
-    with phase(run, "ranking", "inherited", cluster=replicas > 0, say=progress):
+    with phase(run, "ranking", "inherited", cluster=replicas > 0, progress=progress):
         sampled = [arch for bucket in sample.buckets for arch in bucket]
         scored = iter(score_with_progress(scorer, [*sampled, *others], "ranking", progress))
         scores = [[next(scored) for _ in bucket] for bucket in sample.buckets]
@@ -117,8 +118,7 @@ def rank(
         told = f"{len(failed):,} of {len(everything):,} subnets could not be scored: {failed[0]['reason']}"
         if len(failed) == len(everything):
             raise UserError(f"{run.name}: {told}")
-        if progress is not None:
-            progress(told)
+        progress(told)
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
@@ -265,7 +265,7 @@ def train_alone(
     seeds: Sequence[int],
     finetune_epochs: int | None = None,
     parallel: int | None = None,
-    progress: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> dict[str, dict[str, float]]:
     """Train networks on their own, from scratch and (with a number of epochs) also from what they inherit.
 
@@ -315,6 +315,7 @@ def rank_run(
     truth: str | Path | None = None,
     parallel: int | None = None,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Everything that `raynas rank` does.
 
@@ -329,6 +330,7 @@ def rank_run(
         truth: a table of networks trained elsewhere (see `read_truth`).
         parallel: trainings at a time, as Ray tasks; 1 for none of Ray.
         seed: of the sample and the bootstrap.
+        progress: called with lines of text.
 
     Raises:
         UserError: the settings or the truth table do not fit.
@@ -342,14 +344,16 @@ def rank_run(
     sample = sample_by_budget(space, archs, buckets, seed)
     found = sum(map(len, sample.buckets))
     if found < archs:
-        print(f"Ranking {found:,} subnets, not {archs:,}: each range of MACs gives equally many, or all that it has.")
+        progress(
+            f"Ranking {found:,} subnets, not {archs:,}: each range of MACs gives equally many, or all that it has."
+        )
     if train > found:
-        print(f"Training all {found:,} of them, not {train:,}.")
+        progress(f"Training all {found:,} of them, not {train:,}.")
     known: dict[str, Mapping[str, float]] = {}
     measured_elsewhere = [] if table is None or truth is None else archs_of(table, space, truth)
     if table is not None:
         known["truth"] = accuracies(table)
     if train:
-        known |= train_alone(run, sample.spread(train), recipe, seeds or (0,), finetune_epochs, parallel)
+        known |= train_alone(run, sample.spread(train), recipe, seeds or (0,), finetune_epochs, parallel, progress)
     with scorer:
-        return rank(run, scorer, sample, known, measured_elsewhere, seed)
+        return rank(run, scorer, sample, known, measured_elsewhere, seed, progress)

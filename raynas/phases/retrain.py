@@ -8,7 +8,7 @@ same call goes on with the rest.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.phases.network_training import NetworkTraining, Size, TrainedNetwork, device_here, train_all
 from raynas.phases.phase import phase
 from raynas.phases.teachers import load_teachers, teacher_settings
+from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
 from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE
 from raynas.runs.networks import Network, check_images, input_size
@@ -47,7 +48,7 @@ def retrain(
     seeds: Sequence[int] = (0,),
     train_on: str = "train",
     parallel: int | None = None,
-    progress: Callable[[str], None] = print,
+    progress: Progress = silent,
     labels: Mapping[str, str] | None = None,
     size: int | Size | None = None,
     purpose: str = "retraining",
@@ -97,7 +98,7 @@ def finetune_resized(
     recipe: Recipe,
     size: int | Size,
     parallel: int | None = None,
-    progress: Callable[[str], None] = print,
+    progress: Progress = silent,
     labels: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Fine-tune networks that were trained in a run on images of another size.
@@ -163,7 +164,7 @@ def _train_and_keep(
     run: Run,
     jobs: Sequence[NetworkTraining],
     parallel: int | None,
-    progress: Callable[[str], None],
+    progress: Progress,
     purpose: str = "retraining",
 ) -> list[Row]:
     """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
@@ -185,7 +186,7 @@ def _train_and_keep(
     parent = run.supernet()
     starts = [_weights_to_start_from(run, job, parent) for job in todo]
     images = {job.data: load_data(job.data) for job in todo}
-    attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, say=progress)
+    attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, progress=progress)
     with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
         for job, trained in finished:
             _keep(run, job, trained, preprocessing_of(images[job.data].resized(job.arch.space.input_size)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,6 +11,7 @@ from raynas.latency.stored import archs_to_time, stored_predictor
 from raynas.phases.latency_winners import Candidate, choose_within_limits, time_candidates, unbeaten
 from raynas.phases.phase import phase
 from raynas.phases.timing import time_archs
+from raynas.progress.reporter import Progress, silent
 from raynas.runs.networks import arch_text
 from raynas.runs.run import MAIN, Run
 from raynas.runs.searches import Scoring, SearchSettings, StoredSearch, make_search, predictor_of
@@ -28,7 +29,7 @@ def search(
     settings: SearchSettings,
     scorer: Any,
     name: str = MAIN,
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
 ) -> Any:
     """Carry out a search in a run directory, or go on with it.
 
@@ -57,12 +58,12 @@ def search(
 
     def begin() -> None:
         if not (stored.begin(settings) and stored.has_ended()):
-            attempt.enter_context(phase(run, "search", name, cluster=replicas > 0, say=progress))
+            attempt.enter_context(phase(run, "search", name, cluster=replicas > 0, progress=progress))
 
     try:
         with ExitStack() as attempt:
             finished = run_search(made, scorer, settings.search.batch, progress, name, begin)
-        if progress is not None and (tie := finished.tie()) is not None:
+        if (tie := finished.tie()) is not None:
             progress(f"{name}: {tie}")
         if settings.search.latency is None:
             _write_winners(stored, finished, {})
@@ -78,7 +79,7 @@ def choose_winner(
     settings: SearchSettings,
     finished: Any,
     name: str = MAIN,
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
 ) -> None:
     """Time what a finished search by latency may choose, and write the best that truly keeps its limits.
 
@@ -102,8 +103,7 @@ def choose_winner(
     kept = unbeaten(chosen, finished)
     if len(kept) < len(chosen):
         line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out"
-    if progress is not None:
-        progress(f"{name}: {line}")
+    progress(f"{name}: {line}")
     _write_winners(run.search(name), finished, {one.arch: one for one in kept})
 
 
@@ -111,7 +111,7 @@ def time_space(
     run: Run,
     settings: SearchSettings,
     name: str = MAIN,
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
     space: Space | None = None,
 ) -> SearchSettings:
     """Time the subnets that a search by latency goes by; the settings with what these timings hold for.
@@ -178,7 +178,7 @@ def search_fully(
     replicas: int = 2,
     gpus: float = 0,
     random: bool = False,
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
 ) -> None:
     """Search a run from timing its space to writing the winner, with a scorer of its own, or go on with it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from raynas.errors import UserError
@@ -11,13 +11,13 @@ from raynas.latency.rows import Latencies, TimedArch
 from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 from raynas.latency.timing import Conditions, TimedOn
 from raynas.phases.phase import phase
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.schemas import Row
 from raynas.runs.networks import check_images
 from raynas.runs.run import Run
 from raynas.space import Arch
-from raynas.text import duration
 
-COMMIT_S = 4.0  # the timings of so many seconds are written together, and told of in one line
+COMMIT_S = 4.0  # the timings of so many seconds are written together
 
 
 def time_archs(
@@ -27,7 +27,7 @@ def time_archs(
     resources: Mapping[str, float] | None = None,
     on: TimedOn | None = None,
     predicted_ms: Sequence[float] | None = None,
-    progress: Callable[[str], None] | None = print,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Time subnets on the device that the conditions name, and keep the rows.
 
@@ -41,7 +41,7 @@ def time_archs(
         resources: of the Ray actor that times, by Ray's names; this process times if not given.
         on: what earlier timings hold for, which these must hold for, too.
         predicted_ms: what was predicted of each arch, for its row.
-        progress: called with lines, at least every few seconds.
+        progress: called with lines of text.
 
     Returns:
         Rows of table `latencies`, one for each arch in the order given. An arch that cannot be timed has one, too:
@@ -71,7 +71,7 @@ def time_archs(
             # Archs of several spaces may be equal, and yet have other networks.
             missing = {(arch.id, arch.space.fingerprint): arch for arch in archs if known.find(arch) is None}
             if run is not None:
-                stack.enter_context(phase(run, "timing", cluster=resources is not None, say=progress))
+                stack.enter_context(phase(run, "timing", cluster=resources is not None, progress=progress))
             _time(watch, list(missing.values()), predicted, known, progress)
         found = [known.find(arch) for arch in archs]
     return [dict(row) for row in found if row is not None]
@@ -82,19 +82,18 @@ def _time(
     archs: Sequence[Arch],
     predicted: Mapping[Arch, float],
     known: Latencies,
-    progress: Callable[[str], None] | None,
+    progress: Progress,
 ) -> None:
     finished: list[TimedArch] = []
-    began = written = time.monotonic()
+    written = time.monotonic()
     try:
-        for done, arch in enumerate(archs, 1):
-            outcome = watch.time(arch)
-            finished.append(TimedArch(arch, outcome.timing, outcome.reason, outcome.host, predicted.get(arch)))
-            if time.monotonic() - written > COMMIT_S:
-                known.commit(finished)
-                finished, written = [], time.monotonic()
-                left = (written - began) / done * (len(archs) - done)
-                if progress is not None:
-                    progress(f"timing: {done}/{len(archs)} subnets on {watch.on.device}, {duration(left)} left")
+        with reporter(progress).doing("timing", len(archs), f"subnets on {watch.on.device}") as activity:
+            for arch in archs:
+                outcome = watch.time(arch)
+                finished.append(TimedArch(arch, outcome.timing, outcome.reason, outcome.host, predicted.get(arch)))
+                activity.advance()
+                if time.monotonic() - written > COMMIT_S:
+                    known.commit(finished)
+                    finished, written = [], time.monotonic()
     finally:  # stopped by hand, what is done is kept
         known.commit(finished)

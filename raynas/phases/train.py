@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,16 +31,17 @@ from raynas.phases.run_context import RUN, STATE, RunContext, read_weights
 from raynas.phases.teachers import teacher_settings
 from raynas.phases.training_record import WHAT, Recorder, write_supernet
 from raynas.presets.preset import Preset, load_preset, override
+from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.runs.run import CHECKPOINTS, SUPERNET_WEIGHTS, Run, has_begun
 from raynas.space import Space, load_space
 from raynas.space.counting import shown_count
-from raynas.training.context import State, read_state
+from raynas.training.context import Event, State, read_state
 from raynas.training.loop import train_loop
-from raynas.training.progress import Printer
+from raynas.training.progress import TrainingLines
 from raynas.training.teachers import Teachers
 
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
-POLL_S = 0.5
+LAST_NEWS_S = 30.0
 
 
 def train(
@@ -54,7 +54,7 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     max_failures: int = 3,
     wait_s: float = 300.0,
-    progress: Callable[[str], None] = print,
+    progress: Progress = silent,
     init: str | None = None,
     look: bool = True,
 ) -> Run:
@@ -75,7 +75,7 @@ def train(
         overrides: of the preset, by dotted key: `{"recipe.epochs": 3}`.
         max_failures: how often dead workers are replaced before the job gives up.
         wait_s: how long to wait for a cluster that has not the resources yet (it may be growing).
-        progress: gets the lines that say what goes on.
+        progress: called with lines of text, such as `print`.
         init: a safetensors file in the run directory, with the weights to begin with instead of random ones.
         look: whether every image is read once before training begins, to tell all that cannot be read at once.
 
@@ -89,6 +89,7 @@ def train(
         TrainingCollapsed: training broke down twice; the message is the verdict.
         UserError: the cluster has not the resources, or training failed for good.
     """
+    progress = reporter(progress)
     preset = _resolved(preset, data, overrides)
     recipe = preset.recipe
     ranks = 1 if workers == 0 else workers
@@ -137,20 +138,28 @@ def train(
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
             + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
         )
-        recorder = Recorder(run, space, images, recipe, Printer(progress))
-        if workers == 0:
-            with phase(run, WHAT, say=progress), _threads(int(per_worker["CPU"])):
-                context = RunContext(run, recipe.checkpoints.keep, recorder.event, "cuda" if use_gpu else "cpu")
-                weights = read_weights(run, init)
-                trained = train_loop(space, images, preset.plan, recipe, context, init=weights, teachers=teachers)
-                state = trained.capture(context)
-        else:
-            cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
-            with cluster, phase(run, WHAT, cluster=True, say=progress):
-                _wait_for_resources(workers, per_worker, wait_s, progress)
-                progress(f"  starting {workers} Ray Train worker(s)")
-                state = _fit(run, preset, space, recorder, workers, use_gpu, per_worker, max_failures, init)
-        recorder.history(state["history"])
+        with progress.doing("training the supernet") as activity:
+            recorder, lines = Recorder(run, space, images, recipe), TrainingLines(progress, activity, recipe.epochs)
+
+            def take(event: Event) -> None:
+                recorder.event(event)
+                lines.event(event)
+
+            if workers == 0:
+                with phase(run, WHAT, progress=progress), _threads(int(per_worker["CPU"])):
+                    context = RunContext(run, recipe.checkpoints.keep, take, "cuda" if use_gpu else "cpu")
+                    weights = read_weights(run, init)
+                    trained = train_loop(space, images, preset.plan, recipe, context, init=weights, teachers=teachers)
+                    state = trained.capture(context)
+            else:
+                cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
+                with cluster, phase(run, WHAT, cluster=True, progress=progress):
+                    _wait_for_resources(workers, per_worker, wait_s, progress)
+                    progress(f"  starting {workers} Ray Train worker(s)")
+                    given = (workers, use_gpu, per_worker, max_failures, init)
+                    state = _fit(run, preset, space, *given, take, progress)
+            recorder.history(state["history"])
+            lines.history(state["history"])
         write_supernet(run, state, space, images, recipe)
         progress(f"supernet written to {run.local_or_uri(SUPERNET_WEIGHTS)}")
     return run
@@ -189,9 +198,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _wait_for_resources(
-    workers: int, per_worker: Mapping[str, float], wait_s: float, progress: Callable[[str], None]
-) -> None:
+def _wait_for_resources(workers: int, per_worker: Mapping[str, float], wait_s: float, progress: Reporter) -> None:
     """Ray would wait for resources for ever and in silence: wait in the open, and not for ever.
 
     Raises:
@@ -200,28 +207,30 @@ def _wait_for_resources(
     import ray
 
     began = time.monotonic()
-    while True:
-        have = ray.cluster_resources()
-        missing = {key: need * workers for key, need in per_worker.items() if have.get(key, 0) < need * workers}
-        if not missing:
-            return
-        text = ", ".join(f"{need:g} {key} (the cluster has {have.get(key, 0):g})" for key, need in missing.items())
-        if time.monotonic() - began >= wait_s:
-            raise UserError(f"{workers} worker(s) need {text}: use fewer workers, or a larger cluster")
-        progress(f"  waiting for the cluster to grow: {workers} worker(s) need {text}")
-        time.sleep(min(4.0, wait_s))
+    with progress.doing("waiting for the cluster to grow") as activity:
+        while True:
+            have = ray.cluster_resources()
+            missing = {key: need * workers for key, need in per_worker.items() if have.get(key, 0) < need * workers}
+            if not missing:
+                return
+            text = ", ".join(f"{need:g} {key} (the cluster has {have.get(key, 0):g})" for key, need in missing.items())
+            if time.monotonic() - began >= wait_s:
+                raise UserError(f"{workers} worker(s) need {text}: use fewer workers, or a larger cluster")
+            activity.update(detail=f"{workers} worker(s) need {text}")
+            time.sleep(min(1.0, wait_s))
 
 
 def _fit(
     run: Run,
     preset: Preset,
     space: Space,
-    recorder: Recorder,
     workers: int,
     use_gpu: bool,
     per_worker: dict[str, float],
     max_failures: int,
     init: str | None,
+    take: Callable[[Event], None],
+    progress: Reporter,
 ) -> State:
     """Run the Ray Train job to its end; the final state."""
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # workers import the user's modules from where they are
@@ -268,18 +277,20 @@ def _fit(
     # Ray would replace the process's Ctrl-C handler for good by one that exits with its own code and no word of how to
     # go on. The interrupt is ours: Ray ends with this process, and the checkpoints are kept.
     trainer._register_sigint_handler = lambda controller: None  # type: ignore[attr-defined]
-    listener = _Listener(board, recorder)
+    news = _News(board, take)
     try:
-        with listener:
+        with progress.polling(news.fetch):
             result = trainer.fit()
+        news.fetch(LAST_NEWS_S)
     except TrainingFailedError as error:
-        raise listener.user_error or UserError(_why(error, run)) from error
+        news.fetch(LAST_NEWS_S)
+        raise news.user_error or UserError(_why(error, run)) from error
     finally:
         ray.kill(board)
         if meeting is not None:
             meeting.cleanup()
-    if listener.user_error is not None:
-        raise listener.user_error
+    if news.user_error is not None:
+        raise news.user_error
     if result.checkpoint is None:
         raise UserError(f"{run.name}: training ended without a checkpoint; run the same command again")
     with result.checkpoint.as_directory() as folder:
@@ -295,50 +306,27 @@ def _why(error: Exception, run: Run) -> str:
     )
 
 
-class _Listener:
-    """A thread of the driver that hands the board's events to the recorder while `fit` blocks."""
+class _News:
+    """Hands the mailbox's events to a function, and keeps a mistake of the user's that a worker met."""
 
-    def __init__(self, board: Any, recorder: Recorder):
-        self.board, self.recorder = board, recorder
+    def __init__(self, mailbox: Any, take: Callable[[Event], None]):
         self.user_error: UserError | None = None
-        self._failure: BaseException | None = None
+        self._mailbox, self._take = mailbox, take
         self._asked: Any = None  # an answer that is on its way
-        self._interrupted = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="raynas-progress", daemon=True)
 
-    def __enter__(self) -> _Listener:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._interrupted = kind is not None and not issubclass(kind, Exception)
-        self._stop.set()
-        self._thread.join()
-        if self._failure is not None and kind is None:
-            raise self._failure
-
-    def _listen(self) -> None:
-        try:
-            while not self._stop.wait(POLL_S):
-                self._take(timeout_s=2)
-            if not self._interrupted:  # else the board may be gone; what it has is in the checkpoints, too
-                self._take(timeout_s=30)
-        except BaseException as error:  # told by __exit__: rows that could not be written are in the checkpoints
-            self._failure = error
-
-    def _take(self, timeout_s: float) -> None:
+    def fetch(self, wait_s: float = 0.0) -> None:
+        """Hand over what has arrived, after waiting for it so many seconds at most."""
         import ray
 
-        self._asked = self._asked or self.board.take.remote()
-        if not ray.wait([self._asked], timeout=timeout_s)[0]:
+        self._asked = self._asked or self._mailbox.take.remote()
+        if not ray.wait([self._asked], timeout=wait_s)[0]:
             return
         asked, self._asked = self._asked, None
         try:
             events, error = ray.get(asked)
         except ray.exceptions.RayActorError:
-            return  # progress is lost, nothing else
+            return  # progress is lost, nothing else: rows are in the checkpoints, too
         for event in events:
-            self.recorder.event(event)
+            self._take(event)
         if error is not None:
             self.user_error = ERRORS.get(error[0], UserError)(error[1])

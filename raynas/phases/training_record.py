@@ -17,22 +17,20 @@ from raynas.runs.run import Run
 from raynas.space import Space
 from raynas.training.context import Event, State
 from raynas.training.health import choose_probes
-from raynas.training.progress import Printer
 from raynas.training.recipe import Recipe
 
 WHAT = "supernet"
 
 
 class Recorder:
-    """Appends the history's entries to the tables `training` and `probes`, each once, and prints them.
+    """Appends the history's entries to the tables `training` and `probes`, each once.
 
     The history only grows, and its entries have a fixed order: the number of rows that are there says how far it was
     written, also by a driver that was killed.
     """
 
-    def __init__(self, run: Run, space: Space, data: Data, recipe: Recipe, printer: Printer):
-        self.run, self.printer = run, printer
-        printer.epochs = recipe.epochs
+    def __init__(self, run: Run, space: Space, data: Data, recipe: Recipe):
+        self.run = run
         probes = choose_probes(space, recipe.seed)
         costs = cost(space, [probe.arch for probe in probes])
         self._probes = {
@@ -53,12 +51,10 @@ class Recorder:
     def event(self, event: Event) -> None:
         """Take one event of the loop."""
         if event["kind"] == "history":
-            self.history(event["history"], event["eta"])
-        else:
-            self.printer.event(event)
+            self.history(event["history"])
 
-    def history(self, history: Sequence[dict[str, Any]], left_s: float = 0.0) -> None:
-        """Write the entries that are not written yet, `left_s` seconds before the training's end."""
+    def history(self, history: Sequence[dict[str, Any]]) -> None:
+        """Write the entries that are not written yet."""
         probed = [entry for entry in history if "probes" in entry]
         self.run.store.append(
             "probes",
@@ -74,7 +70,6 @@ class Recorder:
             [{**self._common, "what": WHAT, **_row(entry)} for entry in history[self._entries :]],
         )
         self._entries = max(self._entries, len(history))
-        self.printer.history(history, left_s)
 
 
 def _row(entry: Mapping[str, Any]) -> Row:

@@ -75,12 +75,16 @@ class Activity:
         return (time.monotonic() - since) / (self.done - before) * max(0.0, self.total - self.done)
 
     @property
+    def counted(self) -> str:
+        """The steps, such as `40/100 subnets scored`."""
+        of = "" if self.total is None else f"/{self.total:,.0f}"
+        return f"{self.done:,.0f}{of} {self.unit}".rstrip()
+
+    @property
     def state(self) -> str:
         """How far it is, without its name; empty where nothing is known."""
-        of = "" if self.total is None else f"/{self.total:,.0f}"
-        counted = f"{self.done:,.0f}{of} {self.unit}".rstrip() if of or self.done else ""
-        left = self.left_s
-        known = [part for part in (counted, self.detail) if part]
+        left, counts = self.left_s, self.done or self.total is not None
+        known = [part for part in (self.counted if counts else "", self.detail) if part]
         ends = f"{self.elapsed} so far" if left is None else f"{duration(left)} left"
         return ", ".join([*known, ends]) if known else ""
 
@@ -106,7 +110,7 @@ class Reporter:
 
     def __init__(self, write: Progress = silent, every_s: float = EVERY_S):
         self._write, self._every_s = write, every_s
-        self._pause_s = 0.5
+        self._pause_s = 0.25
         self._indent = ""
         self._written = time.monotonic()
         self._under_way: list[Activity] = []
@@ -149,18 +153,26 @@ class Reporter:
             self._end()
 
     @contextmanager
-    def polling(self, poll: Callable[[], None]) -> Iterator[None]:
-        """Call a function about twice a second, from the reporter's thread, for the time of the block.
+    def polling(self, poll: Callable[[], None], every_s: float = 0.5) -> Iterator[None]:
+        """Call a function every now and then, from the reporter's thread, for the time of the block.
+
+        Args:
+            poll: what is called.
+            every_s: seconds between two calls.
 
         Raises:
             Exception: what the function raised; it is not called again then, and the block goes on to its end.
         """
         failed: list[BaseException] = []
+        called = time.monotonic()
 
         def careful() -> None:
+            nonlocal called
+            if failed or time.monotonic() - called < every_s:
+                return
+            called = time.monotonic()
             try:
-                if not failed:
-                    poll()
+                poll()
             except BaseException as error:
                 failed.append(error)
 
@@ -197,13 +209,10 @@ class Reporter:
             self._thread = None
 
     def _watch(self) -> None:
-        polled = time.monotonic()
         while not self._stop.wait(self._pause_s):
-            if time.monotonic() - polled >= 0.5:
-                polled = time.monotonic()
-                with self._polling:
-                    for poll in self._polls:
-                        poll()
+            with self._polling:
+                for poll in self._polls:
+                    poll()
             self._show()
 
     def _show(self) -> None:
@@ -219,7 +228,6 @@ class _Terminal(Reporter):
 
         console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
         super().__init__(lambda line: console.print(line, soft_wrap=True))
-        self._pause_s = 0.25
         self._live = Live(
             console=console,
             get_renderable=self._bar,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from raynas.errors import UserError
+from raynas.progress.reporter import Progress
 from raynas.space import Arch, Space
 from raynas.space.space import RESIZED
 
@@ -46,12 +47,12 @@ def belongs(arch: Arch, space: Space) -> bool:
     return not space.differences(arch.space) and arch.space.constants == space.constants and arch in space
 
 
-def fitted(arch: Arch, space: Space, name: str, note: Callable[[str], None]) -> Arch:
+def fitted(arch: Arch, space: Space, name: str, progress: Progress) -> Arch:
     """An arch of a file for the images and classes of a run, with a line where it is for others."""
     values = dict(arch)
     if differences := space.differences(arch.space).keys() & IMAGES:
         told = [space.differences(arch.space)[each] for each in IMAGES if each in differences]
-        note(f"note: {name} is an arch for {'; '.join(told)}: it is taken for the images and classes of the run")
+        progress(f"note: {name} is an arch for {'; '.join(told)}: it is taken for the images and classes of the run")
     if arch.space.constants == space.constants and values in space:
         return space.arch(values)
     return arch.space.with_input(space.input_size, space.channels, space.classes).arch(values)

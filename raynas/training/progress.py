@@ -1,11 +1,12 @@
-"""Progress of a training: the events that its loop tells, and the lines that a person can follow."""
+"""Progress of a training: the events that its loop sends, and how a reporter shows them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from raynas.progress.reporter import EVERY_S, Activity, Progress
 from raynas.text import duration
 
 if TYPE_CHECKING:
@@ -13,56 +14,59 @@ if TYPE_CHECKING:
     from raynas.training.state import TrainingState
 
 STEP_S = 2.0  # seconds between events of steps
-EVERY_S = 2.5  # seconds between lines
 
 
-class Printer:
-    """Turns the loop's events into lines: at most one every `EVERY_S` seconds, but every rollback and the last epoch.
+class TrainingLines:
+    """Shows the events of a training: the state as that of an activity, and lines that stay.
+
+    Lines are written for rollbacks, messages and the last epoch, and for other epochs at most every `EVERY_S` seconds.
 
     Args:
-        write: gets each line.
+        progress: gets the lines.
+        activity: the training.
+        epochs: how many the training has.
     """
 
-    def __init__(self, write: Callable[[str], None] = print):
-        self.write = write
-        self.epochs = 0
+    def __init__(self, progress: Progress, activity: Activity, epochs: int):
+        self.progress, self.activity, self.epochs = progress, activity, epochs
         self._seen = 0  # entries of the history
         self._last = time.monotonic()
 
     def event(self, event: dict[str, Any]) -> None:
-        """Take one event of the loop."""
-        if event["kind"] == "step":
-            self.epochs = event["epochs"]
-            if time.monotonic() - self._last >= EVERY_S:
-                self.line(
-                    f"  epoch {event['epoch']}/{event['epochs']}  step {event['step']:,}/{event['steps']:,}  "
-                    f"loss {event['loss']:.3f}  {event['images_per_second']:,.0f} images/s  "
-                    f"{duration(event['eta'])} left"
-                )
-        elif event["kind"] == "history":
-            self.epochs = event["epochs"]
-            self.history(event["history"], event["eta"])
-        elif event["kind"] == "message":
-            self.line(event["text"])
+        """Show one event of the loop."""
+        if event["kind"] == "message":
+            self.progress(event["text"])
+            return
+        self.activity.update(event["step"], state_text(event), event["steps"])
+        if event["kind"] == "history":
+            self.history(event["history"])
 
-    def history(self, history: Sequence[dict[str, Any]], left_s: float = 0.0) -> None:
-        """Take the whole history of the training; entries that were told are not told again."""
+    def history(self, history: Sequence[dict[str, Any]]) -> None:
+        """Show the entries that were not there the last time."""
         new, self._seen = history[self._seen :], max(self._seen, len(history))
         for entry in new:
             if "event" in entry:
-                self.line(f"  WARNING {entry['event']}; going on from epoch {entry['epoch']} in another order")
+                self.progress(f"  WARNING {entry['event']}; going on from epoch {entry['epoch']} in another order")
             elif time.monotonic() - self._last >= EVERY_S or entry["epoch"] == self.epochs:
-                rows = entry.get("probes", ())
+                self._last = time.monotonic()
+                rows, left = entry.get("probes", ()), self.activity.left_s
                 probes = "  ".join(f"{row['role']} {row['accuracy']:.1%}" for row in rows)
-                self.line(
-                    f"  epoch {entry['epoch']}{f'/{self.epochs}' if self.epochs else ''}  loss {entry['loss']:.3f}"
+                self.progress(
+                    f"  epoch {entry['epoch']}/{self.epochs}  loss {entry['loss']:.3f}"
                     + (f"  probes: {probes}" if probes else "")
-                    + (f"  {duration(left_s)} left" if left_s > 0 else "")
+                    + (f"  {duration(left)} left" if left else "")
                 )
 
-    def line(self, text: str) -> None:
-        self._last = time.monotonic()
-        self.write(text)
+
+def state_text(event: dict[str, Any]) -> str:
+    """Return the state that an event of steps or the history tells: `epoch 3/40, loss 1.234, 500 images/s`."""
+    epoch, epochs = event["epoch"], event["epochs"]
+    if event["kind"] == "step":
+        return f"epoch {epoch}/{epochs}, loss {event['loss']:.3f}, {event['images_per_second']:,.0f} images/s"
+    if not event["history"]:
+        return f"epoch {epoch}/{epochs}"
+    last = event["history"][-1]  # an epoch, or a rollback
+    return f"epoch {epoch}/{epochs}, " + (f"loss {last['loss']:.3f}" if "loss" in last else last["event"])
 
 
 class Events:
@@ -73,43 +77,22 @@ class Events:
         self.steps_per_epoch = steps_per_epoch
         self.began = self.told = time.monotonic()
         self.first = state.step
-        self.images = 0.0
 
     def step(self, loss: float) -> None:
-        """A step has been taken."""
-        now = time.monotonic()
+        """Send a step's event if it is time."""
+        now, state = time.monotonic(), self.state
         if self.context.rank or now - self.told < STEP_S:
             return
         self.told = now
-        state = self.state
-        per_step = self._per_step()
-        total = self.steps_per_epoch * state.recipe.epochs
-        self.context.event(
-            {
-                "kind": "step",
-                "epoch": state.epoch + 1,
-                "epochs": state.recipe.epochs,
-                "step": state.step,
-                "steps": total,
-                "loss": loss,
-                "images_per_second": state.recipe.batch_size / per_step,
-                "eta": (total - state.step) * per_step,
-            }
-        )
+        rate = state.recipe.batch_size * (state.step - self.first) / (now - self.began)
+        self._send("step", epoch=state.epoch + 1, loss=loss, images_per_second=rate)
 
     def history(self) -> None:
-        """The history has grown."""
+        """Send the history, which has grown."""
         if self.context.rank == 0:
-            state = self.state
-            left = self.steps_per_epoch * state.recipe.epochs - state.step
-            self.context.event(
-                {
-                    "kind": "history",
-                    "history": list(state.history),
-                    "epochs": state.recipe.epochs,
-                    "eta": left * self._per_step(),
-                }
-            )
+            self._send("history", epoch=self.state.epoch, history=list(self.state.history))
 
-    def _per_step(self) -> float:
-        return (time.monotonic() - self.began) / max(1, self.state.step - self.first)
+    def _send(self, kind: str, **values: Any) -> None:
+        recipe, step = self.state.recipe, self.state.step
+        total = self.steps_per_epoch * recipe.epochs
+        self.context.event({"kind": kind, "epochs": recipe.epochs, "step": step, "steps": total, **values})

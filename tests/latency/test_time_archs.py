@@ -47,7 +47,7 @@ def test_archs_to_time_are_a_growing_list() -> None:
 
 def test_rows_say_what_was_measured_and_are_measured_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ARCHS[0], ARCHS[1], ARCHS[0]]
-    rows = time_archs(run, asked, QUICK, predicted_ms=[1.0, 2.0, 1.0], progress=None)
+    rows = time_archs(run, asked, QUICK, predicted_ms=[1.0, 2.0, 1.0])
     assert [row["arch"] for row in rows] == [arch.id for arch in asked]
     stored = run.store.read("latencies").to_pylist()
     assert [row["arch"] for row in stored] == [arch.id for arch in asked[:2]]
@@ -57,7 +57,7 @@ def test_rows_say_what_was_measured_and_are_measured_once(run: Run, monkeypatch:
         assert 0 < row["ms_q1"] <= row["ms"] <= row["ms_q3"] and row["passes"] >= 5 and row["ratio"] > 0
         assert row["images_per_s"] == pytest.approx(1000 / row["ms"]) and row["space"] == SPACE.fingerprint
     timed = count(monkeypatch)
-    again = time_archs(run, [*asked, ARCHS[2]], QUICK, progress=None)
+    again = time_archs(run, [*asked, ARCHS[2]], QUICK)
     assert timed == [ARCHS[2]] and [row["ms"] for row in again[:3]] == [row["ms"] for row in rows]
 
 
@@ -86,7 +86,7 @@ def test_what_was_timed_elsewhere_is_timed_again(
     put(run, ARCHS, here.model_copy(update=change))
     put(run, ARCHS[:1], here)
     timed = count(monkeypatch)
-    rows = time_archs(run, ARCHS[:2], QUICK, progress=None)
+    rows = time_archs(run, ARCHS[:2], QUICK)
     assert timed == ARCHS[1:2] and rows[0]["ms"] == 5.0 and rows[1]["host"] != "elsewhere"
 
 
@@ -95,9 +95,9 @@ def test_the_same_choices_in_another_space_are_another_network(run: Run, monkeyp
     assert small == large
     put(run, [large], timed_on(QUICK))
     timed = count(monkeypatch)
-    time_archs(run, [small], QUICK, progress=None)
+    time_archs(run, [small], QUICK)
     assert timed == [small]
-    rows = time_archs(None, [small, large], QUICK, progress=None)
+    rows = time_archs(None, [small, large], QUICK)
     assert [row["space"] for row in rows] == [small.space.fingerprint, large.space.fingerprint]
 
 
@@ -105,7 +105,7 @@ def test_stopped_and_called_again_nothing_is_timed_twice(run: Run, monkeypatch: 
     monkeypatch.setattr(measure, "COMMIT_S", 0.0)
     first = count(monkeypatch, stop_after=3)
     with pytest.raises(KeyboardInterrupt):
-        time_archs(run, ARCHS, QUICK, progress=None)
+        time_archs(run, ARCHS, QUICK)
     monkeypatch.undo()
     second = count(monkeypatch)
     lines: list[str] = []
@@ -118,18 +118,18 @@ def test_on_another_device_than_before_nothing_is_timed(run: Run, monkeypatch: p
     there = timed_on(QUICK).model_copy(update={"device": "a phone"})
     put(run, ARCHS[:2], there)
     timed = count(monkeypatch)
-    assert [row["ms"] for row in time_archs(run, ARCHS[:2], QUICK, on=there, progress=None)] == [5.0, 5.01]
+    assert [row["ms"] for row in time_archs(run, ARCHS[:2], QUICK, on=there)] == [5.0, 5.01]
     with pytest.raises(UserError, match=r"earlier timings are on a phone.*here it is .*--name"):
-        time_archs(run, ARCHS[:3], QUICK, on=there, progress=None)
+        time_archs(run, ARCHS[:3], QUICK, on=there)
     assert timed == []
 
 
 def test_an_arch_that_raises_is_a_row(run: Run) -> None:
     vast = QUICK.model_copy(update={"batch_size": 2**50})
-    rows = time_archs(run, ARCHS[:2], vast, progress=None)
+    rows = time_archs(run, ARCHS[:2], vast)
     assert [row["status"] for row in rows] == ["failed", "failed"] and rows[0]["ms"] is None
     assert "RuntimeError: " in rows[0]["reason"] and "\n" not in rows[0]["reason"]
-    again = time_archs(run, ARCHS[:1], vast, on=on_of(rows[0]), progress=None)  # no more than that is tried again
+    again = time_archs(run, ARCHS[:1], vast, on=on_of(rows[0]))  # no more than that is tried again
     assert again[0]["reason"] == rows[0]["reason"]
 
 

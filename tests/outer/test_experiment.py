@@ -50,7 +50,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     weights_file.write_bytes(b"damaged")
     lines: list[str] = []
     interrupt = signal.getsignal(signal.SIGINT)
-    ended, failed = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, say=lines.append)
+    ended, failed = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, progress=lines.append)
     assert signal.getsignal(signal.SIGINT) == interrupt
     assert (ended.values, ended.error) == ({"space_evolution.tau": 0.2}, None)
     assert failed.values == {"space_evolution.tau": 50.0} and failed.error is not None
@@ -58,7 +58,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     assert whereabouts(ended.run, 0) == "iteration 0: 12 of 12 subnets scored"
     assert whereabouts(ended.run, 1) is None
     weights_file.write_bytes((trained / weights_file.name).read_bytes())
-    found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, say=lines.append)
+    found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, progress=lines.append)
     assert "going on with the experiment in " + Run(tmp_path / "run").name in lines
     assert sorted(trial.values["space_evolution.tau"] for trial in found) == [0.2, 50.0]
     for trial in found:

@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_row_is_what_a_plain_loop_measures(run: Run) -> None:
-    (row,) = evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+    (row,) = evaluate(run, networks_to_evaluate(run))
     data, test = load_data("digits"), load_test("digits")
     supernet = load_supernet(SPACE, load(run.read_bytes("supernet.safetensors"))).eval()
     right, top5, loss = 0, 0, 0.0
@@ -90,7 +90,7 @@ def test_outputs_that_are_not_finite_are_one_line(run: Run, value: float, said: 
     state["head.weight"][:] = 100
     run.write_bytes("supernet.safetensors", save(state))
     with pytest.raises(UserError, match=said):
-        evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+        evaluate(run, networks_to_evaluate(run))
     assert run.store.read("evaluations").num_rows == 0
 
 
@@ -110,7 +110,7 @@ def test_a_name_that_is_no_arch(run: Run) -> None:
 def test_an_arch_outside_the_space_has_no_inherited_weights(run: Run) -> None:
     wide = SPACE.off_grid({**ARCH, "width": 33})
     with pytest.raises(UserError, match="not in space"):
-        evaluate(run, [Network(wide, "inherited")], progress=lambda line: None)
+        evaluate(run, [Network(wide, "inherited")])
 
 
 def test_an_arch_in_memory_for_other_images_is_refused(run: Run) -> None:
@@ -120,11 +120,11 @@ def test_an_arch_in_memory_for_other_images_is_refused(run: Run) -> None:
         (SPACE.with_input(classes=3).smallest(), "classes 3, not 10"),
     ):
         with pytest.raises(UserError, match=words):
-            evaluate(run, [Network(foreign, "inherited")], progress=lambda line: None)
+            evaluate(run, [Network(foreign, "inherited")])
         with pytest.raises(UserError, match=words):
             retrain(run, [foreign], PRESET.recipe, parallel=1)
         with pytest.raises(UserError, match=words):
-            time_archs(run, [foreign], Conditions(), progress=None)
+            time_archs(run, [foreign], Conditions())
         search = RandomSearch(SPACE, evaluations=1)
         (arch,) = search.ask(1)
         with pytest.raises(UserError, match=words):
@@ -160,7 +160,7 @@ def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: R
     told: list[str] = []
     run.arch(str(tmp_path / "arch.yaml"), told.append)
     assert len(told) == 1 and "for 16 x 16 pixels, not 8 x 8; classes 3, not 10" in told[0]
-    (row,) = evaluate(run, networks_to_evaluate(run, str(tmp_path / "arch.yaml")), progress=lambda line: None)
+    (row,) = evaluate(run, networks_to_evaluate(run, str(tmp_path / "arch.yaml")))
     assert row["macs"] == cost(SPACE, [ARCH])["macs"][0] and row["space"] == SPACE.fingerprint
     wide_heads = SPACE.constants.model_copy(update={"head_dim": 24})
     other = elsewhere.replace(constants=wide_heads).smallest()
@@ -168,4 +168,4 @@ def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: R
     found = run.arch(str(tmp_path / "other.yaml"))
     assert found == other and found.space == SPACE.replace(constants=wide_heads)
     with pytest.raises(UserError, match="has other constants than space"):
-        evaluate(run, networks_to_evaluate(run, str(tmp_path / "other.yaml")), progress=lambda line: None)
+        evaluate(run, networks_to_evaluate(run, str(tmp_path / "other.yaml")))

@@ -54,7 +54,7 @@ def arch() -> Arch:
 @pytest.fixture(scope="module")
 def folder(run: Run, arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("exported") / "network"
-    export(run, Network(arch, "inherited"), to, progress=lambda line: None)
+    export(run, Network(arch, "inherited"), to)
     return to
 
 
@@ -284,12 +284,12 @@ def test_a_seed_can_be_chosen(arch: Arch) -> None:
 def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     first, second = (Network(SPACE.sample(np.random.default_rng(seed)), "inherited") for seed in (1, 2))
-    export_into_run(run, first, onnx=False, progress=lambda line: None)
+    export_into_run(run, first, onnx=False)
     at = tmp_path / "run" / "export"
     before = {file.name: file.read_bytes() for file in at.iterdir()}
     assert set(json.loads(before["export.json"])["files"]) == set(before) - {"export.json"}
     for step in (0, 3, 5, 8, 11, 14, 17, 20):
-        killed = killed_at(step, lambda: export_into_run(run, second, onnx=False, progress=lambda line: None))
+        killed = killed_at(step, lambda: export_into_run(run, second, onnx=False))
         after = {file.name: file.read_bytes() for file in at.iterdir()}
         if after != before:
             break
@@ -329,7 +329,7 @@ def test_an_export_follows_no_links_in_its_folder(run: Run, arch: Arch, folder: 
     (to / "README.md").symlink_to(tmp_path / "mine")
     (to / "notes.txt").write_text("the user's")
     (to / "model.onnx").write_bytes(b"of an earlier network")
-    export(run, Network(arch, "inherited"), to, onnx=False, progress=lambda line: None)
+    export(run, Network(arch, "inherited"), to, onnx=False)
     assert (tmp_path / "mine").read_text() == "mine" and not (to / "README.md").is_symlink()
     assert (to / "notes.txt").read_text() == "the user's" and not (to / "model.onnx").exists()
     assert sorted(os.listdir(tmp_path)) == ["mine", "network"]
@@ -354,7 +354,7 @@ def test_an_export_replaces_an_export_alone(run: Run, arch: Arch, folder: Path, 
     assert (tmp_path / "README.md").read_text() == "mine"
     assert run.list() == ["preset.yaml", "raynas.yaml", "space.yaml", "supernet.safetensors", "tables"]
     (folder / "README.md").unlink()
-    export(run, network, folder, onnx=False, progress=lambda line: None)  # an earlier export
+    export(run, network, folder, onnx=False)  # an earlier export
     assert (folder / "README.md").exists()
 
 
@@ -367,7 +367,7 @@ def test_a_full_disk_is_one_line(run: Run, arch: Arch, folder: Path, tmp_path: P
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         with pytest.raises(UserError) as raised:
-            export(run, Network(arch, "inherited"), tmp_path / "to", onnx=False, progress=lambda line: None)
+            export(run, Network(arch, "inherited"), tmp_path / "to", onnx=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(raised.value) == f"{tmp_path / 'to'}: cannot be written: {os.strerror(errno.EFBIG)}"

@@ -26,6 +26,7 @@ from raynas.phases.export import choose_network
 from raynas.phases.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import load_preset, override
+from raynas.progress.reporter import Reporter, silent
 from raynas.reports.lines import finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.network_folder import load_network_folder
@@ -42,10 +43,6 @@ STILL = RECIPE.model_copy(update={"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0})  
 Row = dict[str, Any]
 
 
-def quiet(line: str) -> None:
-    del line
-
-
 def weights(run: Run, row: Row) -> dict[str, torch.Tensor]:
     return load(run.read_bytes(f"{row['path']}/model.safetensors"))
 
@@ -59,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which the smallest arch was retrained with seed 0."""
     run = small_run(tmp_path_factory.mktemp("finetune") / "run")
     run.write_arch("best", ARCH)
-    retrain(run, [ARCH], RECIPE, parallel=1, progress=quiet)
+    retrain(run, [ARCH], RECIPE, parallel=1)
     return Path(run.uri)
 
 
@@ -75,7 +72,7 @@ def trained(run: Run) -> Network:
 
 def test_it_starts_from_the_trained_network_resized(run: Run) -> None:
     start = trained(run)
-    (row,) = finetune_resized(run, [start], STILL, 12, parallel=1, progress=quiet)
+    (row,) = finetune_resized(run, [start], STILL, 12, parallel=1)
     assert row["path"] == f"networks/{ARCH.id}-scratch-0-resized-12"
     assert (row["how"], row["start"], row["height"], row["width"]) == ("resized", start.path, 12, 12)
     expected = load_network_folder(run.local_or_uri(start.path or "")).resized(12)
@@ -88,36 +85,35 @@ def test_it_starts_from_the_trained_network_resized(run: Run) -> None:
     with torch.inference_mode():
         right = expected.eval()(normalise(pixels, data.normalisation)).argmax(1) == labels
     assert row["accuracy"] == pytest.approx(right.double().mean().item(), abs=1e-9)
-    (again,) = finetune_resized(run, [start], STILL, 12, parallel=1, progress=quiet)
+    (again,) = finetune_resized(run, [start], STILL, 12, parallel=1)
     assert again == row and run.store.read("networks").num_rows == 2
 
 
 def test_it_learns(run: Run) -> None:
     recipe = RECIPE.model_copy(update={"epochs": 6})
-    (start,) = retrain(run, [ARCH], recipe, seeds=[1], parallel=1, progress=quiet)
-    (tuned,) = finetune_resized(run, [run.trained_network(ARCH, 1, "train")], recipe, 12, parallel=1, progress=quiet)
+    (start,) = retrain(run, [ARCH], recipe, seeds=[1], parallel=1)
+    (tuned,) = finetune_resized(run, [run.trained_network(ARCH, 1, "train")], recipe, 12, parallel=1)
     assert tuned["accuracy"] > start["accuracy"] > 0.2 and tuned["seed"] == 1
 
 
 def test_inherited_weights_at_another_size(run: Run) -> None:
-    (row,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=(12, 16))
+    (row,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, size=(12, 16))
     assert row["path"] == f"networks/{ARCH.id}-finetuned-0-12x16"
     assert (row["how"], row["start"], row["height"], row["width"]) == ("finetuned", "supernet", 12, 16)
     assert equal(weights(run, row), run.supernet().subnet(ARCH).resized((12, 16)).state_dict())
-    (own,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, progress=quiet, size=8)
+    (own,) = retrain(run, [ARCH], STILL, "finetuned", parallel=1, size=8)
     assert own["path"] == f"networks/{ARCH.id}-finetuned-0" and own["height"] == 8
 
 
-def test_interrupted_in_the_middle_it_ends_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_in_the_middle_it_ends_the_same(run: Run) -> None:
     recipe, start = RECIPE.model_copy(update={"epochs": 3}), trained(run)
-    monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
 
     def stop(line: str) -> None:
         if "epoch 2/3" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        finetune_resized(run, [start], recipe, 12, parallel=1, progress=stop)
+        finetune_resized(run, [start], recipe, 12, parallel=1, progress=Reporter(stop, every_s=0.0))
     assert run.store.read("networks").num_rows == 1
     assert list(Path(run.uri, "checkpoints", f"{start.name}-resized-12").rglob("*.pt"))
     lines: list[str] = []
@@ -131,11 +127,11 @@ def test_interrupted_in_the_middle_it_ends_the_same(run: Run, monkeypatch: pytes
 
 def test_what_cannot_be_resized(run: Run) -> None:
     with pytest.raises(UserError, match="8 x 8 pixels already"):
-        finetune_resized(run, [trained(run)], RECIPE, 8, parallel=1, progress=quiet)
+        finetune_resized(run, [trained(run)], RECIPE, 8, parallel=1)
     with pytest.raises(UserError, match="larger than the 1 x 1 image"):
-        finetune_resized(run, [trained(run)], RECIPE, 1, parallel=1, progress=quiet)
+        finetune_resized(run, [trained(run)], RECIPE, 1, parallel=1)
     with pytest.raises(UserError, match="no network that was trained"):
-        finetune_resized(run, [Network(ARCH, "inherited")], RECIPE, 12, parallel=1, progress=quiet)
+        finetune_resized(run, [Network(ARCH, "inherited")], RECIPE, 12, parallel=1)
     with pytest.raises(UserError, match="at 16 x 16 pixels: raynas retrain --from trained --size 16"):
         choose_network(run.networks(), ARCH, (16, 16))
 
@@ -153,7 +149,7 @@ def test_every_command_takes_the_larger_network(run: Run, tmp_path: Path) -> Non
     with torch.inference_mode():
         right = network(normalise(pixels, data.normalisation)).argmax(1) == labels
     assert larger["accuracy"] == pytest.approx(right.double().mean().item(), abs=1 / len(labels))
-    assert evaluate(run, networks_to_evaluate(run), progress=quiet)[2]["reading"] == larger["reading"]
+    assert evaluate(run, networks_to_evaluate(run))[2]["reading"] == larger["reading"]
 
     assert main(["export", run.uri, "--size", "12", "--to", str(tmp_path / "export"), "--no-onnx"]) == 0
     about = json.loads((tmp_path / "export" / "preprocessing.json").read_text())
@@ -199,9 +195,9 @@ def test_a_preset_says_how(run: Run) -> None:
     recipe = preset.finetune_recipe
     assert isinstance(recipe, Recipe) and (recipe.lr, recipe.weight_decay, recipe.augment.shift) == (1e-4, 0.2, 1)
     assert preset.retrain_recipe.lr == RECIPE.lr
-    retrained = retrain_with_reference(run, PRESET, ARCH, None, quiet)
+    retrained = retrain_with_reference(run, PRESET, ARCH, None, silent)
     assert [network.how for network in retrained] == ["scratch"]
-    finetune_winner(run, preset, retrained, quiet)
+    finetune_winner(run, preset, retrained, silent)
     assert choose_network(run.networks(), ARCH, (12, 12)).how == "resized"
 
 
@@ -236,7 +232,7 @@ def test_a_size_that_does_not_fit_is_told_before_the_supernet_is_trained(tmp_pat
     run = small_run(tmp_path / "run")
     for size, words in ((1, "larger than the 1 x 1 image"), (8, "size of the images already")):
         with pytest.raises(UserError, match=words):
-            _check_all_stages(override(PRESET, {"retrain.finetune.size": size}), run, 1, quiet)
+            _check_all_stages(override(PRESET, {"retrain.finetune.size": size}), run, 1, silent)
     with pytest.raises(UserError, match="is odd"):
         odd = {"size": 12, "recipe": {"mixup": 0.2, "batch_size": 33}}
-        _check_all_stages(override(PRESET, {"retrain.finetune": odd}), run, 1, quiet)
+        _check_all_stages(override(PRESET, {"retrain.finetune": odd}), run, 1, silent)

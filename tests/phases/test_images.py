@@ -124,5 +124,5 @@ def test_what_cannot_be_read_is_a_line_for_each_reason(tmp_path: Path) -> None:
 
 def test_the_embedded_data_can_be_looked_at() -> None:
     said: list[str] = []
-    check_data(DataConfig(name="digits"), say=said.append)
+    check_data(DataConfig(name="digits"), progress=said.append)
     assert "images    1,797" in said and "sizes     8 x 8 1,797" in said

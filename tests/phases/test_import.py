@@ -88,7 +88,7 @@ def test_scores_and_evaluations_are_the_released_ones(run: Run, files: Path) -> 
             released_accuracy(files, arch, normalise(pixels, data.normalisation), labels)
         )
     test_pixels, test_labels = decode(load_test(data.config))
-    (row,) = evaluate(run, [Network(archs[2], "inherited")], progress=lambda line: None)
+    (row,) = evaluate(run, [Network(archs[2], "inherited")])
     expected = released_accuracy(files, archs[2], normalise(test_pixels, data.normalisation), test_labels)
     assert row["accuracy"] == pytest.approx(expected) and row["images"] == 30
 

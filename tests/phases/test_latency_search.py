@@ -181,7 +181,7 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
 def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:
     run = small_run(tmp_path / "run")
     config = SETTINGS.search.model_copy(update={"constraints": {"latency": (None, 0.5)}})
-    settings = time_space(run, SearchSettings(search=config), progress=None)
+    settings = time_space(run, SearchSettings(search=config))
     with pytest.raises(UserError, match=r"had latency in \[.., 0.5\]; this space spans about \[2.*, 2"):
         make_scorer(run, settings, replicas=0)
     with pytest.raises(UserError, match="time its space first"):

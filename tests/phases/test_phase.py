@@ -37,7 +37,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_phase_is_a_row_and_a_line(run: Run, package: Path) -> None:
     lines: list[str] = []
-    with phase(run, "search", "random", say=lines.append):
+    with phase(run, "search", "random", progress=lines.append):
         time.sleep(0.5)
         package.write_text("15000000\n")  # over 100 J, and 15 J more
     (row,) = run.store.read("phases").to_pylist()
@@ -51,7 +51,7 @@ def test_a_phase_is_a_row_and_a_line(run: Run, package: Path) -> None:
 def test_a_fast_counter_is_read_in_between(run: Run, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phase_module, "BEAT_S", 0.05)
     total = 0
-    with phase(run, "supernet", say=None):
+    with phase(run, "supernet"):
         while read_phases(run)[0]["joules"] != 0:  # until the counter has been read once
             time.sleep(0.02)
         for joules in (40, 90, 40):  # 50 J a turn: the ends alone would tell of 50 J
@@ -67,11 +67,11 @@ def test_without_counters_the_line_says_why(run: Run, tmp_path: Path, monkeypatc
     monkeypatch.setattr(counters, "POWERCAP", tmp_path / "none")
     monkeypatch.setattr(counters, "GPUS", tmp_path / "none")
     lines: list[str] = []
-    with phase(run, "supernet", say=lines.append):
+    with phase(run, "supernet", progress=lines.append):
         pass
     (row,) = run.store.read("phases").to_pylist()
     assert row["joules"] is None and row["measured"] is None
-    with phase(run, "search", say=lines.append):
+    with phase(run, "search", progress=lines.append):
         pass
     assert [re.sub(r"[\d.]+ s", "0 s", line) for line in lines] == [
         f"supernet: 0 s; its energy is not known (CPU: no counters in {tmp_path}/none)",
@@ -115,7 +115,7 @@ with phase_module.phase(Run({run.uri!r}), "search", "search"):
     (killed,) = read_phases(run)
     assert run.store.read("phases").num_rows == 0
     for _ in range(2):
-        with phase(run, "search", "search", say=None):
+        with phase(run, "search", "search"):
             pass
     rows = read_phases(run)
     assert [row["status"] for row in rows] == ["killed", "finished", "finished"]
@@ -129,13 +129,13 @@ def test_what_is_wrong_with_the_measuring_never_stops_the_work(
     (run.path or Path()).joinpath("tables").write_text("a file where a folder should be")
     package.unlink()
     worked = []
-    with phase(run, "supernet", say=None):
+    with phase(run, "supernet"):
         worked.append(1)
     assert worked and "cannot be written" in caplog.text
     with pytest.raises(RunDirError):
         run.store.append("timings", [{"what": "this", "seconds": 1.0}])
     (run.path or Path()).joinpath("tables").unlink()  # mended, the row comes after all
-    with phase(run, "search", say=None):
+    with phase(run, "search"):
         pass
     rows = run.store.read("phases").to_pylist()
     assert [(row["phase"], row["status"]) for row in rows] == [("supernet", "finished"), ("search", "finished")]
@@ -145,7 +145,7 @@ def test_no_ray_is_started_for_a_measurement(run: Run, package: Path) -> None:
     import ray
 
     before = ray.is_initialized()  # other tests of this process may use one
-    with phase(run, "supernet", cluster=True, say=None):
+    with phase(run, "supernet", cluster=True):
         time.sleep(0.2)
     assert ray.is_initialized() == before
     assert read_phases(run)[0]["joules"] == 0.0

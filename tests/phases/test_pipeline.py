@@ -62,8 +62,8 @@ def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
     with ten_watts(folder):
         for _ in range(3):
             with pytest.raises(Stopped):
-                pipeline(TUNED, folder / "run", replicas=1, say=say)
-        outcome = pipeline(TUNED, folder / "run", replicas=1, say=say)
+                pipeline(TUNED, folder / "run", replicas=1, progress=say)
+        outcome = pipeline(TUNED, folder / "run", replicas=1, progress=say)
     return Story(outcome, lines, time.monotonic() - began)
 
 
@@ -125,7 +125,7 @@ def test_export_and_report_are_there(outcome: PipelineResult) -> None:
 
 def test_done_it_does_nothing_again(outcome: PipelineResult) -> None:
     before = {table: outcome.run.store.read(table).num_rows for table in TABLES}
-    again = pipeline(TUNED, outcome.run.uri, say=lambda line: None)
+    again = pipeline(TUNED, outcome.run.uri)
     assert again.winner == outcome.winner
     assert again.evaluations == outcome.evaluations
     assert {table: outcome.run.store.read(table).num_rows for table in TABLES} == before
@@ -158,7 +158,7 @@ def test_what_is_wrong_with_a_later_stage_is_told_before_the_first(
 ) -> None:
     said: list[str] = []
     with pytest.raises(UserError, match=message):
-        pipeline(override(PRESET, change), tmp_path / "run", say=said.append)
+        pipeline(override(PRESET, change), tmp_path / "run", progress=said.append)
     assert said == [] and not Run(tmp_path / "run").exists("train.yaml")
 
 

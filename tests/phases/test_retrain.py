@@ -18,8 +18,8 @@ from safetensors.torch import load
 from raynas.costs import cost
 from raynas.errors import ConfigError, RunDirError
 from raynas.nets.supernet import Supernet
-from raynas.phases import network_training
 from raynas.phases.retrain import retrain
+from raynas.progress.reporter import Reporter
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -139,6 +139,7 @@ def test_killed_in_the_middle_it_ends_the_same(run: Run, tmp_path: Path) -> None
 import torch
 torch.set_num_threads(1)
 from raynas.runs.run import Run
+from raynas.progress.reporter import Reporter
 from raynas.phases.retrain import retrain
 from raynas.space import load_space
 from raynas.training.recipe import Recipe
@@ -169,7 +170,6 @@ retrain(Run({run.uri!r}), [load_space("digits/vit").smallest()], recipe, paralle
 
 def test_a_rollback_is_told_and_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The health check goes back once, and training goes on: here after a loss that was NaN in the second epoch."""
-    monkeypatch.setattr(network_training, "PROGRESS_S", 0.0)
     steps = 0
 
     def break_once(self: Any, images: Any, arch: Any = None, **options: Any) -> Any:
@@ -181,7 +181,7 @@ def test_a_rollback_is_told_and_kept(run: Run, monkeypatch: pytest.MonkeyPatch) 
     whole = Supernet.forward
     monkeypatch.setattr(Supernet, "forward", break_once)
     lines: list[str] = []
-    retrain(run, [ARCH], RECIPE.model_copy(update={"epochs": 3}), parallel=1, progress=lines.append)
+    retrain(run, [ARCH], RECIPE.model_copy(update={"epochs": 3}), parallel=1, progress=Reporter(lines.append, 0.0))
     assert any("epoch 1/3, rollback" in line for line in lines)
     rows = run.store.read("training").to_pylist()
     assert [row["epoch"] for row in rows if row["loss"] is not None] == [1, 2, 3]

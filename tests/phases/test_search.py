@@ -42,7 +42,7 @@ class Failing:
 
 def carry_out(run: Run, settings: SearchSettings, name: str = "search") -> None:
     with make_scorer(run, settings, replicas=0) as scorer:
-        search(run, settings, scorer, name, progress=None)
+        search(run, settings, scorer, name)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_baseline_has_the_same_budget_and_constraints(run: Run) -> None:
 def test_an_interrupted_search_goes_on_to_the_same_end(run: Run, tmp_path: Path) -> None:
     other = small_run(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt), LocalScorer(other, images=40) as scorer:
-        search(other, SETTINGS, Failing(scorer, 8), progress=None)
+        search(other, SETTINGS, Failing(scorer, 8))
     made, finished = other.search("search").read_back()
     assert not finished and made.evaluations == 8
     assert [each.has_ended() for each in (other.search(), run.search(), run.search("another"))] == [False, True, False]
@@ -123,7 +123,7 @@ def test_several_objectives_leave_a_front(run: Run) -> None:
     assert accuracy == {name: rows[name]["accuracy"] for name in names}  # never a prediction
     assert accuracy[chosen.id] == max(accuracy.values())
 
-    tested = evaluate(run, networks_to_evaluate(run, "front/front"), progress=lambda line: None)
+    tested = evaluate(run, networks_to_evaluate(run, "front/front"))
     assert {row["arch"] for row in tested} == names and {row["how"] for row in tested} == {"inherited"}
     assert [row["macs"] for row in tested] == sorted(row["macs"] for row in tested)
     with pytest.raises(RunDirError, match="only a finished search with several objectives leaves a front"):
@@ -218,7 +218,7 @@ def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path
 def test_an_interrupted_search_keeps_its_name(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     with make_scorer(run, SETTINGS, replicas=0) as scorer, pytest.raises(KeyboardInterrupt):
-        search(run, SETTINGS, Failing(scorer, 3), progress=None)
+        search(run, SETTINGS, Failing(scorer, 3))
     changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
     with pytest.raises(RunDirError, match="began with other settings"):
         carry_out(run, changed)

@@ -100,13 +100,13 @@ def test_a_mistake_found_by_a_worker_is_told_in_one_line(
     monkeypatch.syspath_prepend(tmp_path)  # of this process, and not of workers
     wrong = {"plan.objective": "here_alone:labels"}
     with pytest.raises(ConfigError, match="'here_alone:labels' cannot be imported") as caught:
-        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong, progress=lambda line: None)
+        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong)
     assert "\n" not in str(caught.value)
 
 
 def test_more_workers_than_the_cluster_has(ray_session: None, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"48 worker\(s\) need 48 CPU \(the cluster has 4\)"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", workers=48, wait_s=0.0, progress=lambda line: None)
+        train(preset(tmp_path), run_dir=tmp_path / "run", workers=48, wait_s=0.0)
 
 
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: P
 def test_what_is_refused_leaves_no_run_directory(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
     """Else the corrected command would be refused, too: train began with other settings."""
     with pytest.raises(UserError) as caught:
-        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong, progress=lambda line: None)
+        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 

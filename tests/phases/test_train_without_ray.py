@@ -86,7 +86,7 @@ def test_one_ray_train_worker_and_a_killed_process_without_ray_learn_the_same(
 
 
 def test_a_run_on_an_object_store_keeps_its_checkpoints_there(s3_server: Callable[[str], str], tmp_path: Path) -> None:
-    run = train(preset(tmp_path), run_dir=s3_server("without_ray"), workers=0, progress=lambda line: None)
+    run = train(preset(tmp_path), run_dir=s3_server("without_ray"), workers=0)
     assert len(run.list("checkpoints/local")) == 3
     run.filesystem.delete_file(run.at("supernet.json"))
     lines: list[str] = []

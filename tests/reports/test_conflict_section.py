@@ -10,13 +10,12 @@ from raynas.phases.training_record import Recorder
 from raynas.reports.conflict import conflict_section
 from raynas.reports.html import Picture, Table
 from raynas.runs.run import Run
-from raynas.training.progress import Printer
 from tests.small_run import PRESET, SPACE
 
 
 def test_the_page_shows_what_was_counted(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", create=True)
-    recorder = Recorder(run, SPACE, load_data("digits"), PRESET.recipe, Printer(lambda line: None))
+    recorder = Recorder(run, SPACE, load_data("digits"), PRESET.recipe)
     layers = {"blocks.0.attn.qkv": 0.25, "head": 0.75}
     first = {"epoch": 1, "step": 5, "loss": 2.0, "conflict": 0.125}
     recorder.history([first, {"epoch": 1, "step": 5, "event": "rollback"}])

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(tmp_path_factory.mktemp("evolution") / "run", create=True)
     space = vit(width=[16, 32, 48], depth=[2, 3], heads=[2], mlp_ratio=[1.0, 2.0])
     bowl = Bowl({"width": 112, "mlp_ratio": 3.0}, {"width": 16, "mlp_ratio": 1.0}, noise=0.001)
-    evolve_space(run, space, SpaceEvolutionConfig(iterations=3, archs=60, most_steps=2), bowl, say=lambda line: None)
+    evolve_space(run, space, SpaceEvolutionConfig(iterations=3, archs=60, most_steps=2), bowl)
     return run
 
 

@@ -83,7 +83,7 @@ def test_what_breaks_the_contract_of_ask_is_named(small: Space, name: str) -> No
     ask, words = ASKED[name]
     scorer = Of(small)
     with pytest.raises(UserError, match=words) as caught:
-        run_search(Own(lambda n: ask(small, n)), scorer, progress=None)
+        run_search(Own(lambda n: ask(small, n)), scorer)
     assert "\n" not in str(caught.value) and "test_own_search:Own: ask(50)" in str(caught.value)
 
 
@@ -102,7 +102,7 @@ def test_what_breaks_the_contract_of_best_is_named(small: Space, best: Callable[
     asked = iter([[small.smallest()], []])
     own = Own(lambda n: next(asked), lambda: best(small))
     search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {}))
-    run_search(search, Scorer(), progress=None)
+    run_search(search, Scorer())
     with pytest.raises(UserError, match=words):
         search.best()
 
@@ -113,7 +113,7 @@ def test_a_best_beyond_the_limits_is_refused_and_never_chosen(small: Space) -> N
     for best in (None, lambda: archs[0]):
         own = Own(in_turn(archs, []), best)
         search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {"macs": (None, limit)}))
-        run_search(search, Scorer(), progress=None)
+        run_search(search, Scorer())
         assert accuracy(archs[0]) > accuracy(archs[1]) and search.evaluations == 2
         if best is None:
             assert search.best() == archs[1]
@@ -127,13 +127,13 @@ def test_the_presets_budget_binds_a_search_that_never_ends(small: Space) -> None
     given = iter(archs)
     own = Own(lambda n: [next(given) for _ in range(n)])
     search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {}), evaluations=7)
-    run_search(search, Scorer(), batch=3, progress=None)
+    run_search(search, Scorer(), batch=3)
     assert search.evaluations == 7 and search.best() == max(archs[:7], key=accuracy)
 
 
 def test_a_scorer_that_is_none(small: Space) -> None:
     with pytest.raises(UserError, match="a scorer must have score"):
-        run_search(RandomSearch(small, evaluations=2), "scorer", progress=None)
+        run_search(RandomSearch(small, evaluations=2), "scorer")
 
 
 def test_order_of_equals() -> None:

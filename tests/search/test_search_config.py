@@ -155,7 +155,7 @@ def test_the_search_in_the_documentation_works(medium: Space) -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     climb = names["Climb"](medium, {"accuracy": "max"}, {"macs": (None, 1e9)}, seed=0, steps=3)
-    run = run_search(climb, Scorer(), progress=None)
+    run = run_search(climb, Scorer())
     assert run.steps == 0
     preset = page.split("```yaml\n")[1].split("```")[0]
     config = validate(SearchConfig, parse_yaml(preset, "docs"), ("search",))

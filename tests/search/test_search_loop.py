@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from raynas.errors import UserError
+from raynas.progress.reporter import Reporter
 from raynas.search import NSGA2, Evolution, PredictorEvolution, RandomSearch, run_search
-from raynas.search.loop import Progress, duration
 from raynas.space import Space
+from raynas.text import duration
 from tests.search.search_parts import Scorer, StreamingScorer, TwoMethods, accuracy, drive, oracle
 
 SEARCHES: dict[str, Any] = {
@@ -35,21 +35,21 @@ SEARCHES: dict[str, Any] = {
 def test_is_the_hand_written_loop(medium: Space, name: str, scorer: type[Scorer], batch: int) -> None:
     by_hand = SEARCHES[name](medium)
     drive(by_hand)
-    search = run_search(SEARCHES[name](medium), scorer(), batch=batch, progress=None)
+    search = run_search(SEARCHES[name](medium), scorer(), batch=batch)
     assert search.history == by_hand.history
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("scorer", [Scorer, StreamingScorer])
 def test_killed_and_run_again_scores_nothing_twice(medium: Space, name: str, scorer: type[Scorer]) -> None:
-    whole = run_search(SEARCHES[name](medium), Scorer(), batch=8, progress=None)
+    whole = run_search(SEARCHES[name](medium), Scorer(), batch=8)
     rows: dict[str, Any] = {}
     computed: list[str] = []
     for dies_after in (0, 1, 13, 20, 9, 1000):
         run = scorer(rows, dies_after)
         search = SEARCHES[name](medium)
         try:
-            run_search(search, run, batch=8, progress=None)
+            run_search(search, run, batch=8)
         except KeyboardInterrupt:
             assert dies_after < 1000
         computed += run.computed
@@ -86,23 +86,14 @@ def test_what_a_search_notes_is_shown_once(small: Space) -> None:
     assert noted[0].startswith("front: accuracy predicted from 10 scores; on 10 held out: Kendall's tau 1.000 (by MACs")
 
 
-def test_lines_come_while_a_scorer_is_silent(small: Space) -> None:
-    """The scorer returns only after two lines were shown, so this ends only if they come without it."""
-    two = threading.Event()
+def test_every_score_is_counted_as_it_comes(small: Space) -> None:
     lines: list[str] = []
-
-    def show(line: str) -> None:
-        lines.append(line)
-        if len(lines) == 2:
-            two.set()
-
-    search = RandomSearch(small, evaluations=10)
-    with Progress(search, show, "search", every_s=0.01) as shown:
-        shown.scored(0.5)
-        assert two.wait(timeout=60)
-    assert lines[1].startswith("search: 1/10 scored, 0% failed, ")
-    assert lines[1].endswith(" left")
-    assert not any(thread.name == "search-progress" for thread in threading.enumerate())
+    progress = Reporter(lines.append, every_s=0.0)
+    run_search(RandomSearch(small, evaluations=10), StreamingScorer(), batch=4, progress=progress)
+    counted = [line.partition(" ")[2].partition(",")[0] for line in lines]
+    assert list(dict.fromkeys(counted)) == [f"{n}/10 scored" for n in range(1, 11)]
+    assert lines[0] == "search: 1/10 scored, 0% failed, 0 s so far"
+    assert lines[5].startswith("search: 6/10 scored, best accuracy ")
 
 
 def test_a_row_for_every_arch(small: Space) -> None:
@@ -111,7 +102,7 @@ def test_a_row_for_every_arch(small: Space) -> None:
             return list(super().score_iter(archs))[1:]
 
     with pytest.raises(UserError, match="no row for 1 of 10 archs"):
-        run_search(RandomSearch(small, evaluations=10), Forgetful(), progress=None)
+        run_search(RandomSearch(small, evaluations=10), Forgetful())
     with pytest.raises(UserError, match="batch must be at least 1"):
         run_search(RandomSearch(small), Scorer(), batch=0)
 

@@ -30,6 +30,7 @@ from raynas.outer.evolution.record import (
     write_scores,
 )
 from raynas.presets.space_evolution import SpaceEvolutionConfig
+from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
 from raynas.search import RandomSearch
 from raynas.space import Arch, Space
@@ -52,7 +53,7 @@ def evolve_space(
     measure: Measure,
     constraints: Mapping[str, Bounds] | None = None,
     about: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = print,
+    progress: Progress = silent,
     after_each: Callable[[Iteration], None] = lambda iteration: None,
 ) -> list[Iteration]:
     """Carry out an evolution, or go on with it: iterations that are over are read back, and nothing is measured twice.
@@ -65,7 +66,7 @@ def evolve_space(
         measure: scores the sampled archs.
         constraints: inclusive bounds by cost that every scored arch meets.
         about: what the measurement depends on, to refuse to go on with another one.
-        say: called with the lines of the log.
+        progress: called with the lines of the log.
         after_each: called after each iteration, those that were read back included.
 
     Returns:
@@ -86,7 +87,7 @@ def evolve_space(
         done = {iteration.index: iteration for iteration in read_iterations(run)}
         found: list[Iteration] = []
         log = [heading(space, config, bounds)]
-        say(log[0])
+        progress(log[0])
         here: Space | None = space
         while here is not None:
             index = len(found)
@@ -99,14 +100,14 @@ def evolve_space(
             if known is None:
                 write_iteration(run, iteration, config.seed)
             for line in lines:
-                say(line)
+                progress(line)
             after_each(iteration)
             here = iteration.next
         best, *equal = best_iterations(found)
         run.write_yaml(BEST, best.space.to_dict())
         also = ", ".join(str(each.index) for each in equal)
         tie = f" (as low is the error of {also}: fewer MACs on average decide, then the first)" if equal else ""
-        say(f"the best space is that of iteration {best.index}{tie}: {run.name}/{space_file(best.index)}")
+        progress(f"the best space is that of iteration {best.index}{tie}: {run.name}/{space_file(best.index)}")
     return found
 
 

@@ -16,6 +16,7 @@ from raynas.outer.evolution.record import Iteration, iteration_folder, read_spac
 from raynas.phases.phase import phase
 from raynas.phases.preflight import check_later, check_training
 from raynas.presets.preset import Preset
+from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
@@ -30,7 +31,7 @@ def evolve_preset(
     workers: int = 1,
     replicas: int = 2,
     gpus: int = 0,
-    say: Callable[[str], None] = print,
+    progress: Progress = silent,
     after_each: Callable[[Iteration], None] = lambda iteration: None,
 ) -> list[Iteration]:
     """Evolve a preset's space by its plan, recipe, data and `space_evolution`, or go on with it.
@@ -42,20 +43,20 @@ def evolve_preset(
         workers: Ray Train workers; 0 trains in this process.
         replicas: Ray actors that score; 0 scores in this process.
         gpus: GPUs of one worker and of one replica: 0 or 1.
-        say: called with lines about what goes on.
+        progress: called with lines about what goes on.
         after_each: called after each iteration.
 
     Raises:
         UserError: what the user can mend, before anything is written where it is in the preset.
     """
-    space, about = prepare(preset, workers, say)
+    space, about = prepare(preset, workers, progress)
     run = Run(run_dir, create=True)
-    measure = by_supernet(run, preset, workers, replicas, gpus, say)
+    measure = by_supernet(run, preset, workers, replicas, gpus, progress)
     config = preset.space_evolution
-    return evolve_space(run, space, config, measure, constraints_of(preset), about, say, after_each)
+    return evolve_space(run, space, config, measure, constraints_of(preset), about, progress, after_each)
 
 
-def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) -> tuple[Space, dict[str, Any]]:
+def prepare(preset: Preset, workers: int, progress: Progress = silent) -> tuple[Space, dict[str, Any]]:
     """Refuse a preset that cannot be carried out; its initial space, for its data, and what measurements depend on.
 
     Raises:
@@ -67,20 +68,20 @@ def prepare(preset: Preset, workers: int, say: Callable[[str], None] = print) ->
 
     space, data = load_inputs(preset)
     for line in describe_reading(preset, data):
-        say(line)
+        progress(line)
     check_training(preset, space, data, workers)
-    check_later(preset, space, say)
+    check_later(preset, space, progress)
     config, bounds = preset.space_evolution, constraints_of(preset)
     check_evolution(space, config, bounds)
     if not can_move(space, config, bounds):
-        say(
+        progress(
             f"nothing will move in {space.name}: of the {config.archs} archs to be scored no axis has two choices with "
             f"{config.fewest} each: raise space_evolution.archs, or lower space_evolution.fewest"
         )
     if config.warm_start:
         check_inheritable(space)
     if timed := [name for name in TIMED if name in preset.search.constraints]:
-        say(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
+        progress(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
     plan, recipe = preset.plan.model_dump(mode="json"), preset.recipe.model_dump(mode="json", exclude={"checkpoints"})
     about = resolve_data(preset, space).recorded(data.fingerprint)
     return space, {"data": about, "plan": plan, "recipe": recipe}
@@ -92,7 +93,7 @@ def constraints_of(preset: Preset) -> Bounds:
 
 
 def by_supernet(
-    run: Run, preset: Preset, workers: int, replicas: int, gpus: int, say: Callable[[str], None]
+    run: Run, preset: Preset, workers: int, replicas: int, gpus: int, progress: Progress
 ) -> Callable[[int, Space, Sequence[Arch]], list[float | None]]:
     """The measurement (see `raynas.outer.evolution.loop.Measure`) that trains a supernet and scores with it.
 
@@ -107,23 +108,25 @@ def by_supernet(
 
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
         here = Run(run.local_or_uri(iteration_folder(index)), create=True)
-        say(f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}")
+        progress(
+            f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}"
+        )
         with _as_file(run, index, space) as path:
             own = preset.model_copy(update={"space": path})
-            init = _inherited(run, here, index, space, own, say) if preset.space_evolution.warm_start else None
-            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=say, init=init, look=False)
+            init = _inherited(run, here, index, space, own, progress) if preset.space_evolution.warm_start else None
+            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=progress, init=init, look=False)
         scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
-        with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, say=say):
-            rows = score_with_progress(scorer, archs, f"iteration {index}", say)
+        with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, progress=progress):
+            rows = score_with_progress(scorer, archs, f"iteration {index}", progress)
         failed = [row for row in rows if row["accuracy"] is None]
         if failed:
-            say(f"{len(failed):,} of {len(rows):,} subnets could not be scored: {failed[0]['reason']}")
+            progress(f"{len(failed):,} of {len(rows):,} subnets could not be scored: {failed[0]['reason']}")
         return [row["accuracy"] for row in rows]
 
     return measure
 
 
-def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, say: Callable[[str], None]) -> str | None:
+def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, progress: Progress) -> str | None:
     """The file of the weights that an iteration's supernet begins with; None for the first, which has none before it.
 
     What the one before does not hold is drawn as it would be without it.
@@ -146,7 +149,7 @@ def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, sa
         share = inherit(new, old)
         with here.lock():
             here.write_bytes(INIT, save(new.state_dict()))
-        say(f"  it begins with {share:.0%} of its weights from iteration {index - 1}")
+        progress(f"  it begins with {share:.0%} of its weights from iteration {index - 1}")
     return INIT
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from raynas.outer.evolution.record import iteration_folder, read_iterations
 from raynas.phases.search import search_fully
+from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
 
 
-def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, say: Callable[[str], None] = print) -> None:
+def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, progress: Progress = silent) -> None:
     """Carry out the preset's search in every space of an evolution, with the supernet of each, or go on with it.
 
     Budget and constraints are the same for all; an iteration is then as `raynas search` leaves it.
@@ -18,7 +17,7 @@ def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, say: Callable[[str
         run: of an evolution by `evolve_preset`.
         replicas: Ray actors that score; 0 scores in this process.
         gpus: of one replica.
-        say: called with lines of progress.
+        progress: called with lines of progress.
 
     Raises:
         UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
@@ -26,6 +25,6 @@ def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, say: Callable[[str
     for iteration in read_iterations(run):
         here = Run(run.local_or_uri(iteration_folder(iteration.index)))
         preset = here.preset
-        say(f"searching space {iteration.index}, {iteration.space.name}, in {here.name}")
+        progress(f"searching space {iteration.index}, {iteration.space.name}, in {here.name}")
         with here.lock():
-            search_fully(here, preset.search, replicas=replicas, gpus=gpus, progress=say)
+            search_fully(here, preset.search, replicas=replicas, gpus=gpus, progress=progress)

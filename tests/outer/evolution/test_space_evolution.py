@@ -30,7 +30,7 @@ def config(**settings: Any) -> SpaceEvolutionConfig:
 
 def evolve(path: Path, settings: SpaceEvolutionConfig, objective: Any, space: Space = SPACE, **more: Any) -> Any:
     said: list[str] = []
-    found = evolve_space(Run(path, create=True), space, settings, objective, say=said.append, **more)
+    found = evolve_space(Run(path, create=True), space, settings, objective, progress=said.append, **more)
     return found, said
 
 
@@ -119,7 +119,7 @@ def test_killed_it_goes_on_in_the_iteration_that_it_was_in(tmp_path: Path) -> No
         return bowl(index, space, archs)
 
     with pytest.raises(Killed):
-        evolve_space(run, SPACE, settings, dies, say=lambda line: None)
+        evolve_space(run, SPACE, settings, dies)
     assert [each.index for each in read_iterations(run)] == [0]
 
     def stops(line: str) -> None:
@@ -127,9 +127,9 @@ def test_killed_it_goes_on_in_the_iteration_that_it_was_in(tmp_path: Path) -> No
             raise Killed
 
     with pytest.raises(Killed):  # after its rows were written, and before it was told of
-        evolve_space(run, SPACE, settings, bowl, say=stops)
+        evolve_space(run, SPACE, settings, bowl, progress=stops)
     heard: list[Iteration] = []
-    found = evolve_space(run, SPACE, settings, bowl, say=lambda line: None, after_each=heard.append)
+    found = evolve_space(run, SPACE, settings, bowl, after_each=heard.append)
     assert bowl.calls == whole.calls
     assert heard == found
     assert [each.space for each in found] == [each.space for each in expected]
@@ -186,7 +186,7 @@ def test_settings_bind_with_the_first_scores(tmp_path: Path) -> None:
 
     settings = config(archs=40, iterations=1)
     with pytest.raises(UserError, match="cannot be read"):
-        evolve_space(Run(tmp_path, create=True), SPACE, settings, fails, say=lambda line: None)
+        evolve_space(Run(tmp_path, create=True), SPACE, settings, fails)
     more = settings.model_copy(update={"archs": 50})  # as a message may advise
     evolve(tmp_path, more, Bowl(**BOWL))
     with pytest.raises(RunDirError, match="archs was 50, is 40"):
