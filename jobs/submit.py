@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         if not (options.working_dir / options.script).is_file():
             raise UserError(f"{options.script} is not in {options.working_dir}")
         command = [options.python, options.script, *options.arguments]
-        submit(command, options.working_dir, address=options.address, wait=not options.no_wait)
+        submit(command, options.working_dir, options.address, wait=not options.no_wait, progress=print)
     except UserError as error:
         print(f"submit: {error}", file=sys.stderr)
         return 2

@@ -98,6 +98,7 @@ def import_model(
     space: str | None = None,
     preset: PresetLike | None = None,
     weights: str | Path | None = None,
+    progress: Progress = silent,
 ) -> Run:
     """Read a released supernet, or a model of timm, into a new run directory.
 
@@ -114,6 +115,7 @@ def import_model(
         space: the space or arch of the checkpoint, by name or path; None to recognise it from the checkpoint.
         preset: settings of search and retraining; None for the system's own preset.
         weights: a file with a timm model's weights, instead of those that timm downloads.
+        progress: called with lines of text.
 
     Raises:
         RunDirError: the run directory holds another supernet.
@@ -125,7 +127,7 @@ def import_model(
     checked = _preset(preset or preset_of(system), data, overrides, check_data=False)
     _refuse_nested(run_dir)
     assert checked.data is not None
-    return import_supernet(system, checkpoint, run_dir, checked.data, space, checked, weights)
+    return import_supernet(system, checkpoint, run_dir, checked.data, space, checked, weights, progress)
 
 
 def pipeline(
@@ -159,7 +161,7 @@ def pipeline(
     _refuse_nested(run_dir)
     from raynas.phases.pipeline import pipeline as run_pipeline
 
-    return run_pipeline(checked, run_dir, workers, replicas, gpus=gpus, say=progress)
+    return run_pipeline(checked, run_dir, workers, replicas, gpus=gpus, progress=progress)
 
 
 def evolve_space(
@@ -217,7 +219,7 @@ def evolve_space(
         gpus=gpus,
         at_a_time=at_a_time,
         search=search,
-        say=progress,
+        progress=progress,
     )
 
 
@@ -284,6 +286,7 @@ def rank(
     replicas: int = 2,
     gpus: int = 0,
     parallel: int | None = None,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Measure how well inherited weights rank subnets: by MACs, and against networks that were trained alone.
 
@@ -299,6 +302,7 @@ def rank(
         replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
         gpus: GPUs of each replica.
         parallel: trainings side by side, as Ray tasks; None for one for each CPU (without replicas: 1, without Ray).
+        progress: called with lines of text.
 
     Returns:
         The new rows of table `rankings`: Kendall's tau and other statistics, with intervals.
@@ -329,6 +333,7 @@ def rank(
             seeds=seeds,
             truth=truth,
             parallel=parallel or (None if replicas else 1),
+            progress=progress,
         )
 
 
@@ -375,7 +380,7 @@ def retrain(
     from raynas.phases.retrain import finetune_resized
     from raynas.phases.retrain import retrain as retrain_archs
 
-    found = [_arch(opened, arch) for arch in archs]
+    found = [_arch(opened, arch, progress) for arch in archs]
     if start != "trained":
         how: Literal["finetuned", "scratch"] = "finetuned" if start == "inherited" else "scratch"
         recipe = preset.retrain_recipe
@@ -408,7 +413,7 @@ def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, prog
     from raynas.phases.evaluate import evaluate as evaluate_networks
     from raynas.phases.evaluate import networks_to_evaluate
 
-    return evaluate_networks(opened, networks_to_evaluate(opened, arch), again, progress=progress)
+    return evaluate_networks(opened, networks_to_evaluate(opened, arch, progress), again, progress=progress)
 
 
 def export(
@@ -441,7 +446,7 @@ def export(
         UserError: there is no such network, the folder holds other files, or ONNX is asked for and not installed.
     """
     opened = _open(run)
-    found = _arch(opened, arch)
+    found = _arch(opened, arch, progress)
     if inherited and seed is not None:
         raise UserError("inherited weights are not of a seed: leave out --inherited, or --seed")
     if inherited and size:
@@ -529,10 +534,10 @@ def _open(run: RunLike) -> Run:
     return open_run(run)
 
 
-def _arch(run: Run, arch: Arch | str) -> Arch:
+def _arch(run: Run, arch: Arch | str, progress: Progress) -> Arch:
     from raynas.space import Arch
 
-    return arch if isinstance(arch, Arch) else run.arch(arch)
+    return arch if isinstance(arch, Arch) else run.arch(arch, progress)
 
 
 def _preset(

@@ -8,12 +8,13 @@ import logging
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raynas.errors import UserError
 from raynas.locations import refuse_credentials
+from raynas.progress.reporter import Progress, silent
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -30,7 +31,7 @@ def submit(
     working_dir: str | Path,
     address: str | None = None,
     wait: bool = True,
-    show: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> str:
     """Run a command on a cluster, in a copy of a local folder.
 
@@ -40,7 +41,7 @@ def submit(
         working_dir: a local folder with the script and code of your own; never data.
         address: the cluster's dashboard; None for `RAY_API_SERVER_ADDRESS`, else `http://127.0.0.1:8265`.
         wait: wait for the end, and show the job's output.
-        show: called with lines of text.
+        progress: called with lines of text.
 
     Returns:
         The job's id; with `wait`, only once it has succeeded.
@@ -57,10 +58,10 @@ def submit(
     folder = str(Path(working_dir).resolve())
     client = _connect(address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS)
     job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})
-    show(f"submitted {job}: {shlex.join(command)}")
+    progress(f"submitted {job}: {shlex.join(command)}")
     if not wait:
         return job
-    asyncio.run(_follow(client, job, show))
+    asyncio.run(_follow(client, job, progress))
     info = client.get_job_info(job)
     if info.status != "SUCCEEDED":
         why = (info.message or "no reason given").partition(", last available logs")[0]  # they have been shown
@@ -141,13 +142,13 @@ def _connect(address: str) -> JobSubmissionClient:
         ) from error
 
 
-async def _follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -> None:
+async def _follow(client: JobSubmissionClient, job: str, progress: Progress) -> None:
     received, unfinished = 0, ""
     async for text in client.tail_job_logs(job):
         received += len(text)
         *lines, unfinished = (unfinished + text).split("\n")
         for line in lines:
-            show(line)
+            progress(line)
     # The stream may close before a job's last lines have come through it, and those are its results.
     if rest := (unfinished + client.get_job_logs(job)[received:]).rstrip("\n"):
-        show(rest)
+        progress(rest)

@@ -23,4 +23,6 @@ def run(options: argparse.Namespace) -> None:
     import raynas
     from raynas.progress.reporter import terminal
 
-    raynas.check(options.preset, options.data, overrides(options), progress=terminal())
+    progress = terminal()
+    with progress.doing("looking at the data"):
+        raynas.check(options.preset, options.data, overrides(options), progress=progress)

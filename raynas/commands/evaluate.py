@@ -28,9 +28,9 @@ def run(options: argparse.Namespace) -> None:
     from raynas.runs.run import Run
 
     run = Run(options.run)
-    show = terminal()
-    with show.doing("evaluating"):
-        rows = raynas.evaluate(run, options.arch, again=options.again, progress=show)
+    progress = terminal()
+    with progress.doing("evaluating"):
+        rows = raynas.evaluate(run, options.arch, again=options.again, progress=progress)
     columns = ("pixels", 11), ("MACs", 16), ("top-1", 9), ("images", 9), ("reading", 9)
     print(f"{'arch':<14}{'weights':<12}{'seed':>5}" + "".join(f"{name:>{width}}" for name, width in columns))
     for row in rows:

@@ -35,8 +35,8 @@ def run(options: argparse.Namespace) -> None:
     from raynas.presets.preset import parse_overrides
     from raynas.progress.reporter import terminal
 
-    show = terminal()
-    with show.doing("evolving the space"):
+    progress = terminal()
+    with progress.doing("evolving the space"):
         found = raynas.evolve_space(
             options.preset,
             options.run,
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
             workers=options.workers,
             replicas=options.replicas,
             gpus=int(options.gpu),
-            progress=show,
+            progress=progress,
         )
     print(f"{'lowest E-T error':>16}  {'space':<40} tried")
     ended = [trial for trial in found if trial.error is None]

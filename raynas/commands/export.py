@@ -29,8 +29,8 @@ def run(options: argparse.Namespace) -> None:
     import raynas
     from raynas.progress.reporter import terminal
 
-    show = terminal()
-    with show.doing("exporting"):
+    progress = terminal()
+    with progress.doing("exporting"):
         raynas.export(
             options.run,
             options.arch,
@@ -39,5 +39,5 @@ def run(options: argparse.Namespace) -> None:
             size=options.size,
             seed=options.seed,
             onnx=options.onnx,
-            progress=show,
+            progress=progress,
         )

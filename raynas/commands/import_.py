@@ -31,16 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Import, and say what comes next."""
     import raynas
+    from raynas.progress.reporter import terminal
 
-    run = raynas.import_model(
-        options.system,
-        options.checkpoint,
-        options.run,
-        options.data,
-        overrides(options),
-        space=options.space,
-        preset=options.preset,
-        weights=options.weights,
-    )
+    progress = terminal()
+    with progress.doing("importing"):
+        run = raynas.import_model(
+            options.system,
+            options.checkpoint,
+            options.run,
+            options.data,
+            overrides(options),
+            space=options.space,
+            preset=options.preset,
+            weights=options.weights,
+            progress=progress,
+        )
     following = "evaluate" if run.has_arch("best") else "search"
     print(f"Imported into {run.name}. Next: raynas {following} {shlex.quote(run.name)}")

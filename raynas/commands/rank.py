@@ -35,8 +35,8 @@ def run(options: argparse.Namespace) -> None:
     import raynas
     from raynas.progress.reporter import terminal
 
-    show = terminal()
-    with show.doing("ranking"):
+    progress = terminal()
+    with progress.doing("ranking"):
         rows = raynas.rank(
             options.run,
             overrides(options),
@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> None:
             replicas=options.replicas,
             gpus=int(options.gpu),
             parallel=options.parallel,
+            progress=progress,
         )
     from raynas.phases.rank import rank_lines
 

@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> None:
 
     changes = overrides(options)
     run = Run(options.run)
-    show = terminal()
-    with show.doing("retraining"):
+    progress = terminal()
+    with progress.doing("retraining"):
         rows = raynas.retrain(
             run,
             options.arch or ["best"],
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
             seeds=range(options.seeds) if options.seeds else None,
             train_on=options.on,
             parallel=options.parallel,
-            progress=show,
+            progress=progress,
         )
     for line in retrained_lines(rows):
         print(line)

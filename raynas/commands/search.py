@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> None:
     from raynas.reports.lines import describe_cost
     from raynas.runs.run import Run
 
-    show = terminal()
-    with show.doing("searching"):
+    progress = terminal()
+    with progress.doing("searching"):
         run = Run(options.run)
         winner = raynas.search_run(
             run,
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
             random=options.random,
             images=options.images,
             precision=options.precision,
-            progress=show,
+            progress=progress,
         )
     print(f"Winner: {run.name}/{run.search(options.name).winner_file} ({winner.id}: {describe_cost(winner)})")
 

@@ -26,8 +26,8 @@ def run(options: argparse.Namespace) -> None:
     import raynas
     from raynas.progress.reporter import terminal
 
-    show = terminal()
-    with show.doing("training the supernet"):
+    progress = terminal()
+    with progress.doing("training the supernet"):
         run = raynas.train(
             options.preset,
             options.run,
@@ -35,6 +35,6 @@ def run(options: argparse.Namespace) -> None:
             overrides(options),
             workers=options.workers,
             use_gpu=options.gpu,
-            progress=show,
+            progress=progress,
         )
     print(f"Next: raynas search {shlex.quote(run.name)}")

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,7 @@ from raynas.data.config import DataConfig, stored_config
 from raynas.errors import RunDirError, UserError
 from raynas.filesystem import FAILURES, open_filesystem
 from raynas.locations import hide_secrets
+from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import MARKER, RunDir, first_difference, json_text, plain
 from raynas.results.scores import comparable_scores
 from raynas.results.versions import versions
@@ -198,13 +199,13 @@ class Run(RunDir):
         """Whether there is a winner, or a reference."""
         return self.exists(f"{name}/{ARCH_FILE}")
 
-    def arch(self, name: str = BEST, note: Callable[[str], None] = print) -> Arch:
+    def arch(self, name: str = BEST, progress: Progress = silent) -> Arch:
         """The arch that a user means.
 
         Args:
             name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run, an arch file,
                 or a shipped arch's name.
-            note: called with a line where the file is of an arch for other images or classes than the run's.
+            progress: called with a line where the file is of an arch for other images or classes than the run's.
 
         Raises:
             UserError: there is no such arch; the message says what to do.
@@ -221,7 +222,7 @@ class Run(RunDir):
             space, values = self.space, json.loads(found[0]["values"])
             return space.arch(values) if values in space else space.off_grid(values)
         file = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
-        return fitted(load_arch(file), self.space, name, note)
+        return fitted(load_arch(file), self.space, name, progress)
 
     def read_arch(self, path: str) -> Arch:
         """An arch file of the run, which holds its whole space."""

@@ -56,7 +56,7 @@ def test_row_is_what_a_plain_loop_measures(run: Run) -> None:
 
 
 def test_a_winner_changed_by_hand_is_not_left_out(run: Run) -> None:
-    retrain(run, [ARCH], PRESET.retrain_recipe, train_on="train", parallel=1, progress=lambda line: None)
+    retrain(run, [ARCH], PRESET.retrain_recipe, train_on="train", parallel=1)
     text = run.read_bytes("best/arch.yaml").decode()
     assert "{size: 8," in text
     run.write_bytes("best/arch.yaml", text.replace("{size: 8,", "{size: 16,").encode())

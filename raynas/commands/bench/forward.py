@@ -23,10 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the networks, and print a table."""
     from raynas.bench.forward import bench_forward
+    from raynas.progress.reporter import terminal
     from raynas.runs.run import Run
 
     run = None if options.run is None else Run(options.run)
-    timings = bench_forward(options.names, options.batch_size, options.rounds, options.threads, run)
+    timings = bench_forward(options.names, options.batch_size, options.rounds, options.threads, run, terminal())
     print(f"{'network':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}")
     for timing in timings:
         low, high = (f"{1000 * value:.2f}" for value in timing.quartiles)

@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in Conditions.model_fields}
     conditions = validate(Conditions, Document(given, "raynas bench latency"))
     archs = {label: arch for name in options.names for label, arch in _archs_to_time(run, name).items()}
-    show = terminal()
-    with show.doing("timing"):
-        rows = time_archs(run, list(archs.values()), conditions, options.resources, progress=show)
+    progress = terminal()
+    with progress.doing("timing"):
+        rows = time_archs(run, list(archs.values()), conditions, options.resources, progress=progress)
     print(f"on {on_of(rows[0])}")
     print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")
     for name, row in zip(archs, rows, strict=True):

@@ -22,9 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the batches, and print a table."""
     from raynas.bench.mixed import bench_mixed
+    from raynas.progress.reporter import terminal
 
     sizes = (options.archs, options.batch_size, options.rounds, options.threads)
-    timings = bench_mixed(options.space, *sizes, options.device, progress=print)
+    progress = terminal()
+    with progress.doing("timing"):
+        timings = bench_mixed(options.space, *sizes, options.device, progress=progress)
     print(f"{'forward and backward':<24}{'median ms':>12}{'to largest':>12}{'to mean':>12}")
     for this in timings:
         chosen = "  <- chosen" if this.chosen else ""

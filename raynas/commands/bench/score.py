@@ -20,8 +20,8 @@ def run(options: argparse.Namespace) -> None:
     from raynas.bench.score import bench_score
     from raynas.progress.reporter import terminal
 
-    show = terminal()
-    with show.doing("scoring"):
-        found = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=show)
+    progress = terminal()
+    with progress.doing("scoring"):
+        found = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=progress)
     for name, value in found.items():
         print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")

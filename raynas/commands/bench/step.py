@@ -17,8 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the steps, and print a table."""
     from raynas.bench.step import bench_step
+    from raynas.progress.reporter import terminal
 
-    timings = bench_step(options.rounds, options.batch_size, options.threads, print)
+    progress = terminal()
+    with progress.doing("timing"):
+        timings = bench_step(options.rounds, options.batch_size, options.threads, progress)
     print(f"{'network':<28}{'median ms':>12}{'ratio':>8}")
     for timing in timings:
         print(f"{timing.name:<28}{1000 * timing.seconds:>12.1f}{timing.ratio:>8.3f}")

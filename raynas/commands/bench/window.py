@@ -25,8 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the draws, and print a table."""
     from raynas.bench.window import bench_window
+    from raynas.progress.reporter import terminal
 
-    timings = bench_window(options.space, options.cost, options.shares, options.draws, options.uniform_over)
+    progress = terminal()
+    with progress.doing("timing"):
+        given = (options.space, options.cost, options.shares, options.draws, options.uniform_over)
+        timings = bench_window(*given, progress)
     columns = ("holds", "set-up s", "accepted", "ms/arch", "rejection")
     print(f"{options.cost + ' window':<34}" + "".join(f"{column:>10}" for column in columns))
     for this in timings:
