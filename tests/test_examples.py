@@ -6,59 +6,94 @@ import argparse
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import raynas
 from raynas.commands.main import main, make_parser
 from raynas.commands.parser import Parser
-from raynas.config import parse_yaml
+from raynas.config import parse_yaml, write_yaml
 from raynas.phases.pipeline import make_reference
 from raynas.phases.preflight import check_later
+from raynas.phases.retrain import retrain as retrain_networks
 from raynas.presets.preset import Preset, load_preset, override, parse_overrides
 from raynas.runs.run import Run
 from raynas.space import Space, load_space
+from raynas.space.load import SPACES
+from tests.data.pictures import write_classes
 from tests.small_run import PRESET, SPACE, small_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 SMALL = {
-    "train": ["--workers", "0", "--set", "recipe.health.probe_images=100"],
+    "demo": ["--workers", "0", "--replicas", "0"],
+    "pipeline": ["--workers", "0", "--replicas", "0"],
+    "check": [],
+    "train": ["--workers", "0"],
     "search": ["--replicas", "0", "--images", "50"],
-    "retrain": ["--parallel", "1", "--seeds", "1", "--set", "retrain.recipe.epochs=1"],
+    "retrain": ["--parallel", "1", "--seeds", "1"],
     "rank": ["--replicas", "0", "--archs", "8", "--buckets", "2"],
     "evaluate": [],
     "export": ["--no-onnx"],
     "report": [],
     "cost": [],
-    "bench forward": ["--rounds", "1"],
-    "bench latency": ["--seconds", "0.01"],
+    "bench forward": ["--rounds", "1", "--batch-size", "1"],
+    "bench latency": ["--device", "cpu", "--dtype", "fp32", "--batch-size", "1", "--seconds", "0.001"],
     "bench window": ["--draws", "10"],
-    "bench mixed": ["--rounds", "1"],
+    "bench mixed": ["--device", "cpu", "--archs", "2", "--batch-size", "2", "--rounds", "1"],
+    "bench search": ["--evaluations", "20", "--seeds", "1"],
 }
-"""Commands that are run, and what makes them small: options that are given again count as given last."""
+"""Options that make a command small, and keep it without Ray: an option that is given again counts as given last."""
+
+SMALLER = {
+    r"(^|[ '])/data/\w+": r"\1data",
+    r" --gpu": "",
+    r"epochs=\d+": "epochs=1",
+    r"--size 280": "--size 12",
+    r"--train \d+": "--train 2",
+    r"--from trained$": "--from trained --size 12",
+    r"\{threads: 1\}\}": (
+        "{threads: 1, timings: 20, seconds: 0.001}, evaluations: 24, "
+        "options: {samples: 12, held_out: 6, verify: 6, evolution: {generations: 1, initial: 8, parents: 4}}}"
+    ),
+    r"4\.5e9": "9.0e+5",
+    r"vit_resnas/tiny|autoformer/tiny|twins_small": "digits/vit",
+    r"vitas/digits": "digits",
+}
+"""What else is written smaller in a command line: its data, its image size, its networks."""
+
+BEFORE = {
+    r"retrain .*--from trained": ["retrain {run} --parallel 1 --seeds 1"],
+    r"export .*--size 280": [
+        "retrain {run} --parallel 1 --seeds 1",
+        "retrain {run} --from trained --size 12 --parallel 1 --seeds 1 --set retrain.finetune.recipe.epochs=1",
+    ],
+    r"--arch fast/front": [
+        "search {run} --name fast --replicas 0 --set 'search={name: random, objectives: {accuracy: max, macs: min}, "
+        "evaluations: 4}'"
+    ],
+    r"bench forward": ["export runs/a --to my_network --no-onnx"],
+}
+"""Commands that an example follows, on the shared run."""
 
 NOT_HERE = {
-    r"/data/|/path/to": "the data is the user's",
-    r"^import ": "a released checkpoint is the user's",
-    r"--gpu|cuda": "needs a GPU",
-    r"mine/small": "the file is the reader's; see the test of code on pages",
-    r"s3://": "the bucket is the user's",
-    r"truth\.parquet|my_network --batch": "the file is the user's",
-    r"--(from trained|size 280)": "takes minutes; see test_finetune_resized.py",
-    r"--train 40|--train 50": "trains dozens of networks; see test_rank.py",
-    r"--name fast|fast/front": "times hundreds of networks; see test_latency_search.py",
-    r"--arch front": "its search has several objectives; see test_evaluate.py",
-    r"evolve-space|runs/[efg]\b|trials/": "takes minutes; see tests/outer",
-    r"^(demo|pipeline) ?": "takes minutes; see test_pipeline.py",
-    r"bench (search|mixed|window)": "takes minutes; see tests/bench",
-    r"bench latency autoformer": "times a network of ImageNet's size; see tests/timing",
+    r"^import ": "its weights are a download; see test_import.py and test_import_timm.py",
+    r"evolve-space": "needs Ray Train, for minutes; see tests/outer",
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
+
+SMALL_PRESET = {
+    "space": "digits/vit",
+    "recipe": {"epochs": 1, "warmup_epochs": 0, "batch_size": 256, "lr": 1e-3, "health": {"probe_images": 100}},
+    "search": {"evaluations": 8, "constraints": {"macs": [None, 2.0e6]}},
+    "retrain": {"train_on": "train", "recipe": {"epochs": 1, "warmup_epochs": 0, "batch_size": 256}},
+}
+"""Takes the place of every shipped preset in what is run."""
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -126,37 +161,149 @@ def test_an_example_that_is_not_for_here_is_understood(place: str, line: str) ->
         override(load_preset("s3"), parse_overrides(options.changes))
 
 
+@pytest.fixture(scope="module")
+def small_presets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped files, with a small preset in the place of each, and the space that CONTRIBUTING.md adds."""
+    folder = tmp_path_factory.mktemp("shipped") / "spaces"
+    shutil.copytree(SPACES, folder)
+    for file in folder.rglob("preset*.yaml"):
+        data = "digits" if "digits" in file.parts else None
+        write_yaml(file, {**SMALL_PRESET, **({"data": data} if data else {})})
+    (folder / "mine").mkdir()
+    (folder / "mine" / "small.yaml").write_text(
+        re.findall(r"^```yaml\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)[0]
+    )
+    return folder
+
+
+@pytest.fixture
+def workplace(
+    searched: Run,
+    small_presets: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A current directory with the shared run as `runs/a` and grey images of 8 x 8 pixels in `data`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("raynas.space.load.SPACES", small_presets)
+    monkeypatch.setattr("raynas.presets.preset.SPACES", small_presets)
+    shutil.copytree(str(searched.path), "runs/a")
+    return tmp_path
+
+
+def put_run(searched: Run, where: str) -> None:
+    """Make a run directory that an example is about."""
+    if where.startswith("s3://"):
+        small_run(where)
+    elif not Path(where).exists():
+        shutil.copytree(str(searched.path), where)
+
+
 @pytest.mark.parametrize(("place", "line"), [(place, line) for place, line in EXAMPLES if not why_not_here(line)])
 def test_an_example_runs(
     place: str,
     line: str,
     searched: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    workplace: Path,
+    s3_server: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    again = re.sub(r"recipe\.epochs=30", "recipe.epochs=1", line)
+    again = line.replace("s3://bucket/runs/first", shlex.quote(s3_server(f"{workplace.name}/runs/first")))
+    for long, short in SMALLER.items():
+        again = re.sub(long, short, again)
     argv = shlex.split(again)
+    if "data" in argv:
+        write_classes(Path("data"), {"1": 12, "2": 12, "3": 12}, size=(8, 8), mode="L")
+    if "truth.parquet" in line:
+        rows = searched.store.read("scores").select(["network", "values", "accuracy"])
+        pq.write_table(rows.slice(0, 6), "truth.parquet")
+    if "best.yaml" in line:
+        SPACE.save("space.yaml")
+        argv[argv.index("space=runs/e/spaces/best.yaml")] = "space=space.yaml"
     run: Any = getattr(make_parser().parse_args(argv), "run", None)
     verb = next(verb for verb in SMALL if line.startswith(verb))
-    if verb == "search":
-        small_run(run)
-    elif run is not None and verb != "train":
-        shutil.copytree(str(searched.path), run)
-    small = SMALL[verb] if again == line else SMALL[verb][:-2]  # no key of a preset is given twice
-    assert main([*argv, *small]) == 0, capsys.readouterr().err
-    if verb == "train":
-        assert run is not None and Run(run).exists("supernet.json")
+    if verb in ("search", "evaluate") and (verb == "search" or "--arch front" in line):
+        small_run(run := f"{run}-new")
+        argv[1] = run
+    elif verb in ("train", "pipeline"):  # which make a run directory
+        shutil.rmtree(run, ignore_errors=True)
+    elif run is not None and verb != "demo":
+        put_run(searched, run)
+    before = next((lines for pattern, lines in BEFORE.items() if re.search(pattern, line)), [])
+    if "--arch front" in line:
+        several = "search={name: random, objectives: {accuracy: max, macs: min}, evaluations: 4}"
+        assert main(["search", run, "--replicas", "0", "--set", several]) == 0
+    for earlier in before:
+        assert main(shlex.split(earlier.replace("{run}", run))) == 0, capsys.readouterr().err
+    assert main([*argv, *SMALL[verb]]) == 0, capsys.readouterr().err
+    if verb in ("train", "pipeline"):
+        assert Run(run).exists("supernet.json")
+
+
+CODE = {
+    "autoformer/tiny": "digits/vit",
+    'raynas.train("digits", run_dir="runs/first")': 'raynas.train("digits", run_dir="runs/first", workers=0)',
+    "raynas.ScorePool(run, replicas=4)": "raynas.LocalScorer(run)",
+    '{"macs": (None, 1.0e6)})': '{"macs": (None, 1.0e6)}, evaluations=4)',
+    '{"macs": (None, 1.8e9)}, seed=0)': '{"macs": (None, 1.8e9)}, evaluations=4, seed=0)',
+    "space, 300)": "space, 20)",
+    "Conditions(batch_size=8)": "Conditions(batch_size=1, seconds=0.001)",
+    "size=280": "size=12",
+    "resized(280)": "resized(12)",
+}
+"""What makes a page's Python small."""
+
+CODE_NOT_HERE = {r"s3://|gs://": "the bucket is the user's"}
+"""Why a page's Python is only compiled."""
+
+
+def python_of(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)], ids=lambda page: page.name)
+def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path) -> None:
+    """Block after block in one namespace, which has what pages speak of without making it."""
+    import duckdb
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    put_run(searched, "runs/first")
+    assert main(["export", "runs/a", "--to", "my_network", "--no-onnx"]) == 0
+    budgets = page.name == "budgets.md"
+    space = load_space("vitas/twins_small" if budgets else "digits/vit")
+    run = Run("runs/a")
+    family = load_space("digits/nasvit") if page.name == "nasvit.md" else SPACE
+    supernet = raynas.build_supernet(family)
+    x = torch.randn(4, family.channels, *family.input_size)
+    known: dict[str, Any] = {
+        "raynas": raynas,
+        "duckdb": duckdb,
+        "space": space,
+        "run": run,
+        "recipe": PRESET.recipe,
+        "supernet": supernet,
+        "arch": family.sample(np.random.default_rng(0)),
+        "x": x,
+        "batches": [x, x],
+        "image": Image.new("L", (8, 8)),
+    }
+    if page.name == "after_search.md":
+        retrain_networks(run, [run.arch("best")], PRESET.recipe, train_on="train", parallel=1)
+    with raynas.LocalScorer(run) as known["pool"]:
+        for block in python_of(page):
+            if any(re.search(pattern, block) for pattern in CODE_NOT_HERE):
+                compile(block, page.name, "exec")
+                continue
+            for long, short in CODE.items():
+                block = block.replace(long, short)
+            exec(compile(block, page.name, "exec"), known)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_of_a_page_is_code(page: Path) -> None:
+def test_yaml_of_a_page_is_valid(page: Path) -> None:
     text = page.read_text()
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        compile(block, page.name, "exec")
-        for name in re.findall(r"\braynas\.(\w+)\(", block):
-            assert hasattr(raynas, name), f"{page.name} speaks of raynas.{name}"
     for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         data = parse_yaml(block, page.name).data
         if isinstance(data, dict) and "family" in data:

@@ -57,8 +57,8 @@ def run(options: argparse.Namespace) -> None:
     for line in retrained_lines(rows):
         print(line)
     name = shlex.quote(options.run)
-    plan = run_preset(run, changes).retrain
-    if plan.finetune is not None and (options.start or plan.start) != "trained" and not options.size:
+    plan = None if options.size or options.start == "trained" else run_preset(run, changes).retrain
+    if plan is not None and plan.finetune is not None and (options.start or plan.start) != "trained":
         same = "".join(f" --arch {shlex.quote(arch)}" for arch in options.arch or [])
         same += f" --seeds {options.seeds}" if options.seeds else ""
         same += f" --on {options.on}" if options.on else ""
