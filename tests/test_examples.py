@@ -87,6 +87,9 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
+SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)"
+"""Examples that repeat, at some length, what another one shows."""
+
 SMALL_PRESET = {
     "space": "digits/vit",
     "recipe": {"epochs": 1, "warmup_epochs": 0, "batch_size": 256, "lr": 1e-3, "health": {"probe_images": 100}},
@@ -199,7 +202,14 @@ def put_run(searched: Run, where: str) -> None:
         shutil.copytree(str(searched.path), where)
 
 
-@pytest.mark.parametrize(("place", "line"), [(place, line) for place, line in EXAMPLES if not why_not_here(line)])
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        pytest.param(place, line, marks=[pytest.mark.slow] if re.search(SLOW, line) else [])
+        for place, line in EXAMPLES
+        if not why_not_here(line)
+    ],
+)
 def test_an_example_runs(
     place: str,
     line: str,
@@ -234,7 +244,7 @@ def test_an_example_runs(
         several = "search={name: random, objectives: {accuracy: max, macs: min}, evaluations: 4}"
         assert main(["search", run, "--replicas", "0", "--set", several]) == 0
     for earlier in before:
-        assert main(shlex.split(earlier.replace("{run}", run))) == 0, capsys.readouterr().err
+        assert main(shlex.split(earlier.replace("{run}", str(run)))) == 0, capsys.readouterr().err
     assert main([*argv, *SMALL[verb]]) == 0, capsys.readouterr().err
     if verb in ("train", "pipeline"):
         assert Run(run).exists("supernet.json")
@@ -270,7 +280,8 @@ def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path) -> No
     from PIL import Image
 
     put_run(searched, "runs/first")
-    assert main(["export", "runs/a", "--to", "my_network", "--no-onnx"]) == 0
+    if "my_network" in page.read_text():
+        assert main(["export", "runs/a", "--to", "my_network", "--no-onnx"]) == 0
     budgets = page.name == "budgets.md"
     space = load_space("vitas/twins_small" if budgets else "digits/vit")
     run = Run("runs/a")
@@ -296,6 +307,8 @@ def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path) -> No
             if any(re.search(pattern, block) for pattern in CODE_NOT_HERE):
                 compile(block, page.name, "exec")
                 continue
+            for name in re.findall(r"\braynas\.(\w+)\(", block):  # also of what is replaced
+                assert callable(getattr(raynas, name))
             for long, short in CODE.items():
                 block = block.replace(long, short)
             exec(compile(block, page.name, "exec"), known)
