@@ -24,6 +24,7 @@ from raynas.filesystem import FAILURES, open_filesystem
 from raynas.locations import hide_secrets
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import MARKER, RunDir, first_difference, json_text, plain
+from raynas.results.schemas import Row
 from raynas.results.scores import comparable_scores
 from raynas.results.versions import versions
 from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, build_network
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from raynas.nets.supernet import Supernet
     from raynas.presets.preset import Preset
     from raynas.runs.trained_supernet import TrainedSupernet
-
-Row = dict[str, Any]
 
 SPACE, PRESET = "space.yaml", "preset.yaml"
 SUPERNET, SUPERNET_WEIGHTS = "supernet.json", "supernet.safetensors"
