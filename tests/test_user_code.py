@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def anything(*values: Any, **options: Any) -> tuple[Any, ...]:
     return (*values, *options.items())
 
 
-PARTS = {"scaled": scaled, "anything": anything}
+PARTS: dict[str, Callable[..., Any]] = {"scaled": scaled, "anything": anything}
 
 
 def test_options_are_bound() -> None:
