@@ -170,9 +170,9 @@ def search(seed: int) -> list[Row]:
     Both learn from the same 1,024 scores, half of which are held out, and time here, at batch 1, what they find.
     """
     from raynas.costs import cost
+    from raynas.latency.measured import time_archs
     from raynas.latency.stored import archs_to_time, fit_predictor
     from raynas.latency.timing import Conditions
-    from raynas.phases.timing import time_archs
     from raynas.search import PredictorEvolution
 
     supernet, _ = train_supernet("hybrid", "alpha", "subnets", seed)

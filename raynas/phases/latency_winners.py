@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from raynas.costs import Bounds
+from raynas.latency.measured import time_archs
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.rows import Latencies
-from raynas.phases.timing import time_archs
 from raynas.progress.reporter import Progress, silent
 from raynas.results import Store
 from raynas.results.schemas import Row
-from raynas.runs.run import Run
 from raynas.search.config import LatencyConfig
 from raynas.search.history import History
 from raynas.search.objectives import non_dominated
@@ -67,22 +67,24 @@ class Candidate:
 
 
 def time_candidates(
-    run: Run,
+    store: Store,
     search: History,
     config: LatencyConfig,
     predictor: LatencyPredictor,
     limits: Mapping[str, Bounds],
     progress: Progress = silent,
+    attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Candidate]:
     """Time what a finished search may choose from: its best archs, or its front; of a user's own search its `best()`.
 
     Args:
-        run: keeps the rows.
+        store: keeps the rows.
         search: finished.
         config: how its subnets are timed.
         predictor: what it went by.
         limits: its constraints, of which those on latency and throughput count.
         progress: called with progress lines.
+        attempt: the block within which they are timed.
 
     Returns:
         The candidates, best first.
@@ -92,7 +94,7 @@ def time_candidates(
     """
     archs = search.finalists(CANDIDATES)  # raises where nothing has a score
     predicted = list(predictor(predictor.space.encode(archs)))
-    rows = time_archs(run, archs, config, config.resources, predictor.on, predicted, progress)
+    rows = time_archs(store, archs, config, config.resources, predictor.on, predicted, progress, attempt)
     return _best_first(_checked(archs, rows, predictor, limits), search)
 
 

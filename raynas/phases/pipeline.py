@@ -21,11 +21,11 @@ from raynas.phases.preflight import check_later, check_training, reference_shape
 from raynas.phases.report_data import traces
 from raynas.phases.search import (
     BASELINE,
-    baseline,
+    ReadySearch,
     choose_winner,
     make_scorer,
+    prepare,
     search,
-    time_space,
 )
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
@@ -33,7 +33,7 @@ from raynas.reports.lines import describe_cost, finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.networks import Network
 from raynas.runs.run import MAIN, Run
-from raynas.runs.searches import SearchSettings, make_search, predictor_of
+from raynas.runs.searches import SearchSettings
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
 
@@ -98,7 +98,7 @@ def pipeline(
 
         stage = partial(_stage, run, progress)
         with progress.indented(), progress.doing("checking what comes later"):
-            settings = _check_all_stages(preset, run, workers, progress)
+            ready = _check_all_stages(preset, run, workers, progress)
         with stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
             train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=progress)
         space, limits = run.space, preset.search.constraints
@@ -106,20 +106,20 @@ def pipeline(
         progress(f"  The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
         # Where both have ended, all is answered from rows, without actors.
         ended = all(run.search(name).has_ended() for name in (MAIN, BASELINE))
-        with make_scorer(run, settings, 0 if ended else replicas, gpus) as scorer:
+        with make_scorer(run, ready.settings.scoring, 0 if ended else replicas, gpus) as scorer:
             with stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
-                main = search(run, settings, scorer, MAIN, progress)
+                main = search(ready, scorer, progress)
                 spent = main.evaluations
             with stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
-                random = settings.model_copy(update={"search": baseline(preset.search, spent)})
-                baseline_search = search(run, random, scorer, BASELINE, progress)
+                random = ready.random(spent)
+                beside = search(random, scorer, progress)
         with progress.indented():
-            choose_winner(run, settings, main, MAIN, progress)
-            choose_winner(run, random, baseline_search, BASELINE, progress)
+            choose_winner(ready, main, progress)
+            choose_winner(random, beside, progress)
         winner = run.arch("best")
         progress(f"  The winner is {winner.id}: {describe_cost(winner)}.")
-        beside = "" if preset.reference is None else ", and the hand-designed reference beside it"
-        with stage(4, "Retraining the winner", f"on its own{beside}"):
+        also = "" if preset.reference is None else ", and the hand-designed reference beside it"
+        with stage(4, "Retraining the winner", f"on its own{also}"):
             reference = make_reference(run, preset, winner, space)
             retrained = retrain_with_reference(run, preset, winner, reference, progress, parallel)
             finetune_winner(run, preset, retrained, progress, parallel)
@@ -148,13 +148,13 @@ def make_reference(run: Run, preset: Preset, winner: Arch, space: Space) -> Arch
     return reference
 
 
-def _check_all_stages(preset: Preset, run: Run, workers: int, progress: Progress) -> SearchSettings:
+def _check_all_stages(preset: Preset, run: Run, workers: int, progress: Progress) -> ReadySearch:
     """What is wrong with any stage is told before the long training, not after it.
 
     Subnets are timed now, too, where the search goes by latency: whether anything keeps its limits is then known.
 
     Returns:
-        The search's settings.
+        The search, ready to begin.
     """
     from raynas.phases.inputs import load_inputs
 
@@ -164,9 +164,7 @@ def _check_all_stages(preset: Preset, run: Run, workers: int, progress: Progress
         space, data = load_inputs(preset)
         check_training(preset, space, data, workers)
     check_later(preset, space)  # a search that cannot be made here is an error: see below
-    settings = time_space(run, SearchSettings(search=preset.search), progress=progress, space=space)
-    make_search(space, settings, predictor_of(space, settings, run.store))
-    return settings
+    return prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
 
 
 def retrain_with_reference(

@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from raynas.costs.columns import arch_columns
-from raynas.data.config import DataConfig
-from raynas.data.load import load_data
 from raynas.data.preprocessing import Preprocessing, preprocessing_of
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
@@ -29,7 +27,6 @@ from raynas.phases.phase import phase
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
-from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE
 from raynas.runs.networks import Network, check_images, input_size
 from raynas.runs.run import Run
 from raynas.runs.trained_supernet import TrainedSupernet
@@ -80,7 +77,7 @@ def retrain(
     """
     with run.lock():
         check_images(archs, run.space)
-        data = _data(run)
+        data = run.data_config
         jobs = []
         for arch in archs:
             at, other_size = _at_size(arch, size)
@@ -123,7 +120,7 @@ def finetune_resized(
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
-        data, rows = _data(run), {row["path"]: row for row in run.network_rows()}
+        data, rows = run.data_config, {row["path"]: row for row in run.network_rows()}
         jobs = []
         for network in networks:
             row = rows.get(network.path)
@@ -139,10 +136,6 @@ def finetune_resized(
             seeded = recipe.model_copy(update={"seed": row["seed"]})
             jobs.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size))
         return _train_and_keep(run, jobs, parallel, progress)
-
-
-def _data(run: Run) -> DataConfig:
-    return run.data_config
 
 
 def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:
@@ -167,30 +160,33 @@ def _train_and_keep(
     progress: Progress,
     purpose: str = "retraining",
 ) -> list[Row]:
-    """What is not trained yet is trained; the rows of table `networks`, in the order of the jobs."""
+    """Train what is not trained yet; the rows of all, in the order of the jobs, whose recipes differ in seeds alone."""
+    if not jobs:
+        return []
     _check_folders(run, jobs)
-    jobs = [_with_checkpoints(run, job) for job in jobs]
-    todo = [job for job in jobs if not _is_finished(run, job)]
+    supernet, recipe = run.supernet(), jobs[0].recipe
+    jobs = [replace(job, checkpoints=run.checkpoints_of(job.network)) for job in jobs]
+    todo = [job for job in jobs if not run.has_network(job.network)]
     for train_on in dict.fromkeys(job.train_on for job in todo):
         progress(_images_in_words(train_on))
-    device = device_here(todo, parallel)
-    for job in todo:  # what can be refused is refused before anything is written
+    # What can be refused is refused before anything is written.
+    if todo and (device := device_here(todo, parallel)) is not None:
+        recipe.check_device(device)
+    for job in todo:
         check_recipe(job.arch.space.fix(job.arch), job.recipe)
-        if device is not None:
-            job.recipe.check_device(device)
+    teachers = {} if recipe.teachers is None else teacher_settings(load_teachers(recipe, supernet.data))
     for job in jobs:
-        _begin(run, job)
+        _begin(run, job, teachers)
     for job in jobs:
         if job not in todo:
             progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
-    parent = run.supernet()
-    starts = [_weights_to_start_from(run, job, parent) for job in todo]
-    images = {job.data: load_data(job.data) for job in todo}
-    attempt = partial(phase, run, purpose, jobs[0].network.how if jobs else None, progress=progress)
-    with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
-        for job, trained in finished:
-            _keep(run, job, trained, preprocessing_of(images[job.data].resized(job.arch.space.input_size)))
-            progress(f"{job.label}: trained, {run.name}/{job.network.path}")
+    if todo:
+        data, starts = supernet.data, [_weights_to_start_from(run, job, supernet) for job in todo]
+        attempt = partial(phase, run, purpose, jobs[0].network.how, progress=progress)
+        with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
+            for job, trained in finished:
+                _keep(run, job, trained, preprocessing_of(data.resized(job.arch.space.input_size)))
+                progress(f"{job.label}: trained, {run.name}/{job.network.path}")
     rows = {row["path"]: row for row in run.network_rows()}
     return [rows[job.network.path] for job in jobs]
 
@@ -214,40 +210,30 @@ def _check_folders(run: Run, jobs: Sequence[NetworkTraining]) -> None:
     spaces: dict[str | None, Space] = {}
     for job in jobs:
         path = job.network.path
-        if path not in spaces and run.exists(f"{path}/{ARCH_FILE}"):
-            spaces[path] = run.read_arch(f"{path}/{ARCH_FILE}").space
+        if path not in spaces and (there := run.network_arch(job.network)) is not None:
+            spaces[path] = there.space
         try:
             spaces.setdefault(path, job.arch.space).check_own(job.arch)
         except ConfigError as error:
             raise RunDirError(f"{run.name}/{path}: {error}; delete that folder to train this one") from error
 
 
-def _weights_to_start_from(run: Run, job: NetworkTraining, parent: TrainedSupernet) -> dict[str, Tensor] | None:
-    if job.start is None:
-        return None
-    return run.model(job.start, parent).resized(job.arch.space.input_size).state_dict()
-
-
-def _with_checkpoints(run: Run, job: NetworkTraining) -> NetworkTraining:
-    folder = run.checkpoints_of(job.network)
-    return job if folder is None else replace(job, checkpoints=str(folder))
-
-
-def _begin(run: Run, job: NetworkTraining) -> None:
+def _begin(run: Run, job: NetworkTraining, teachers: Mapping[str, Any]) -> None:
+    """Record the settings of a training, or check them where it began before."""
     network = job.network
     settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
     if job.size is not None:
         settings["size"] = job.size
-    if job.recipe.teachers is not None:
-        settings |= teacher_settings(load_teachers(job.recipe, load_data(job.data)))
     again = f"give the same, or delete {run.name}/{network.path} to train it anew"
-    if not run.begin(f"{network.path}/training", settings, again) and job.checkpoints is not None:
+    if not run.begin(f"{network.path}/training", {**settings, **teachers}, again) and job.checkpoints is not None:
         shutil.rmtree(job.checkpoints, ignore_errors=True)  # those of a network whose folder was deleted
 
 
-def _is_finished(run: Run, job: NetworkTraining) -> bool:
-    path = job.network.path
-    return any(row["path"] == path for row in run.network_rows()) and run.exists(f"{path}/{WEIGHTS_FILE}")
+def _weights_to_start_from(run: Run, job: NetworkTraining, supernet: TrainedSupernet) -> dict[str, Tensor] | None:
+    """The weights that a training begins with, for its image size; None for fresh ones."""
+    if job.start is None:
+        return None
+    return run.model(job.start, supernet).resized(job.arch.space.input_size).state_dict()
 
 
 def _keep(run: Run, job: NetworkTraining, trained: TrainedNetwork, reading: Preprocessing) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from raynas.latency.rows import on_of
-from raynas.latency.stored import archs_to_time, stored_predictor
+from raynas.latency.measured import time_archs
+from raynas.latency.predictor import LatencyPredictor
+from raynas.latency.stored import archs_to_time, fit_predictor
 from raynas.phases.latency_winners import Candidate, choose_within_limits, time_candidates, unbeaten
 from raynas.phases.phase import phase
-from raynas.phases.timing import time_archs
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.networks import arch_text
 from raynas.runs.run import MAIN, Run
-from raynas.runs.searches import Scoring, SearchSettings, StoredSearch, make_search, predictor_of
+from raynas.runs.searches import Scoring, SearchSettings, StoredSearch, make_search
 from raynas.search.config import SearchConfig
 from raynas.search.loop import run_search
 from raynas.space import Arch, Space
@@ -24,150 +26,31 @@ BASELINE = "random"
 _ROUGH = 0.1  # median error of a predictor of latency; on a quiet device it is a few hundredths
 
 
-def search(
-    run: Run,
-    settings: SearchSettings,
-    scorer: Any,
-    name: str = MAIN,
-    progress: Progress = silent,
-) -> Any:
-    """Carry out a search in a run directory, or go on with it.
+@dataclass(frozen=True)
+class ReadySearch:
+    """A search that can begin: its space is timed where it goes by latency, and something meets its constraints.
 
-    A search by latency has its winner from `choose_winner`, to be called when the scorer has ended.
-
-    Args:
-        run: holds a trained supernet.
-        settings: the search and its budget; what the scores are measured on; what its timings hold for (`time_space`).
-        scorer: a `ScorePool` or `LocalScorer` of this run, entered, made with `settings.scoring`.
-        name: of the search; one run directory may hold several. The winner of the one called `search` is `best`.
-        progress: called with progress lines.
-
-    Returns:
-        The search object. What it chooses is then `run.search(name).winner`, and its `front` where there are several
-        objectives.
-
-    Raises:
-        RunDirError: a search of that name began with other settings.
-        InfeasibleError: nothing in the space meets the constraints.
-        UserError: every arch failed.
+    Attributes:
+        stored: where it is kept.
+        space: what it searches.
+        settings: what it is, what its scores are measured on, and what its timings hold for.
+        predictor: of latency, where it goes by that.
     """
-    stored, space = run.search(name), run.space
-    made = make_search(space, settings, predictor_of(space, settings, run.store))
-    begun = stored.begin(settings, check=True)
-    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
 
-    def begin() -> None:
-        if not (stored.begin(settings) and stored.has_ended()):
-            attempt.enter_context(phase(run, "search", name, cluster=replicas > 0, progress=progress))
+    stored: StoredSearch
+    space: Space
+    settings: SearchSettings
+    predictor: LatencyPredictor | None = None
 
-    try:
-        with ExitStack() as attempt:
-            finished = run_search(made, scorer, settings.search.batch, progress, name, begin)
-        if (tie := finished.tie()) is not None:
-            progress(f"{name}: {tie}")
-        if settings.search.latency is None:
-            _write_winners(stored, finished, {})
-    except Exception:  # a refused search, such as a user's own, leaves its name free; scores do not depend on it
-        if not begun:
-            stored.forget()
-        raise
-    return finished
+    def make(self) -> Any:
+        """The ask/tell object, as it begins."""
+        return make_search(self.space, self.settings, self.predictor)
 
-
-def choose_winner(
-    run: Run,
-    settings: SearchSettings,
-    finished: Any,
-    name: str = MAIN,
-    progress: Progress = silent,
-) -> None:
-    """Time what a finished search by latency may choose, and write the best that truly keeps its limits.
-
-    Not while a scorer's replicas may hold the device. For a search that goes by other costs nothing is left to do.
-
-    Args:
-        run: its run directory.
-        settings: that it was carried out with.
-        finished: what `search` returned.
-        name: of the search.
-        progress: called with progress lines, and one that says what was chosen.
-
-    Raises:
-        UserError: every arch failed, or the device is not there.
-    """
-    config, predictor = settings.search.latency, predictor_of(run.space, settings, run.store)
-    if config is None or predictor is None:
-        return
-    timed = time_candidates(run, finished, config, predictor, settings.search.constraints, progress)
-    chosen, line = choose_within_limits(timed, len(settings.search.objectives) > 1)
-    kept = unbeaten(chosen, finished)
-    if len(kept) < len(chosen):
-        line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out"
-    progress(f"{name}: {line}")
-    _write_winners(run.search(name), finished, {one.arch: one for one in kept})
-
-
-def time_space(
-    run: Run,
-    settings: SearchSettings,
-    name: str = MAIN,
-    progress: Progress = silent,
-    space: Space | None = None,
-) -> SearchSettings:
-    """Time the subnets that a search by latency goes by; the settings with what these timings hold for.
-
-    Nothing is timed twice, and nothing at all for a search that goes by other costs.
-
-    Args:
-        run: keeps the timings. It may be untrained: weights do not matter.
-        settings: of the search.
-        name: of the search; one that began on a device goes on there or not at all.
-        progress: called with progress lines, and one about how good the predictor is.
-        space: of a run that has none yet.
-
-    Raises:
-        UserError: there is no such device, it is not the one that the search began on, or no subnet can be timed.
-    """
-    config = settings.search.latency
-    if config is None:
-        return settings
-    space = space or run.space
-    before = None
-    if (stored := run.search(name)).has_begun:
-        recorded = stored.settings
-        before = recorded.timed_on if recorded.search.latency == config else None
-    archs = archs_to_time(space, config.timings)
-    known = time_archs(run, archs, config, config.resources, before, progress=progress)
-    on = on_of(known[0])
-    predictor = stored_predictor(run.store, space, config.timings, on)
-    if progress is not None:
-        progress(f"{name}: {predictor.describe()}")
-        if predictor.held_out.error > _ROUGH:
-            again = f"remove {run.name}/tables/latencies to time them again"
-            progress(f"{name}: this is a rough prediction. Was the device busy with something else? Then {again}")
-    return settings.model_copy(update={"timed_on": on})
-
-
-def make_scorer(run: Run, settings: SearchSettings, replicas: int = 2, gpus: float = 0) -> Any:
-    """The scorer that a search needs; to be entered.
-
-    Args:
-        replicas: Ray actors; 0 scores in this process, without Ray.
-        gpus: of one replica.
-
-    Raises:
-        UserError: nothing in the space meets the constraints, or the search cannot be built: before anything starts.
-    """
-    space = run.space
-    make_search(space, settings, predictor_of(space, settings, run.store))
-    on: dict[str, Any] = settings.scoring.model_dump()
-    if replicas:
-        from raynas.scoring.pool import ScorePool  # local: it imports Ray
-
-        return ScorePool(run, replicas, gpus=gpus, **on)
-    from raynas.scoring.local import LocalScorer
-
-    return LocalScorer(run, **on)
+    def random(self, evaluations: int) -> ReadySearch:
+        """Random search for the same objectives and constraints, at the budget that this one spent."""
+        settings = self.settings.model_copy(update={"search": baseline(self.settings.search, evaluations)})
+        name = BASELINE if self.stored.name == MAIN else f"{self.stored.name}-{BASELINE}"
+        return replace(self, stored=self.stored.run.search(name), settings=settings)
 
 
 def search_fully(
@@ -193,18 +76,147 @@ def search_fully(
         progress: called with progress lines.
 
     Raises:
-        UserError: as `time_space`, `make_scorer`, `search` and `choose_winner`.
+        UserError: as `prepare`, `search` and `choose_winner`.
     """
     # Timed before there are replicas, which would disturb it.
-    settings = time_space(run, SearchSettings(search=config, scoring=scoring or Scoring()), name, progress)
-    with make_scorer(run, settings, replicas, gpus) as scorer:
-        done = [(settings, search(run, settings, scorer, name, progress), name)]
+    ready = prepare(run, SearchSettings(search=config, scoring=scoring or Scoring()), name, progress)
+    with make_scorer(run, ready.settings.scoring, replicas, gpus) as scorer:
+        done = [(ready, search(ready, scorer, progress))]
         if random:
-            beside = settings.model_copy(update={"search": baseline(config, done[0][1].evaluations)})
-            its_name = BASELINE if name == MAIN else f"{name}-{BASELINE}"
-            done.append((beside, search(run, beside, scorer, its_name, progress), its_name))
-    for each in done:
-        choose_winner(run, *each, progress)
+            beside = ready.random(done[0][1].evaluations)
+            done.append((beside, search(beside, scorer, progress)))
+    for each, finished in done:
+        choose_winner(each, finished, progress)
+
+
+def prepare(
+    run: Run,
+    settings: SearchSettings,
+    name: str = MAIN,
+    progress: Progress = silent,
+    space: Space | None = None,
+) -> ReadySearch:
+    """Get a search ready: time the subnets that it goes by if it goes by latency, and see that it can be made.
+
+    Nothing is timed twice, and nothing at all for a search that goes by other costs.
+
+    Args:
+        run: keeps the timings. It may be untrained: weights do not matter.
+        settings: of the search.
+        name: of the search; one run directory may hold several. The winner of the one called `search` is `best`. One
+            that began on a device goes on there or not at all.
+        progress: called with progress lines, and one about how good the predictor is.
+        space: of a run that has none yet.
+
+    Raises:
+        InfeasibleError: nothing in the space meets the constraints.
+        UserError: the search cannot be built; there is no such device, it is not the one that the search began on, or
+            no subnet can be timed.
+    """
+    stored, config = run.search(name), settings.search.latency
+    ready = ReadySearch(stored, space or run.space, settings)
+    if config is not None:
+        before = stored.settings if stored.has_begun else None
+        on = before.timed_on if before is not None and before.search.latency == config else None
+        with run.lock():
+            attempt = partial(phase, run, "timing", cluster=config.resources is not None, progress=progress)
+            archs = archs_to_time(ready.space, config.timings)
+            rows = time_archs(run.store, archs, config, config.resources, on, progress=progress, attempt=attempt)
+        predictor = fit_predictor(ready.space, rows)
+        progress(f"{name}: {predictor.describe()}")
+        if predictor.held_out.error > _ROUGH:
+            again = f"remove {run.name}/tables/latencies to time them again"
+            progress(f"{name}: this is a rough prediction. Was the device busy with something else? Then {again}")
+        settings = settings.model_copy(update={"timed_on": predictor.on})
+        ready = replace(ready, settings=settings, predictor=predictor)
+    ready.make()
+    return ready
+
+
+def make_scorer(run: Run, scoring: Scoring, replicas: int = 2, gpus: float = 0) -> Any:
+    """The scorer that a search needs; to be entered.
+
+    Args:
+        replicas: Ray actors; 0 scores in this process, without Ray.
+        gpus: of one replica.
+    """
+    on: dict[str, Any] = scoring.model_dump()
+    if replicas:
+        from raynas.scoring.pool import ScorePool  # local: it imports Ray
+
+        return ScorePool(run, replicas, gpus=gpus, **on)
+    from raynas.scoring.local import LocalScorer
+
+    return LocalScorer(run, **on)
+
+
+def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
+    """Carry out a search in its run directory, or go on with it.
+
+    A search by latency has its winner from `choose_winner`, to be called when the scorer has ended.
+
+    Args:
+        ready: from `prepare`.
+        scorer: a `ScorePool` or `LocalScorer` of this run, entered, made for the search's `scoring`.
+        progress: called with progress lines.
+
+    Returns:
+        The search object. What it chooses is then `run.search(name).winner`, and its `front` where there are several
+        objectives.
+
+    Raises:
+        RunDirError: a search of that name began with other settings.
+        InfeasibleError: nothing in the space meets the constraints.
+        UserError: every arch failed.
+    """
+    stored, settings = ready.stored, ready.settings
+    begun = stored.begin(settings, check=True)
+    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
+    work = partial(phase, stored.run, "search", stored.name, cluster=replicas > 0, progress=progress)
+
+    def begin() -> None:
+        if not (stored.begin(settings) and stored.has_ended()):
+            attempt.enter_context(work())
+
+    try:
+        with ExitStack() as attempt:
+            finished = run_search(ready.make(), scorer, settings.search.batch, progress, stored.name, begin)
+        if (tie := finished.tie()) is not None:
+            progress(f"{stored.name}: {tie}")
+        if ready.predictor is None:
+            _write_winners(stored, finished, {})
+    except Exception:  # a refused search, such as a user's own, leaves its name free; scores do not depend on it
+        if not begun:
+            stored.forget()
+        raise
+    return finished
+
+
+def choose_winner(ready: ReadySearch, finished: Any, progress: Progress = silent) -> None:
+    """Time what a finished search by latency may choose, and write the best that truly keeps its limits.
+
+    Not while a scorer's replicas may hold the device. For a search that goes by other costs nothing is left to do.
+
+    Args:
+        ready: what was carried out.
+        finished: what `search` returned.
+        progress: called with progress lines, and one that says what was chosen.
+
+    Raises:
+        UserError: every arch failed, or the device is not there.
+    """
+    run, goal, predictor = ready.stored.run, ready.settings.search, ready.predictor
+    if goal.latency is None or predictor is None:
+        return
+    attempt = partial(phase, run, "timing", cluster=goal.latency.resources is not None, progress=progress)
+    with run.lock():
+        timed = time_candidates(run.store, finished, goal.latency, predictor, goal.constraints, progress, attempt)
+    chosen, line = choose_within_limits(timed, len(goal.objectives) > 1)
+    kept = unbeaten(chosen, finished)
+    if len(kept) < len(chosen):
+        line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out"
+    progress(f"{ready.stored.name}: {line}")
+    _write_winners(ready.stored, finished, {one.arch: one for one in kept})
 
 
 def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:

@@ -321,9 +321,19 @@ class Run(RunDir):
             (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous() for k, v in weights.items()}))
             (folder / ABOUT_FILE).write_text(json_text(about))
 
-    def checkpoints_of(self, network: Network) -> Path | None:
+    def network_arch(self, network: Network) -> Arch | None:
+        """The arch of the network that lies in a network's folder; None where none does."""
+        file = f"{network.path}/{ARCH_FILE}"
+        return self.read_arch(file) if self.exists(file) else None
+
+    def has_network(self, network: Network) -> bool:
+        """Return True if a network is trained: its files are there, and its row."""
+        path = network.path
+        return any(row["path"] == path for row in self.network_rows()) and self.exists(f"{path}/{WEIGHTS_FILE}")
+
+    def checkpoints_of(self, network: Network) -> str | None:
         """The local folder of a network's checkpoints; None on an object store."""
-        return None if self.path is None else self.path / CHECKPOINTS / network.name
+        return None if self.path is None else str(self.path / CHECKPOINTS / network.name)
 
     # -- tables ----------------------------------------------------------------------------------------------------
 

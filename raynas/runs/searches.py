@@ -48,7 +48,7 @@ class Scoring(Config):
 class SearchSettings(Config):
     """The record of a search's settings: the search, and what its scores and timings were measured on.
 
-    `timed_on` is filled in by `time_space`, where the search goes by latency or throughput.
+    `timed_on` is filled in when the space is timed, where the search goes by latency or throughput.
     """
 
     search: SearchConfig
@@ -192,12 +192,12 @@ def predictor_of(space: Space, settings: SearchSettings, store: Store) -> Latenc
     """The predictor that a search by latency goes by, fitted to a run's rows; None for a search by other costs.
 
     Raises:
-        UserError: the settings do not come from `time_space`.
+        UserError: its space was not timed.
         RunDirError: the run lacks timings that it goes by.
     """
     config = settings.search.latency
     if config is None:
         return None
     if settings.timed_on is None:
-        raise UserError("the search goes by latency: time its space first, settings = time_space(run, settings)")
+        raise UserError("the search goes by latency: its space was not timed")
     return stored_predictor(store, space, config.timings, settings.timed_on)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import ray
 
-import raynas.phases.timing as measure
+import raynas.latency.measured as measure
 from raynas.errors import RunDirError, UserError
+from raynas.latency.measured import time_archs
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.rows import Latencies, TimedArch, on_of
 from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 from raynas.latency.stored import archs_to_time, fit_predictor, stored_predictor
 from raynas.latency.timing import Conditions, TimedOn, Timing, timed_on
-from raynas.phases.timing import time_archs
 from raynas.runs.run import Run
 from raynas.space import Arch, load_space
 
@@ -47,7 +47,7 @@ def test_archs_to_time_are_a_growing_list() -> None:
 
 def test_rows_say_what_was_measured_and_are_measured_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ARCHS[0], ARCHS[1], ARCHS[0]]
-    rows = time_archs(run, asked, QUICK, predicted_ms=[1.0, 2.0, 1.0])
+    rows = time_archs(run.store, asked, QUICK, predicted_ms=[1.0, 2.0, 1.0])
     assert [row["arch"] for row in rows] == [arch.id for arch in asked]
     stored = run.store.read("latencies").to_pylist()
     assert [row["arch"] for row in stored] == [arch.id for arch in asked[:2]]
@@ -57,7 +57,7 @@ def test_rows_say_what_was_measured_and_are_measured_once(run: Run, monkeypatch:
         assert 0 < row["ms_q1"] <= row["ms"] <= row["ms_q3"] and row["passes"] >= 5 and row["ratio"] > 0
         assert row["images_per_s"] == pytest.approx(1000 / row["ms"]) and row["space"] == SPACE.fingerprint
     timed = count(monkeypatch)
-    again = time_archs(run, [*asked, ARCHS[2]], QUICK)
+    again = time_archs(run.store, [*asked, ARCHS[2]], QUICK)
     assert timed == [ARCHS[2]] and [row["ms"] for row in again[:3]] == [row["ms"] for row in rows]
 
 
@@ -86,7 +86,7 @@ def test_what_was_timed_elsewhere_is_timed_again(
     put(run, ARCHS, here.model_copy(update=change))
     put(run, ARCHS[:1], here)
     timed = count(monkeypatch)
-    rows = time_archs(run, ARCHS[:2], QUICK)
+    rows = time_archs(run.store, ARCHS[:2], QUICK)
     assert timed == ARCHS[1:2] and rows[0]["ms"] == 5.0 and rows[1]["host"] != "elsewhere"
 
 
@@ -95,7 +95,7 @@ def test_the_same_choices_in_another_space_are_another_network(run: Run, monkeyp
     assert small == large
     put(run, [large], timed_on(QUICK))
     timed = count(monkeypatch)
-    time_archs(run, [small], QUICK)
+    time_archs(run.store, [small], QUICK)
     assert timed == [small]
     rows = time_archs(None, [small, large], QUICK)
     assert [row["space"] for row in rows] == [small.space.fingerprint, large.space.fingerprint]
@@ -105,11 +105,11 @@ def test_stopped_and_called_again_nothing_is_timed_twice(run: Run, monkeypatch: 
     monkeypatch.setattr(measure, "COMMIT_S", 0.0)
     first = count(monkeypatch, stop_after=3)
     with pytest.raises(KeyboardInterrupt):
-        time_archs(run, ARCHS, QUICK)
+        time_archs(run.store, ARCHS, QUICK)
     monkeypatch.undo()
     second = count(monkeypatch)
     lines: list[str] = []
-    rows = time_archs(run, ARCHS, QUICK, progress=lines.append)
+    rows = time_archs(run.store, ARCHS, QUICK, progress=lines.append)
     assert [*first, *second] == ARCHS and len(rows) == 5
     assert run.store.read("latencies")["arch"].to_pylist() == [arch.id for arch in ARCHS]
 
@@ -118,18 +118,18 @@ def test_on_another_device_than_before_nothing_is_timed(run: Run, monkeypatch: p
     there = timed_on(QUICK).model_copy(update={"device": "a phone"})
     put(run, ARCHS[:2], there)
     timed = count(monkeypatch)
-    assert [row["ms"] for row in time_archs(run, ARCHS[:2], QUICK, on=there)] == [5.0, 5.01]
+    assert [row["ms"] for row in time_archs(run.store, ARCHS[:2], QUICK, on=there)] == [5.0, 5.01]
     with pytest.raises(UserError, match=r"earlier timings are on a phone.*here it is .*--name"):
-        time_archs(run, ARCHS[:3], QUICK, on=there)
+        time_archs(run.store, ARCHS[:3], QUICK, on=there)
     assert timed == []
 
 
 def test_an_arch_that_raises_is_a_row(run: Run) -> None:
     vast = QUICK.model_copy(update={"batch_size": 2**50})
-    rows = time_archs(run, ARCHS[:2], vast)
+    rows = time_archs(run.store, ARCHS[:2], vast)
     assert [row["status"] for row in rows] == ["failed", "failed"] and rows[0]["ms"] is None
     assert "RuntimeError: " in rows[0]["reason"] and "\n" not in rows[0]["reason"]
-    again = time_archs(run, ARCHS[:1], vast, on=on_of(rows[0]))  # no more than that is tried again
+    again = time_archs(run.store, ARCHS[:1], vast, on=on_of(rows[0]))  # no more than that is tried again
     assert again[0]["reason"] == rows[0]["reason"]
 
 

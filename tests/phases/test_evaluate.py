@@ -15,11 +15,9 @@ from safetensors.torch import load, save
 from raynas.costs import cost
 from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
-from raynas.latency.timing import Conditions
 from raynas.nets.weights import load_supernet
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.retrain import retrain
-from raynas.phases.timing import time_archs
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.search import RandomSearch
@@ -123,8 +121,6 @@ def test_an_arch_in_memory_for_other_images_is_refused(run: Run) -> None:
             evaluate(run, [Network(foreign, "inherited")])
         with pytest.raises(UserError, match=words):
             retrain(run, [foreign], PRESET.recipe, parallel=1)
-        with pytest.raises(UserError, match=words):
-            time_archs(run, [foreign], Conditions())
         search = RandomSearch(SPACE, evaluations=1)
         (arch,) = search.ask(1)
         with pytest.raises(UserError, match=words):

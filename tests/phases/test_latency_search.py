@@ -16,9 +16,10 @@ from raynas.latency.stored import archs_to_time
 from raynas.latency.timing import TimedOn, Timing, timed_on
 from raynas.phases.latency_winners import Candidate, choose_within_limits
 from raynas.phases.report_data import traces
-from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, search, time_space
+from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, prepare, search
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
+from raynas.runs.searches import predictor_of
 from raynas.search import SearchConfig
 from raynas.space import Arch
 from tests.reports.test_report import Page
@@ -62,10 +63,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Arch]:
 
 
 def carry_out(run: Run, settings: SearchSettings, lines: list[str], name: str = "search") -> Any:
-    settings = time_space(run, settings, name, progress=lines.append)
-    with make_scorer(run, settings, replicas=0) as scorer:
-        made = search(run, settings, scorer, name, progress=lines.append)
-    choose_winner(run, settings, made, name, progress=lines.append)
+    ready = prepare(run, settings, name, progress=lines.append)
+    with make_scorer(run, settings.scoring, replicas=0) as scorer:
+        made = search(ready, scorer, progress=lines.append)
+    choose_winner(ready, made, progress=lines.append)
     return made
 
 
@@ -181,11 +182,10 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
 def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:
     run = small_run(tmp_path / "run")
     config = SETTINGS.search.model_copy(update={"constraints": {"latency": (None, 0.5)}})
-    settings = time_space(run, SearchSettings(search=config))
     with pytest.raises(UserError, match=r"had latency in \[.., 0.5\]; this space spans about \[2.*, 2"):
-        make_scorer(run, settings, replicas=0)
-    with pytest.raises(UserError, match="time its space first"):
-        make_scorer(run, SETTINGS, replicas=0)
+        prepare(run, SearchSettings(search=config))
+    with pytest.raises(UserError, match="its space was not timed"):
+        predictor_of(SPACE, SETTINGS, run.store)
 
 
 def candidate(arch: Arch, ms: float | None, excess: float) -> Candidate:

@@ -12,7 +12,7 @@ from raynas.costs import cost
 from raynas.errors import RunDirError, UserError
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.report_data import traces
-from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, make_scorer, search
+from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, make_scorer, prepare, search
 from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
@@ -41,8 +41,9 @@ class Failing:
 
 
 def carry_out(run: Run, settings: SearchSettings, name: str = "search") -> None:
-    with make_scorer(run, settings, replicas=0) as scorer:
-        search(run, settings, scorer, name)
+    ready = prepare(run, settings, name)
+    with make_scorer(run, settings.scoring, replicas=0) as scorer:
+        search(ready, scorer)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_baseline_has_the_same_budget_and_constraints(run: Run) -> None:
 def test_an_interrupted_search_goes_on_to_the_same_end(run: Run, tmp_path: Path) -> None:
     other = small_run(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt), LocalScorer(other, images=40) as scorer:
-        search(other, SETTINGS, Failing(scorer, 8))
+        search(prepare(other, SETTINGS), Failing(scorer, 8))
     made, finished = other.search("search").read_back()
     assert not finished and made.evaluations == 8
     assert [each.has_ended() for each in (other.search(), run.search(), run.search("another"))] == [False, True, False]
@@ -110,8 +111,9 @@ def test_several_objectives_leave_a_front(run: Run) -> None:
         search=SearchConfig(name="predictor", objectives=both, options=options), scoring=Scoring(images=40)
     )
     lines: list[str] = []
-    with make_scorer(run, settings, replicas=0) as scorer:
-        search(run, settings, scorer, "front", progress=lines.append)
+    ready = prepare(run, settings, "front")
+    with make_scorer(run, settings.scoring, replicas=0) as scorer:
+        search(ready, scorer, progress=lines.append)
     assert sum("front: accuracy predicted from 6 scores; on 6 held out: Kendall's tau " in line for line in lines) == 1
     made, finished = run.search("front").read_back()
     assert finished and made.evaluations == 20
@@ -217,8 +219,8 @@ def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path
 
 def test_an_interrupted_search_keeps_its_name(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
-    with make_scorer(run, SETTINGS, replicas=0) as scorer, pytest.raises(KeyboardInterrupt):
-        search(run, SETTINGS, Failing(scorer, 3))
+    with make_scorer(run, SETTINGS.scoring, replicas=0) as scorer, pytest.raises(KeyboardInterrupt):
+        search(prepare(run, SETTINGS), Failing(scorer, 3))
     changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
     with pytest.raises(RunDirError, match="began with other settings"):
         carry_out(run, changed)

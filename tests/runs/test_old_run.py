@@ -14,7 +14,7 @@ from raynas.data.load import load_test
 from raynas.data.pixels import normalise
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import export
-from raynas.phases.search import search
+from raynas.phases.search import prepare, search
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
@@ -50,13 +50,13 @@ def test_its_searches_answer_from_their_rows(run: Run) -> None:
         assert ended and made.evaluations == 24 and made.best() == run.search(name).winner
     before = run.table("scores").num_rows
     with LocalScorer(run) as scorer:
-        again = search(run, run.search().settings, scorer, progress=None)
+        again = search(prepare(run, run.search().settings), scorer)
     assert again.best().id == run.arch().id == WINNER and run.table("scores").num_rows == before
 
 
 def test_its_networks_measure_what_they_measured(run: Run) -> None:
     known = {(row["how"], row["arch"]): row for row in run.table("evaluations").to_pylist()}
-    rows = evaluate(run, networks_to_evaluate(run), progress=lambda line: None)
+    rows = evaluate(run, networks_to_evaluate(run))
     assert rows == [known[row["how"], WINNER] for row in rows] and len(rows) == 2
     pixels, labels = decode(load_test(run.data_config), channels=1)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_its_networks_measure_what_they_measured(run: Run) -> None:
 
 
 def test_it_is_exported_and_reported(run: Run, tmp_path: Path) -> None:
-    export(run, run.networks()[0], tmp_path / "out", onnx=False, progress=lambda line: None)
+    export(run, run.networks()[0], tmp_path / "out", onnx=False)
     assert {"arch.yaml", "model.safetensors", "model.pt2"} <= {path.name for path in (tmp_path / "out").iterdir()}
     page = Path(raynas.report(run)).read_text()
     assert WINNER in page and "that network was deleted" in page

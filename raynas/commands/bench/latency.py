@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raynas.commands.options import PRECISIONS, above_0, add_device, add_number
 from raynas.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
+    from raynas.latency.timing import Conditions
+    from raynas.progress.reporter import Progress
+    from raynas.results.schemas import Row
     from raynas.runs.run import Run
     from raynas.space import Arch
 
@@ -38,7 +42,6 @@ def run(options: argparse.Namespace) -> None:
     from raynas.config import Document, validate
     from raynas.latency.rows import on_of
     from raynas.latency.timing import Conditions
-    from raynas.phases.timing import time_archs
     from raynas.progress.reporter import terminal
     from raynas.runs.run import Run
 
@@ -48,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     archs = {label: arch for name in options.names for label, arch in _archs_to_time(run, name).items()}
     progress = terminal()
     with progress.doing("timing"):
-        rows = time_archs(run, list(archs.values()), conditions, options.resources, progress=progress)
+        rows = _time(run, list(archs.values()), conditions, options.resources, progress)
     print(f"on {on_of(rows[0])}")
     print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")
     for name, row in zip(archs, rows, strict=True):
@@ -58,6 +61,23 @@ def run(options: argparse.Namespace) -> None:
         else:
             rest = f"  {row['reason']}"
         print(f"{name:<40}{row['macs']:>16,}{rest}")
+
+
+def _time(
+    run: Run | None, archs: list[Arch], conditions: Conditions, resources: dict[str, float] | None, progress: Progress
+) -> list[Row]:
+    """Time subnets; with a run, in its name and into its tables."""
+    from raynas.latency.measured import time_archs
+    from raynas.phases.phase import phase
+    from raynas.runs.networks import check_images
+
+    if run is None:
+        return time_archs(None, archs, conditions, resources, progress=progress)
+    if run.has_space:
+        check_images(archs, run.space)
+    attempt = partial(phase, run, "timing", cluster=resources is not None, progress=progress)
+    with run.lock():
+        return time_archs(run.store, archs, conditions, resources, progress=progress, attempt=attempt)
 
 
 def _archs_to_time(run: Run | None, name: str) -> dict[str, Arch]:

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from raynas.errors import UserError
 from raynas.latency.rows import Latencies, TimedArch
 from raynas.latency.stopwatch import RemoteStopwatch, Stopwatch, stopwatch
 from raynas.latency.timing import Conditions, TimedOn
-from raynas.phases.phase import phase
 from raynas.progress.reporter import Progress, reporter, silent
+from raynas.results import Store
 from raynas.results.schemas import Row
-from raynas.runs.networks import check_images
-from raynas.runs.run import Run
 from raynas.space import Arch
 
 COMMIT_S = 4.0  # the timings of so many seconds are written together
 
 
 def time_archs(
-    run: Run | None,
+    store: Store | None,
     archs: Sequence[Arch],
     conditions: Conditions,
     resources: Mapping[str, float] | None = None,
     on: TimedOn | None = None,
     predicted_ms: Sequence[float] | None = None,
     progress: Progress = silent,
+    attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Row]:
     """Time subnets on the device that the conditions name, and keep the rows.
 
@@ -35,30 +34,25 @@ def time_archs(
     row; nothing else is. Stopped and called again, it goes on where it was.
 
     Args:
-        run: keeps the rows; None for nowhere.
-        archs: of any space; with a run, for its images and classes.
+        store: the tables of a run, which keep the rows; None for nowhere.
+        archs: of any space.
         conditions: how they are timed.
         resources: of the Ray actor that times, by Ray's names; this process times if not given.
         on: what earlier timings hold for, which these must hold for, too.
         predicted_ms: what was predicted of each arch, for its row.
         progress: called with lines of text.
+        attempt: the block within which they are timed, where any are.
 
     Returns:
         Rows of table `latencies`, one for each arch in the order given. An arch that cannot be timed has one, too:
         `status` failed, and the `reason`.
 
     Raises:
-        UserError: there is no such device, it is not what `on` says, or an arch is for other images than the run's.
+        UserError: there is no such device, or it is not what `on` says.
         RunDirError: rows cannot be written.
     """
     predicted = dict(zip(archs, predicted_ms, strict=True)) if predicted_ms is not None else {}
     with ExitStack() as stack:
-        store = None
-        if run is not None:
-            stack.enter_context(run.lock())
-            if run.has_space:
-                check_images(archs, run.space)
-            store = run.store
         known = None if on is None else Latencies(store, on)
         if known is None or any(known.find(arch) is None for arch in archs):
             watch = stack.enter_context(stopwatch(conditions, resources))
@@ -70,8 +64,7 @@ def time_archs(
             known = known or Latencies(store, watch.on)
             # Archs of several spaces may be equal, and yet have other networks.
             missing = {(arch.id, arch.space.fingerprint): arch for arch in archs if known.find(arch) is None}
-            if run is not None:
-                stack.enter_context(phase(run, "timing", cluster=resources is not None, progress=progress))
+            stack.enter_context(attempt())
             _time(watch, list(missing.values()), predicted, known, progress)
         found = [known.find(arch) for arch in archs]
     return [dict(row) for row in found if row is not None]
