@@ -233,13 +233,13 @@ class _States:
     def __init__(self, jobs: Sequence[NetworkTraining], activity: Activity):
         self._activity = activity
         self._steps = {job.label: (0, 0) for job in jobs}  # done and in all
-        self._states = {job.label: f"{job.label} starting" for job in jobs}
+        self._states: dict[str, str] = {}
 
     def event(self, label: str, event: Row) -> None:
         """Take an event of a training's loop."""
         if event["kind"] != "message":
             self._steps[label] = event["step"], event["steps"]
-            self._states[label] = f"{label} {state_text(event)}"
+            self._states[label] = f"{label}: {state_text(event)}"
             self._update()
 
     def ended(self, label: str) -> None:

@@ -69,10 +69,10 @@ class Activity:
     @property
     def left_s(self) -> float | None:
         """Seconds to the end by the pace of the last updates; None where that cannot be said yet."""
-        since, before = self._seen[0]
-        if self.total is None or self.done <= before:
+        (since, before), (until, done) = self._seen[0], self._seen[-1]
+        if self.total is None or done <= before:
             return None
-        return (time.monotonic() - since) / (self.done - before) * max(0.0, self.total - self.done)
+        return (until - since) / (done - before) * max(0.0, self.total - done)
 
     @property
     def counted(self) -> str:
@@ -81,20 +81,17 @@ class Activity:
         return f"{self.done:,.0f}{of} {self.unit}".rstrip()
 
     @property
-    def state(self) -> str:
-        """How far it is, without its name; empty where nothing is known."""
-        left, counts = self.left_s, self.done or self.total is not None
-        known = [part for part in (self.counted if counts else "", self.detail) if part]
-        ends = f"{self.elapsed} so far" if left is None else f"{duration(left)} left"
-        return ", ".join([*known, ends]) if known else ""
-
-    @property
-    def elapsed(self) -> str:
-        """The time that it has taken so far, such as `12 s`."""
-        return duration(time.monotonic() - self._began)
+    def time(self) -> str:
+        """The time left, such as `12 s left`, or what it has taken so far."""
+        left = self.left_s
+        return f"{duration(time.monotonic() - self._began)} so far" if left is None else f"{duration(left)} left"
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.state}" if self.state else f"... {self.what}, {self.elapsed}"
+        counted = self.counted if self.done or self.total is not None else ""
+        known = [part for part in (counted, self.detail) if part]
+        if not known:
+            return f"... {self.what}, {self.time.removesuffix(' so far')}"
+        return f"{self.what}: {', '.join([*known, self.time])}"
 
 
 class Reporter:
@@ -260,11 +257,15 @@ class _Terminal(Reporter):
         if not under_way:
             return ""
         activity = under_way[0]
-        bar = "..." if activity.total is None else ProgressBar(activity.total, activity.done, width=24)
+        bar: Any = "..."
+        known = [activity.time, activity.detail]
+        if activity.total is not None:
+            bar, known = ProgressBar(activity.total, activity.done, width=24), [activity.counted, *known]
         row = Table.grid(padding=(0, 1))
-        for _ in range(3):
-            row.add_column(no_wrap=True, overflow="ellipsis")
-        row.add_row(activity.what, bar, activity.state or activity.elapsed)
+        row.add_column(min_width=len(activity.what))
+        row.add_column(min_width=3 if activity.total is None else 24)
+        row.add_column(no_wrap=True, overflow="ellipsis")  # in a narrow terminal its end is left out
+        row.add_row(activity.what, bar, ", ".join(part for part in known if part))
         return row
 
 

@@ -37,7 +37,8 @@ class TrainingLines:
         if event["kind"] == "message":
             self.progress(event["text"])
             return
-        self.activity.update(event["step"], state_text(event), event["steps"])
+        rate = f", {event['images_per_second']:,.0f} images/s" if event["kind"] == "step" else ""
+        self.activity.update(event["step"], state_text(event) + rate, event["steps"])
         if event["kind"] == "history":
             self.history(event["history"])
 
@@ -59,10 +60,10 @@ class TrainingLines:
 
 
 def state_text(event: dict[str, Any]) -> str:
-    """Return the state that an event of steps or the history tells: `epoch 3/40, loss 1.234, 500 images/s`."""
+    """Return the state that an event of a step or of the history tells: `epoch 3/40, loss 1.234`."""
     epoch, epochs = event["epoch"], event["epochs"]
     if event["kind"] == "step":
-        return f"epoch {epoch}/{epochs}, loss {event['loss']:.3f}, {event['images_per_second']:,.0f} images/s"
+        return f"epoch {epoch}/{epochs}, loss {event['loss']:.3f}"
     if not event["history"]:
         return f"epoch {epoch}/{epochs}"
     last = event["history"][-1]  # an epoch, or a rollback

@@ -97,7 +97,7 @@ def test_the_time_left_goes_by_the_work_itself(monkeypatch: pytest.MonkeyPatch) 
         now += 3
         work.advance(1)
         assert work.left_s == pytest.approx(3 * 39)
-        assert work.state == "71/110, 2 min left"
+        assert str(work) == "searching: 71/110, 2 min left"
         work.update(50)
         assert work.left_s is None
 
@@ -136,7 +136,7 @@ def test_in_a_terminal_the_state_is_a_bar_that_is_gone_in_the_end(interrupted: b
             shown += chunk
     os.close(ours)
     text = re.sub(r"\x1b\[[0-9;?]*m", "", shown.decode())
-    assert re.search(r"counting sheep [━╸╺]+ +2/4 sheep, sheep 1, \d s", text)
+    assert re.search(r"counting sheep [━╸╺]+ +2/4 sheep, \d s (left|so far), sheep 1", text)
     assert "\x1b[2Ktwo [bold]sheep[/bold]\r\n" in text  # the line takes the place of the bar, which follows it
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is there again
     after = text.rpartition("\x1b[?25h")[2]
