@@ -19,7 +19,7 @@ def test_saved_and_loaded_supernets_and_subnets_are_equal(tmp_path: Path) -> Non
     arch = space.smallest()
     images = make_images(space, 2)
     for network, network_space in ((supernet, space), (supernet.extract(arch), space.fix(arch))):
-        save_model(network, tmp_path / "weights.safetensors")
+        save_model(network, str(tmp_path / "weights.safetensors"))
         loaded = load_supernet(network_space, tmp_path / "weights.safetensors").eval()
         assert torch.equal(loaded(images, arch), network(images, arch))
         assert weights_fingerprint(loaded.state_dict()) == weights_fingerprint(network.state_dict())

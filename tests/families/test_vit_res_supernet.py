@@ -83,7 +83,7 @@ def test_weights_with_buffers_in_files_and_in_replicas(tmp_path: Path) -> None:
     supernet.train()(make_images(space, 4), space.largest())
     supernet.eval()
     images, arch = make_images(space, 2), space.smallest()
-    save_model(supernet, tmp_path / "weights.safetensors")
+    save_model(supernet, str(tmp_path / "weights.safetensors"))
     loaded = load_supernet(space, tmp_path / "weights.safetensors").eval()
     assert torch.equal(loaded(images, arch), supernet(images, arch))
     fingerprint = weights_fingerprint(supernet.state_dict())

@@ -72,7 +72,7 @@ def make_run(path: Path, space: Space) -> Run:
     run = Run(path, create=True)
     torch.manual_seed(1)
     supernet = build_supernet(space)
-    save_model(supernet, path / "supernet.safetensors")
+    save_model(supernet, str(path / "supernet.safetensors"))
     run.write_yaml("space.yaml", space.to_dict())
     run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
     run.write_json("supernet.json", {"fingerprint": weights_fingerprint(supernet.state_dict()), "seed": 3})
