@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -151,6 +153,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     hidden = hidden_name(path)
     try:
         with hidden.open("wb") as stream:
+            with suppress(OSError):  # a filesystem without locks
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -158,6 +162,21 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
+
+
+def clear_hidden(folder: Path) -> None:
+    """Delete the hidden files that killed processes left in a folder and all below it; live processes lock theirs."""
+    for at, _, names in os.walk(folder):
+        for name in names:
+            if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", name):
+                left = Path(at, name)
+                with suppress(OSError):  # it is being written, or gone
+                    held = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                    try:
+                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        left.unlink()
+                    finally:
+                        os.close(held)
 
 
 def hidden_name(path: Path) -> Path:

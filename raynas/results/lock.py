@@ -24,7 +24,7 @@ from typing import Any
 from pyarrow import fs
 
 from raynas.errors import RunDirError
-from raynas.filesystem import write_whole
+from raynas.filesystem import clear_hidden, write_whole
 
 HEARTBEAT_S = 10.0
 EXPIRY_S = 40.0
@@ -74,6 +74,7 @@ class _FileLock(Lock):
                 raise RunDirError(f"{name}: {path} is not a lock of ours, its text is kept: move it away")
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, json.dumps(_owner()).encode(), 0)
+            clear_hidden(path.parent)
         except OSError as error:
             raise _cannot_lock(name, path, error) from error
 

@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from raynas.errors import RunDirError
+from raynas.filesystem import whole_file
 from raynas.results import RunDir, lock
+from tests.killing import killed_at
 
 _HOLD = """
 import sys, time
 from raynas.results import RunDir, lock
+from tests.killing import killed_at
 lock.HEARTBEAT_S, lock.EXPIRY_S, lock._SETTLE_S = 0.3, 6.0, 0.1
 if len(sys.argv) > 2:
     lock.socket.gethostname = lambda: sys.argv[2]
@@ -147,6 +150,20 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch
     monkeypatch.setattr(lock.os, "open", refused)
     with pytest.raises(RunDirError, match=r"cannot be locked: .*Read-only file system"), run.lock():
         pass
+
+
+def test_what_killed_writers_left_is_cleared_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", create=True)
+    for name in ("space.yaml", "tables/scores/part.parquet"):
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        assert killed_at(2, lambda name=name: run.write_bytes(name, b"x"))  # type: ignore[misc]
+    hidden = [path for path in (tmp_path / "run").rglob(".*.tmp")]
+    assert len(hidden) == 2
+    with whole_file(tmp_path / "run" / "report.html") as stream:
+        stream.write(b"page")
+        with run.lock():
+            assert [path.name.split(".")[1] for path in (tmp_path / "run").rglob(".*.tmp")] == ["report"]
+    assert run.read_bytes("report.html") == b"page"
 
 
 def test_an_entry_of_a_killed_owner_is_no_obstacle(tmp_path: Path) -> None:
