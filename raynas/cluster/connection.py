@@ -24,13 +24,19 @@ from raynas.errors import ClusterError, UserError
 log = logging.getLogger(__name__)
 
 _QUIET = {
+    # A Ray that ends with the command has no visitors of its dashboard, no collector of metrics and no spot nodes.
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # With the mode unset, Ray would turn token authentication on and leave a token file in the user's home, which
+    # changes how later clusters start.
+    "RAY_AUTH_MODE": "disabled",
 }
-_LOCAL = {
+"""Settings of a local Ray, unless the user's environment has others."""
+
+_LOOPBACK = {
     # Makes every server of Ray bind to the loopback address. Ray has the switch for macOS and Windows, where open ports
     # make the firewall ask; it works on Linux as well.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -59,8 +65,6 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
         ClusterError: the local Ray does not start, or Ray is lost during the block.
         UserError: there is no cluster at `RAY_ADDRESS`, or it refuses.
     """
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
     import ray
 
     if _leaving is not None:
@@ -75,6 +79,7 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
         if local:
             _start(max(cpus, os.cpu_count() or 1))
         else:
+            os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # without it the dashboard's Train page fails
             _connect(str(address))
         # Ray installs a handler that ends the process silently: restore an earlier one if there was one.
         if callable(told_to_end) and threading.current_thread() is threading.main_thread():
@@ -109,9 +114,7 @@ def on_loopback() -> bool:
 
 
 def _local_settings() -> dict[str, str]:
-    # With the mode unset, Ray would turn token authentication on and leave a token file in the user's home, which
-    # changes how later clusters start.
-    return {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), **_LOCAL}
+    return {**{name: os.environ.get(name, value) for name, value in _QUIET.items()}, **_LOOPBACK}
 
 
 @contextmanager
@@ -172,7 +175,7 @@ def _connect(address: str) -> None:
     try:
         if host and port.isdigit() and "://" not in host:  # Ray asks for a minute and a half
             socket.create_connection((host.strip("[]"), int(port)), timeout=30).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, logging_level=logging.ERROR)
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()
         raise UserError(

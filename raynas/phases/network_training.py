@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raynas.cluster.connection import ray_cluster
-from raynas.cluster.mailbox import Mailbox
+from raynas.cluster.mailbox import open_mailbox
 from raynas.data.config import DataConfig
 from raynas.data.images import decode
 from raynas.data.load import load_data
@@ -176,7 +176,7 @@ def _train_in_tasks(
 
     with ray_cluster(cpus=min(parallel or 2, len(jobs))), attempt(cluster=True):
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        board: Any = ray.remote(Mailbox).options(num_cpus=0).remote()
+        board = open_mailbox()
 
         @ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)
         def train_job(job: NetworkTraining, start: Mapping[str, Tensor] | None) -> TrainedNetwork:

@@ -109,6 +109,8 @@ def autoscaling_cluster(
         with (folder / "head.log").open("w") as log:
             subprocess.run(command, env={**environment, **autoscaler}, stdout=log, stderr=log, check=True, timeout=120)
         yield SimulatedCluster(address, {**environment, "RAY_ADDRESS": address}, mark)
+        errors = next(Path(f"/tmp/ray-{mark[:8]}").glob("session_2*/logs/monitor.err")).read_text()
+        assert "Traceback" not in errors, f"the autoscaler ended: {errors}"
     finally:
         _end(mark)
 
@@ -135,6 +137,12 @@ def _configuration(
             "worker": {**worker, "min_workers": 0, "max_workers": most},
         },
         "head_node_type": HEAD_TYPE,
+        # Ray fills these in from a provider's defaults, which an external one lacks.
+        **{key: {} for key in ("file_mounts", "auth")},
+        **{key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands")},
+        **{key: [] for key in ("setup_commands", "head_setup_commands", "worker_setup_commands")},
+        **{key: [] for key in ("head_start_ray_commands", "worker_start_ray_commands")},
+        "file_mounts_sync_continuously": False,
     }
 
 

@@ -104,8 +104,6 @@ def by_supernet(
     from raynas.scoring.pool import ScorePool
     from raynas.scoring.progress import score_with_progress
 
-    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # the dashboard then lists the trainings
-
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
         here = Run(run.local_or_uri(iteration_folder(index)), create=True)
         progress(
