@@ -149,8 +149,8 @@ def test_timm_reads_how_images_become_the_input(folder: Path) -> None:
     }
     assert config(num_classes=3) == own
     assert config(in_chans=3) == {**own, "input_size": (3, 8, 8), "mean": own["mean"] * 3, "std": own["std"] * 3}
-    files = {"arch": folder / "arch.yaml", "checkpoint_path": folder / "model.safetensors"}
-    model = timm.create_model("raynas_vit", num_classes=10, **files)
+    files: dict[str, Any] = {"arch": folder / "arch.yaml", "checkpoint_path": folder / "model.safetensors"}
+    model: Any = timm.create_model("raynas_vit", num_classes=10, **files)
     assert timm.data.resolve_model_data_config(model) == own
     assert model.default_cfg["num_classes"] == 10 and model.pretrained_cfg["label_names"] == said["class_names"]
 
