@@ -26,7 +26,8 @@ from raynas.outer.evolution.searches import search_spaces
 from raynas.outer.trial_progress import showing_trials, trial_folder, trial_name
 from raynas.presets.preset import Preset, override
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
-from raynas.runs.run import Run, has_begun
+from raynas.runs.run import Run
+from raynas.runs.settings import begin, has_begun
 
 EXPERIMENT = "tune"
 """The folder of Tune's own files in the run directory: `tensorboard --logdir <run>/tune`."""
@@ -138,7 +139,7 @@ def run_trials(
         # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
         common = preset.model_dump(mode="json", exclude={"space", "reference"})
         numbered = {str(number): definition for number, definition in enumerate(spaces)}
-        if not run.begin("trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
+        if not begin(run, "trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
             run.delete(EXPERIMENT)  # Tune would go on with an experiment of other settings, of which nothing came
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
     with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):

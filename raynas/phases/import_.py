@@ -22,7 +22,8 @@ from raynas.phases.inputs import resolve_data
 from raynas.presets.preset import Preset, load_preset
 from raynas.progress.reporter import Progress, silent
 from raynas.results.versions import versions
-from raynas.runs.run import Run, has_begun
+from raynas.runs.run import Run
+from raynas.runs.settings import begin, has_begun
 from raynas.space import Space, load_arch, load_space
 from raynas.space.families import family_module
 from raynas.space.load import describes_arch
@@ -113,7 +114,7 @@ def import_supernet(
         if run.about_supernet.get("fingerprint", fingerprint) != fingerprint:
             raise RunDirError(f"{run.name} holds another supernet: name another run directory")
         source = {"system": system, "checkpoint": str(checkpoint), "fingerprint": fingerprint}
-        run.begin("import", {**source, "space": found.fingerprint, "data": images.fingerprint})
+        begin(run, "import", {**source, "space": found.fingerprint, "data": images.fingerprint})
         run.write_space(found)
         run.write_preset(preset)
         about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}

@@ -14,6 +14,7 @@ from torch import Tensor
 from raynas.data.load import Data
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.runs.run import Run
+from raynas.runs.settings import begin
 from raynas.space import Space
 from raynas.training.context import Context, Event
 from raynas.training.loop import train_loop
@@ -101,4 +102,4 @@ def _check_settings(
         "recipe": recipe.model_dump(exclude={"checkpoints"}),
         **teacher_settings(teachers),
     }
-    Run(folder, create=True).begin("training", settings, "give the same, or another folder")
+    begin(Run(folder, create=True), "training", settings, "give the same, or another folder")

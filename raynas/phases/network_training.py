@@ -24,8 +24,8 @@ from raynas.nets import build_supernet
 from raynas.phases.local_training import train_network
 from raynas.progress.reporter import Activity, Progress, reporter
 from raynas.results.schemas import Row
+from raynas.runs.files import NETWORKS
 from raynas.runs.networks import Network
-from raynas.runs.run import NETWORKS
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch

@@ -34,6 +34,7 @@ from raynas.reports.page import write_report
 from raynas.runs.networks import Network
 from raynas.runs.run import MAIN, Run
 from raynas.runs.searches import SearchSettings
+from raynas.runs.settings import is_bound
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
 
@@ -86,7 +87,7 @@ def pipeline(
             raise UserError(f"{name} must be at least 0, not {value}")
     parallel, progress = None if workers else 1, reporter(progress)
     run = Run(run_dir, create=True)
-    if not run.is_bound("train"):  # before Ray starts
+    if not is_bound(run, "train"):  # before Ray starts
         from raynas.phases.images import check_images
 
         check_images(preset, progress)
@@ -158,7 +159,7 @@ def _check_all_stages(preset: Preset, run: Run, workers: int, progress: Progress
     """
     from raynas.phases.inputs import load_inputs
 
-    if run.is_bound("train"):
+    if is_bound(run, "train"):
         space = run.space
     else:
         space, data = load_inputs(preset)

@@ -29,6 +29,7 @@ from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network, check_images, input_size
 from raynas.runs.run import Run
+from raynas.runs.settings import begin
 from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.space import Arch, Space
 from raynas.training.preflight import check_recipe
@@ -225,7 +226,7 @@ def _begin(run: Run, job: NetworkTraining, teachers: Mapping[str, Any]) -> None:
     if job.size is not None:
         settings["size"] = job.size
     again = f"give the same, or delete {run.name}/{network.path} to train it anew"
-    if not run.begin(f"{network.path}/training", {**settings, **teachers}, again) and job.checkpoints is not None:
+    if not begin(run, f"{network.path}/training", {**settings, **teachers}, again) and job.checkpoints is not None:
         shutil.rmtree(job.checkpoints, ignore_errors=True)  # those of a network whose folder was deleted
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 
 from raynas.nets.weights import parse_weights
-from raynas.runs.run import LOCAL_CHECKPOINTS, RAY_CHECKPOINTS, Run
+from raynas.runs.files import LOCAL_CHECKPOINTS, RAY_CHECKPOINTS
+from raynas.runs.run import Run
 from raynas.training.context import Context, Event, State, read_state
 
 RUN = RAY_CHECKPOINTS.rpartition("/")[2]

@@ -32,7 +32,9 @@ from raynas.phases.teachers import teacher_settings
 from raynas.phases.training_record import WHAT, Recorder, write_supernet
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
-from raynas.runs.run import CHECKPOINTS, SUPERNET_WEIGHTS, Run, has_begun
+from raynas.runs.files import CHECKPOINTS, SUPERNET_WEIGHTS
+from raynas.runs.run import Run
+from raynas.runs.settings import begin, has_begun
 from raynas.space import Space, load_space
 from raynas.space.counting import shown_count
 from raynas.training.context import Event, State, read_state
@@ -120,7 +122,7 @@ def train(
     run = Run(run_dir, create=True)
     with run.lock():
         begins = {} if init is None else {"init": hashlib.sha256(run.read_bytes(init)).hexdigest()[:12]}
-        run.begin("train", {**_settings(preset, space, images, teachers), **begins})
+        begin(run, "train", {**_settings(preset, space, images, teachers), **begins})
         run.write_space(space)
         run.write_preset(preset)
         if run.is_trained:

@@ -20,7 +20,8 @@ from raynas.reports.scores import scores_sections
 from raynas.reports.sharing import sharing_section
 from raynas.reports.trials import trials_lead, trials_section
 from raynas.results.schemas import Row
-from raynas.runs.run import EVOLUTION, Run
+from raynas.runs.files import EVOLUTION
+from raynas.runs.run import Run
 
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -20,15 +20,14 @@ from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import stored_predictor
 from raynas.latency.timing import TimedOn
 from raynas.results import Store
+from raynas.runs.files import RunFiles
 from raynas.runs.network_folder import ARCH_FILE
+from raynas.runs.settings import begin, check_settings
 from raynas.search.build import build_search
 from raynas.search.config import SEARCHES, SearchConfig
 from raynas.search.own import RecordedSearch
 from raynas.search.problem import Problem
 from raynas.space import Arch, Space
-
-if TYPE_CHECKING:
-    from raynas.runs.run import Run
 
 _BATCH = 256  # archs asked at a time when a search is read back
 
@@ -65,7 +64,7 @@ class StoredSearch:
         folder: where the archs that it chose lie.
     """
 
-    run: Run
+    run: RunFiles
     name: str
     work: str
     folder: str
@@ -110,14 +109,14 @@ class StoredSearch:
         return sorted(archs, key=lambda arch: int(cost(arch.space, [arch])["macs"][0]))
 
     def begin(self, settings: SearchSettings, check: bool = False) -> bool:
-        """Record the settings, or check them where it began before; see `Run.begin`.
+        """Record the settings, or check them where it began before; see `raynas.runs.settings.begin`.
 
         Args:
             settings: with what its timings hold for.
             check: look only, and write nothing.
         """
-        begin = self.run.check_settings if check else self.run.begin
-        return begin(self.work, settings, "give the same, or the search another name (--name)")
+        record = check_settings if check else begin
+        return record(self.run, self.work, settings, "give the same, or the search another name (--name)")
 
     def forget(self) -> None:
         """Take the record of its settings back, so that others can have the name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,11 +12,9 @@ from raynas.errors import UserError
 from raynas.nets.calibration import calibrate, wants_calibration
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
+from raynas.runs.files import RunFiles
 from raynas.runs.networks import belongs
 from raynas.space import Arch, Space
-
-if TYPE_CHECKING:
-    from raynas.runs.run import Run
 
 
 class TrainedSupernet:
@@ -28,7 +25,7 @@ class TrainedSupernet:
         device: where the supernet is, and its subnets.
     """
 
-    def __init__(self, run: Run, device: torch.device | str = "cpu"):
+    def __init__(self, run: RunFiles, device: torch.device | str = "cpu"):
         self._run, self.device = run, torch.device(device)
 
     def subnet(self, arch: Arch) -> Supernet:

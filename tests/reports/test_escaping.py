@@ -14,6 +14,7 @@ from raynas.reports.collect import Predicted, Timed, Trace, Tried
 from raynas.reports.page import write_report
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
+from raynas.runs.settings import begin
 from raynas.space import load_space, save_arch
 from tests.reports.test_report import described, provenance
 
@@ -57,7 +58,7 @@ def searched(folder: Path, text: str) -> str:
     """The report of a run in which every text is this one."""
     run = Run(folder / "run", create=True)
     run.write_yaml("space.yaml", SPACE.to_dict())
-    run.begin("train", {"data": {"name": text}, "classes": [text, {text: text}], "note": text})
+    begin(run, "train", {"data": {"name": text}, "classes": [text, {text: text}], "note": text})
     archs = [SPACE.sample(np.random.default_rng(seed)) for seed in range(8)]
     (folder / "run" / "best").mkdir()
     save_arch(archs[0], folder / "run" / "best" / "arch.yaml")
@@ -99,7 +100,7 @@ def searched(folder: Path, text: str) -> str:
 def evolved(folder: Path, text: str) -> str:
     """The report of an experiment in which every text is this one."""
     run = Run(folder / "trials", create=True)
-    run.begin("trials", {"values": {text: [text]}})
+    begin(run, "trials", {"values": {text: [text]}})
     space = {
         "iteration": 0, "name": text, "cardinality": "12", "archs": 3, "error": 0.2, "standard_error": 0.1, "mean": 0.3,
         "top": 0.1, "seconds": 3.0, "best": text, "best_error": 0.1, "best_macs": 5, "best_params": 6,

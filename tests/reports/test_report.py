@@ -16,6 +16,7 @@ from raynas.reports.collect import Trace, collect, pareto
 from raynas.reports.page import write_report
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
+from raynas.runs.settings import begin
 from raynas.space import load_space, save_arch
 
 SPACE = load_space("digits/vit")
@@ -91,7 +92,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, scored: Scored) -> Run:
     """A run directory with scores and nothing after them."""
     run = Run(tmp_path_factory.mktemp("report") / "run", create=True)
     run.write_yaml("space.yaml", SPACE.to_dict())
-    run.begin("train", {"data": ["s3://key:secret@bucket/images?region=x"], "note": "<b>&"})
+    begin(run, "train", {"data": ["s3://key:secret@bucket/images?region=x"], "note": "<b>&"})
     score = {"status": "ok", "images": 287, "loss": 0.25, **provenance()}
     run.store.append("scores", [{**described(a, m, 2 * m), "accuracy": acc, **score} for a, m, acc in scored])
     failed = {**described(SPACE.smallest(), 1, 2), **score, "status": "failed", "reason": "out of memory", "loss": None}
@@ -338,7 +339,7 @@ def test_page_is_self_contained_and_readable_without_seeing_it(after: tuple[Page
 
 def test_an_evolution_without_a_space_is_said_to_be_one(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", create=True)
-    run.begin("trials", {"values": {}})
+    begin(run, "trials", {"values": {}})
     assert "The evolution of the space has not finished an iteration yet." in page(run, []).text
 
 

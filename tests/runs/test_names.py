@@ -16,10 +16,10 @@ PACKAGE = Path(raynas.__file__).parent
 OWNERS = {
     "raynas.yaml": "results/run_dir.py",
     "phase.json": "results/phases.py",
-    "space.yaml": "runs/run.py",
-    "preset.yaml": "runs/run.py",
-    "supernet.json": "runs/run.py",
-    "supernet.safetensors": "runs/run.py",
+    "space.yaml": "runs/files.py",
+    "preset.yaml": "runs/files.py",
+    "supernet.json": "runs/files.py",
+    "supernet.safetensors": "runs/files.py",
     "arch.yaml": "runs/network_folder.py",
     "model.safetensors": "runs/network_folder.py",
     "network.json": "runs/network_folder.py",
@@ -57,4 +57,4 @@ def test_paths_into_a_folder_are_made_by_the_run(constants: dict[str, set[str]],
 
 def test_the_data_of_a_run_are_read_out_of_its_preset_in_one_place() -> None:
     calls = [path.name for path in PACKAGE.rglob("*.py") if re.search(r"(?<!def )stored_config\(", path.read_text())]
-    assert calls == ["run.py"]
+    assert calls == ["files.py"]

@@ -9,6 +9,7 @@ import pytest
 from raynas.config import Config
 from raynas.errors import RunDirError
 from raynas.runs.run import Run
+from raynas.runs.settings import begin, check_settings, is_bound
 
 
 class _Rate(Config):
@@ -28,24 +29,24 @@ def test_a_run_that_holds_credentials_of_an_older_version_goes_on_without_them(t
         "settings:\n  data: {name: 's3://KEY:SECRET@bucket/images?region=x'}\n  seed: 0\nstarts: []\n"
     )
     assert run.read_yaml("train.yaml")["settings"] == clean
-    assert run.begin("train", clean) is True
+    assert begin(run, "train", clean) is True
     assert "SECRET" not in (tmp_path / "run" / "train.yaml").read_text()
 
 
 def test_begin_records_resumes_and_refuses(tmp_path: Path) -> None:
     run = Run(tmp_path, create=True)
-    assert run.begin("train", _Settings()) is False
+    assert begin(run, "train", _Settings()) is False
     run.write_json("supernet.json", {})
-    assert run.begin("train", {"epochs": 3, "sizes": (8, 8), "nested": {"rate": 0.1}}) is True
+    assert begin(run, "train", {"epochs": 3, "sizes": (8, 8), "nested": {"rate": 0.1}}) is True
     with pytest.raises(
         RunDirError, match=r"train began with other settings: nested\.rate was 0\.1, is 0\.2; give the same"
     ):
-        run.begin("train", _Settings(nested=_Rate(rate=0.2)))
+        begin(run, "train", _Settings(nested=_Rate(rate=0.2)))
     with pytest.raises(RunDirError, match=r"extra is 1, was not given"):
-        run.begin("train", {**_Settings().model_dump(), "extra": 1})
+        begin(run, "train", {**_Settings().model_dump(), "extra": 1})
     with pytest.raises(RunDirError, match=r"nested was .*, now not given"):
-        run.begin("train", {"epochs": 3, "sizes": [8, 8]})
-    assert run.begin("search", {"seed": 0}) is False  # another piece of work has settings of its own
+        begin(run, "train", {"epochs": 3, "sizes": [8, 8]})
+    assert begin(run, "search", {"seed": 0}) is False  # another piece of work has settings of its own
     recorded = run.read_yaml("train.yaml")
     assert recorded["settings"]["sizes"] == [8, 8]
     assert len(recorded["starts"]) == 2 and {"time", "host", "torch", "ray", "python"} <= set(recorded["starts"][0])
@@ -79,18 +80,18 @@ def test_settings_bind_with_the_first_thing_that_depends_on_them(
     if where == "s3":
         uri = request.getfixturevalue("s3_server")(f"bind/{tmp_path.name}")
     run = Run(uri, create=True)
-    assert run.begin(what, {"lr": 1}) is False
+    assert begin(run, what, {"lr": 1}) is False
     if what == "train":
         run.write_bytes("checkpoints/supernet/.validate_storage_marker", b"")  # of Ray Train, before any checkpoint
-    assert run.begin(what, {"lr": 2}) is False  # the first attempt did nothing: the directory is free
-    assert run.read_yaml(f"{what}.yaml")["settings"] == {"lr": 2} and not run.is_bound(what)
-    assert run.begin(what, {"lr": 2}) is True
+    assert begin(run, what, {"lr": 2}) is False  # the first attempt did nothing: the directory is free
+    assert run.read_yaml(f"{what}.yaml")["settings"] == {"lr": 2} and not is_bound(run, what)
+    assert begin(run, what, {"lr": 2}) is True
     run.write_bytes(left, b"x")
-    assert run.is_bound(what)
-    for attempt in (run.begin, run.check_settings):
+    assert is_bound(run, what)
+    for attempt in (begin, check_settings):
         with pytest.raises(RunDirError, match="began with other settings: lr was 2, is 3"):
-            attempt(what, {"lr": 3})
-    assert run.begin(what, {"lr": 2}) is True
+            attempt(run, what, {"lr": 3})
+    assert begin(run, what, {"lr": 2}) is True
     assert len(run.read_yaml(f"{what}.yaml")["starts"]) == 3
 
 
@@ -99,9 +100,9 @@ def test_settings_bind_with_the_first_thing_that_depends_on_them(
 )
 def test_work_that_did_nothing_makes_room_for_another_kind(tmp_path: Path, first: str, second: str) -> None:
     run = Run(tmp_path / "run", create=True)
-    run.begin(first, {})
+    begin(run, first, {})
     run.write_yaml("preset.yaml", {"of": first})
-    assert run.begin(second, {}) is False
+    assert begin(run, second, {}) is False
     assert run.list() == sorted(["raynas.yaml", f"{second}.yaml"])
 
 
@@ -111,10 +112,10 @@ def test_work_that_did_nothing_makes_room_for_another_kind(tmp_path: Path, first
 )
 def test_a_run_is_of_one_kind(tmp_path: Path, first: str, second: str) -> None:
     run = Run(tmp_path / "run", create=True)
-    run.begin(first, {})
+    begin(run, first, {})
     run.write_bytes(LEFT[first][0], b"")
     with pytest.raises(RunDirError, match=rf"holds other work \(its {first}\.yaml\)"):
-        run.begin(second, {})
+        begin(run, second, {})
     assert not run.exists(f"{second}.yaml")
 
 
@@ -132,11 +133,11 @@ def test_a_lost_file_is_not_taken_for_a_training_that_never_was(tmp_path: Path) 
 @pytest.mark.parametrize("content", [b"", b"- 1\n", b"text", b"other: 1\n", b"\xff\xfe\x00"])
 def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
     run = Run(tmp_path, create=True)
-    run.begin("train", {"seed": 0})
+    begin(run, "train", {"seed": 0})
     run.write_json("supernet.json", {})
     (tmp_path / "train.yaml").write_bytes(content)
     with pytest.raises(RunDirError, match=r"train\.yaml is damaged"):
-        run.begin("train", {"seed": 0})
+        begin(run, "train", {"seed": 0})
     (tmp_path / "raynas.yaml").write_bytes(content)
     with pytest.raises(RunDirError, match=r"raynas\.yaml is damaged"):
         Run(tmp_path)

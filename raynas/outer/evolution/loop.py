@@ -32,6 +32,7 @@ from raynas.outer.evolution.record import (
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
+from raynas.runs.settings import begin
 from raynas.search import RandomSearch
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
@@ -82,7 +83,7 @@ def evolve_space(
     check_evolution(space, config, bounds)
     settings = {"space": space.to_dict(), "constraints": bounds, **(about or {}), "settings": config}
     with run.lock():
-        run.begin("space_evolution", settings)
+        begin(run, "space_evolution", settings)
         run.write_yaml(space_file(0), space.to_dict())
         done = {iteration.index: iteration for iteration in read_iterations(run)}
         found: list[Iteration] = []

@@ -1,0 +1,195 @@
+"""The files of a run directory as typed values: their names stand here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raynas.config import validate
+from raynas.data.config import DataConfig, stored_config
+from raynas.errors import RunDirError
+from raynas.locations import hide_secrets
+from raynas.results.run_dir import RunDir, json_text
+from raynas.results.schemas import Row
+from raynas.results.scores import comparable_scores
+from raynas.runs.network_folder import ARCH_FILE
+from raynas.runs.networks import arch_text
+from raynas.space import Arch, Space
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from raynas.data.calibration import Calibration
+    from raynas.data.load import Data
+    from raynas.presets.preset import Preset
+
+SPACE, PRESET = "space.yaml", "preset.yaml"
+SUPERNET, SUPERNET_WEIGHTS = "supernet.json", "supernet.safetensors"
+BEST, REFERENCE, SEARCHES, NETWORKS = "best", "reference", "searches", "networks"
+CHECKPOINTS = "checkpoints"
+RAY_CHECKPOINTS, LOCAL_CHECKPOINTS = f"{CHECKPOINTS}/supernet", f"{CHECKPOINTS}/local"
+
+EVOLUTION = ("space_evolution", "trials")
+"""The work of an evolution of spaces, whose run directory holds others."""
+
+
+class RunFiles(RunDir):
+    """The content of a run directory, file by file; `Run` adds supernets, searches and networks made of it.
+
+    Args, attributes and errors are those of `RunDir`.
+    """
+
+    def require(self, name: str, otherwise: str = "train a supernet first (raynas train, or raynas import)") -> None:
+        """Refuse a run that does not have a file.
+
+        Args:
+            name: of the file.
+            otherwise: what is to be done then.
+
+        Raises:
+            RunDirError: it does not; of an evolution of spaces, the message says where its runs are.
+        """
+        if self.exists(name):
+            return
+        if any(self.exists(f"{work}.yaml") for work in EVOLUTION):
+            trials = self.list("trials")
+            inside = self.local_or_uri(f"trials/{trials[0]}/iterations/0" if trials else "iterations/0")
+            raise RunDirError(
+                f"{self.name} is an evolution of spaces, each of which has a run directory of its own, such as "
+                f"{hide_secrets(inside)}: give one of them"
+            )
+        if name in (PRESET, SPACE) and self.exists(SUPERNET_WEIGHTS):
+            otherwise = "it was lost, since a supernet is there: restore it, or use another run directory"
+        raise RunDirError(f"{self.name} has no {name}: {otherwise}")
+
+    # -- what is trained -------------------------------------------------------------------------------------------
+
+    @property
+    def space(self) -> Space:
+        """The search space."""
+        self.require(SPACE)
+        return Space.from_document(self.read_document(SPACE), "space")
+
+    @property
+    def has_space(self) -> bool:
+        """Whether the run has a space: from the start of its training on."""
+        return self.exists(SPACE)
+
+    @property
+    def has_preset(self) -> bool:
+        """Whether the run has a preset: from the start of its training on."""
+        return self.exists(PRESET)
+
+    @property
+    def preset(self) -> Preset:
+        """The preset as the run resolved it.
+
+        Raises:
+            ConfigError: it does not validate, such as one that names parts of the user's own that are not here.
+        """
+        from raynas.presets.preset import Preset
+
+        self.require(PRESET)
+        return validate(Preset, self.read_document(PRESET))
+
+    @property
+    def data_config(self) -> DataConfig:
+        """The settings of the data, which can be read where the rest of the preset cannot."""
+        self.require(PRESET)
+        return stored_config(self.read_yaml(PRESET, "data"))
+
+    def data(self) -> Data:
+        """Load the data.
+
+        Raises:
+            UserError: they are missing or cannot be read.
+        """
+        from raynas.data.load import load_data
+
+        return load_data(self.data_config)
+
+    def calibration(self, data: Data) -> Calibration:
+        """Draw the images that the preset calibrates batch norms on.
+
+        Raises:
+            UserError: an image cannot be read, or there are too few.
+        """
+        from raynas.data.augment import AugmentConfig
+        from raynas.data.calibration import Calibration, calibration_batches
+        from raynas.data.config import CalibrationConfig
+
+        preset = self.read_yaml(PRESET)
+        config = CalibrationConfig.model_validate(preset.get("calibration", {}))
+        augment = AugmentConfig.model_validate(preset.get("recipe", {}).get("augment", {}))
+        return Calibration(config, calibration_batches(data, augment, config))
+
+    def write_space(self, space: Space) -> None:
+        """Write the search space."""
+        self.write_yaml(SPACE, space.to_dict())
+
+    def write_preset(self, preset: Preset) -> None:
+        """Write the resolved preset."""
+        self.write_yaml(PRESET, preset)
+
+    # -- the supernet ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the supernet's training, or its import, is finished."""
+        return self.exists(SUPERNET) and self.exists(SUPERNET_WEIGHTS)
+
+    @property
+    def about_supernet(self) -> Row:
+        """The record of the supernet: `fingerprint`, `seed` and so on; empty where it is not trained."""
+        return dict(self.read_json(SUPERNET)) if self.exists(SUPERNET) else {}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The supernet's weights by name."""
+        from raynas.nets.weights import parse_weights
+
+        self.require(SUPERNET_WEIGHTS)
+        return parse_weights(self.read_bytes(SUPERNET_WEIGHTS), f"{self.name}/{SUPERNET_WEIGHTS}")
+
+    def write_supernet(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Write a supernet's weights, and then its record, whose presence says that they are finished."""
+        from safetensors.torch import save
+
+        content = save({name: tensor.contiguous() for name, tensor in weights.items()})
+        self.write_together({SUPERNET_WEIGHTS: content, SUPERNET: json_text(about).encode()}, last=SUPERNET)
+
+    # -- archs -----------------------------------------------------------------------------------------------------
+
+    def read_arch(self, path: str) -> Arch:
+        """An arch file of the run, which holds its whole space."""
+        document = self.read_document(path, "space", "arch")
+        return Space.from_document(document, "space", ("space",)).arch(document.data["arch"])
+
+    def write_arch(self, name: Literal["best", "reference"], arch: Arch) -> None:
+        """Write an arch file; `raynas.load_arch` reads it anywhere."""
+        with self.folder(name, last=ARCH_FILE) as folder:
+            (folder / ARCH_FILE).write_text(arch_text(arch))
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def table(self, name: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:
+        """A table of the run, such as `scores`, `training` or `evaluations`; empty where nothing is written yet.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        return self.store.read(name, columns, filter)
+
+    def scores(self, images: int | None = None, precision: str | None = None) -> pa.Table:
+        """The newest score of each arch, all of the run's present supernet and measured alike.
+
+        Args:
+            images: on so many images of the search split; None for the most that any was measured on.
+            precision: in this precision; None for that of the newest row.
+
+        Returns:
+            Rows of table `scores`; `.to_pandas()` and `.to_pylist()` turn them into others' values.
+        """
+        return comparable_scores(self.store, self.about_supernet.get("fingerprint"), images, precision)
