@@ -278,9 +278,9 @@ def test_tells_that_do_not_fit_are_refused_and_change_nothing(make: Make, medium
     for wrong in (True, np.True_):
         with pytest.raises(UserError, match=r"must be a number or None, not (np\.)?True"):
             search.tell(archs, [0.1, 0.2, 0.3, wrong])
-    for wrong in (1e308, -1e31):
+    for far in (1e308, -1e31):
         with pytest.raises(UserError, match=r"must be at most 1e\+30, not"):
-            search.tell(archs, [0.1, 0.2, 0.3, wrong])
+            search.tell(archs, [0.1, 0.2, 0.3, far])
     with pytest.raises(UserError, match="must be a number"):
         search.tell(archs, [0.1, 0.2, 0.3, 10**400])
     assert search.evaluations == 0
