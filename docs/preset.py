@@ -1,4 +1,4 @@
-"""Writes docs/preset.md: every key of a preset, from the models and docstrings that declare them.
+"""Write docs/preset.md: every key of a preset, from the models and docstrings that declare them.
 
 python docs/preset.py > docs/preset.md
 """
@@ -24,21 +24,26 @@ from raynas.training.samplers import SAMPLERS
 
 WORDS = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Any: "anything", type(None): ""}
 SIGNS = {bounds.Ge: "at least", bounds.Gt: "above", bounds.Le: "at most", bounds.Lt: "below"}
+YAML = {"None": "`null`", "True": "`true`", "False": "`false`"}
 MODELS_IN_PARTS = {"attentive": Attentive}
 
 HEAD = """\
 <!-- Written by docs/preset.py: change the docstrings that it reads. -->
 # The keys of a preset
 
-A preset is one YAML file. A key that is left out has its default; `null` is nothing. On the command line any key can
-be changed with `--set`, such as `--set recipe.epochs=30`; a mapping is merged, and an empty one (`{}`) takes the place
-of what was there. Two kinds of values give way to another one that is changed, unless they are changed as well: the
-warm-up to fewer epochs, and the rates that a schedule begins and ends with to a lower learning rate.
+This page lists every key of a preset, with its values, its default and its meaning.
+
+A preset is one YAML file with all settings of a run. A key that is left out has its default; `null` means no value. On the
+command line `--set` changes any key, for example `--set recipe.epochs=30`. A mapping is merged with the old one; an empty
+mapping (`{}`) replaces it.
+
+If a changed value no longer fits another one, the other returns to its default, unless it is changed as well: the warm-up
+if there are fewer epochs, and the first and last rates of a schedule if the learning rate is lower.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [HEAD]
     for where, model in models(Preset, ""):
         lines += [f"\n## `{where}`\n" if where else "", f"{summary(model)}\n", *table(model)]
@@ -48,9 +53,9 @@ def page() -> str:
         ("plan.gradients", POLICIES, ()),
     ):
         lines.append(f"\n## Options of `{heading}`\n")
-        lines.append("They stand beside the name: `{name: ..., option: ...}`. Your own: `module:object`.\n")
+        lines.append("Options stand beside the name: `{name: ..., option: ...}`. Name a part of your own as `module:object`.\n")
         if parts is SAMPLERS:
-            lines += [f"Of every sampler, also your own: `per_rank`: {documented(SamplerPart)['per_rank']}\n"]
+            lines += [f"Every sampler, also one of your own, takes `per_rank`: {documented(SamplerPart)['per_rank']}\n"]
         for name, part in parts.items():
             lines += options(name, part, [option for option in parameters(part) if parameters(part)[option][0]], rest)
     lines.append("\n## `plan.sampler.attentive`\n")
@@ -62,7 +67,7 @@ def page() -> str:
 
 
 def models(model: type[pydantic.BaseModel], where: str) -> Iterator[tuple[str, type[pydantic.BaseModel]]]:
-    """A model and all that lie in it, each with its dotted key."""
+    """Yield a model and all models inside it, each with its dotted key."""
     yield where, model
     for name, field in model.model_fields.items():
         for inner in inside(field.annotation):
@@ -72,14 +77,14 @@ def models(model: type[pydantic.BaseModel], where: str) -> Iterator[tuple[str, t
 
 
 def inside(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    """The models that an annotation names."""
+    """Return the models that an annotation names."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return [annotation] if issubclass(annotation, pydantic.BaseModel) else []
     return [model for part in get_args(annotation) for model in inside(part)]
 
 
 def table(model: type[pydantic.BaseModel]) -> list[str]:
-    """A row for each key of a model."""
+    """Return the table of a model, a row for each key."""
     said = {name: text for kind in reversed(model.__mro__) for name, text in documented(kind).items()}
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
@@ -92,7 +97,7 @@ def table(model: type[pydantic.BaseModel]) -> list[str]:
 
 
 def options(name: str, part: Any, names: Any, more: tuple[Any, ...]) -> list[str]:
-    """A table of the options of a part that is a function or a class."""
+    """Return the table of the options of a part, which is a function or a class."""
     if not names:
         return [f"`{name}` has no options.\n"]
     said = {option: text for source in (*more, part) for option, text in documented(source).items()}
@@ -108,32 +113,33 @@ def options(name: str, part: Any, names: Any, more: tuple[Any, ...]) -> list[str
 
 
 def parameters(part: Any) -> dict[str, tuple[bool, Any]]:
-    """Of a function or class: for each parameter whether it is given by name alone, and its default."""
+    """Return the parameters of a function or class: True for a keyword-only one, and its default."""
     found = inspect.signature(part).parameters
     return {name: (this.kind is this.KEYWORD_ONLY, this.default) for name, this in found.items()}
 
 
 def documented(source: Any) -> dict[str, str]:
-    """What a docstring says under `Attributes:` or `Args:`, by name, as one line each."""
+    """Return the entries of a docstring's `Attributes:` or `Args:` by name, as one line each."""
     text = inspect.cleandoc(source.__doc__ or "")
     section = re.search(r"^(?:Attributes|Args):\n((?:[ ]+.*\n?|\n)*)", text, re.MULTILINE)
     found: dict[str, str] = {}
     for entry in re.split(r"^(?=\S)", inspect.cleandoc(section[1]), flags=re.MULTILINE) if section else ():
         names, colon, meaning = entry.partition(":")
         if colon:
-            words = " ".join(meaning.split()).replace("|", "\\|")
+            words = re.sub(r"\b(None|True|False)\b", lambda this: YAML[this[0]], " ".join(meaning.split()))
+            words = words.replace("|", "\\|")
             found |= {name.strip(): words[:1].upper() + words[1:] for name in names.split(",")}
     return found
 
 
 def summary(model: type[pydantic.BaseModel]) -> str:
-    """The first paragraph of a model's docstring."""
+    """Return the first paragraph of a model's docstring."""
     first = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
     return " ".join(first.split()).removesuffix(", and")
 
 
 def kind_of(annotation: Any, metadata: Any = ()) -> str:
-    """A type and its bounds in words."""
+    """Return a type and its bounds in words."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return kind_of(inner[0], [*annotation.__metadata__, *metadata])
@@ -157,7 +163,7 @@ def kind_of(annotation: Any, metadata: Any = ()) -> str:
 
 
 def bound_in_words(bound: Any) -> str:
-    """A bound of a field; empty for what is none."""
+    """Return a bound of a field in words; an empty string for other metadata."""
     for kind, sign in SIGNS.items():
         if isinstance(bound, kind):
             return f"{sign} {number(getattr(bound, kind.__name__.lower()))}"
@@ -169,13 +175,13 @@ def bound_in_words(bound: Any) -> str:
 
 
 def number(value: float) -> str:
-    """A number that can be read."""
+    """Return a number with separators, or as a power."""
     power = {2**63: "2^63", 2**32: "2^32"}
     return power.get(value) or (f"{value:,}" if isinstance(value, int) else f"{value:g}")
 
 
 def shown(value: Any) -> str:
-    """A default, as YAML has it."""
+    """Return a default as YAML."""
     if isinstance(value, Part):
         return f"`{value.name}`"
     if isinstance(value, pydantic.BaseModel):

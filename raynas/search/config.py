@@ -44,7 +44,9 @@ SCORED = ("accuracy", "top5", "loss")
 
 
 class LatencyConfig(Conditions):
-    """Timing of subnets for a search; other attributes are those of `Conditions`.
+    """Timing of subnets for a search.
+
+    The other attributes are those of `Conditions`.
 
     Attributes:
         timings: number of random archs to time, for fitting a predictor.

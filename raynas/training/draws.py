@@ -41,11 +41,11 @@ def draw(
     """Draw n random archs.
 
     Args:
-        uniform_over: `dimensions` or `archs`; see `Space.sample_codes`.
+        uniform_over: what is equally likely: the choices of each dimension (`dimensions`), or all archs (`archs`).
         align: a cost with a window; the average cost is moved to its middle by dropping more or fewer blocks (ViTAS;
             see `raynas.costs.alignment`). Single archs may be outside.
         within: bounds that every arch meets.
-        dealt: make the n archs differ as much as possible; see `Space.deal_codes`.
+        dealt: make the archs of a step differ as much as possible; see `Space.deal_codes`.
 
     Raises:
         ConfigError: `align` or `within` is malformed, or options exclude each other.
