@@ -33,12 +33,12 @@ HEAD = """\
 
 This page lists every key of a preset, with its values, its default and its meaning.
 
-A preset is one YAML file with all settings of a run. A key that is left out has its default; `null` means no value. On the
-command line `--set` changes any key, for example `--set recipe.epochs=30`. A mapping is merged with the old one; an empty
-mapping (`{}`) replaces it.
+A preset is one YAML file with all settings of a run. A key that is left out has its default; `null` means no value. On
+the command line `--set` changes any key, for example `--set recipe.epochs=30`. A mapping is merged with the old one; an
+empty mapping (`{}`) replaces it.
 
-If a changed value no longer fits another one, the other returns to its default, unless it is changed as well: the warm-up
-if there are fewer epochs, and the first and last rates of a schedule if the learning rate is lower.
+If a changed value no longer fits another one, the other returns to its default, unless it is changed as well: the
+warm-up if there are fewer epochs, and the first and last rates of a schedule if the learning rate is lower.
 """
 
 
@@ -53,9 +53,10 @@ def page() -> str:
         ("plan.gradients", POLICIES, ()),
     ):
         lines.append(f"\n## Options of `{heading}`\n")
-        lines.append("Options stand beside the name: `{name: ..., option: ...}`. Name a part of your own as `module:object`.\n")
+        lines.append("Options stand beside the name: `{name: ..., option: ...}`. Your own part: `module:object`.\n")
         if parts is SAMPLERS:
-            lines += [f"Every sampler, also one of your own, takes `per_rank`: {documented(SamplerPart)['per_rank']}\n"]
+            per_rank = documented(SamplerPart)["per_rank"]
+            lines += [f"Every sampler, also one of your own, takes `per_rank`: {per_rank}\n"]
         for name, part in parts.items():
             lines += options(name, part, [option for option in parameters(part) if parameters(part)[option][0]], rest)
     lines.append("\n## `plan.sampler.attentive`\n")

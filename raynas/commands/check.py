@@ -1,4 +1,4 @@
-"""Look at data before training: what is there, what cannot be read, how images will be read."""
+"""Look at data before training: what it holds, what cannot be read, and how images will be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ raynas check autoformer --data /data/flowers"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("preset", nargs="?", help="the preset that the data is for: a shipped one, or a YAML file")
+    parser.add_argument("preset", nargs="?", help="preset that the data is for: a shipped one, or a YAML file")
     add_data(parser)
     add_set(parser)
 

@@ -1,7 +1,7 @@
 """Measure finished networks on the test split.
 
-Nothing else reads the test split, and how often it has been read is counted: a network chosen by its test accuracy is
-chosen on the test split.
+No other command reads the test split. How often it has been read is counted, because a network that is chosen by its
+test accuracy is chosen on the test split.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ EXAMPLES = "raynas evaluate runs/a"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
-    more = "; front or NAME/front: all of a search's front (default: the winner and every retrained network)"
+    more = "; front or NAME/front for all archs of a search's front (default: the winner and every retrained network)"
     add_arch(parser, default=None, more=more)
-    parser.add_argument("--again", action="store_true", help="measure even what has been measured")
+    parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
 
 
 def run(options: argparse.Namespace) -> None:

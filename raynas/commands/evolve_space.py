@@ -16,14 +16,14 @@ raynas evolve-space digits/preset_evolution --run runs/f --try space_evolution.t
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_preset(parser)
-    text = "values of the preset to try side by side, as a list; repeatable: all combinations"
+    text = "try each value of a list for a key of the preset; repeatable, for all combinations"
     parser.add_argument("--try", dest="values", action="append", default=[], metavar="KEY=[...]", help=text)
     text = "let Optuna suggest N of the combinations, one after the other (default: all of them)"
     add_number(parser, "--trials", None, text)
-    add_number(parser, "--at-a-time", None, "trials side by side (default: as many as there is room for)")
-    text = "then carry out the preset's search in every space, for the best subnet of each within the same budget"
+    add_number(parser, "--at-a-time", None, "number of trials side by side (default: as many as there is room for)")
+    text = "also carry out the preset's search in every space, to find the best subnet of each within the same budget"
     parser.add_argument("--search", action="store_true", help=text)
-    add_number(parser, "--workers", 1, "Ray Train workers of each trial")
+    add_number(parser, "--workers", 1, "number of Ray Train workers of each trial")
     add_replicas(parser)
     add_gpu(parser, "worker and each replica")
 

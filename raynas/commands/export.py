@@ -13,14 +13,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
     add_arch(parser, default="best")
-    text = "with inherited weights, even if the network was retrained"
+    text = "export inherited weights, even if the network was retrained"
     parser.add_argument("--inherited", action="store_true", help=text)
-    text = "image size of the retrained network (default: the run's)"
+    text = "export the network that was retrained at this image size (default: the run's)"
     parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
-    text = "the network retrained with this seed (default: the lowest)"
+    text = "export the network that was retrained with this seed (default: the lowest)"
     parser.add_argument("--seed", type=whole(0, 2**63 - 1), metavar="SEED", help=text)
-    parser.add_argument("--to", metavar="DIR", help="folder to write (default: export in the run directory)")
-    text = "write ONNX as well (default: if raynas[onnx] is installed)"
+    parser.add_argument("--to", metavar="DIR", help="folder to write (default: the folder export in the run directory)")
+    text = "also write ONNX (default: if raynas[onnx] is installed)"
     parser.add_argument("--onnx", action=argparse.BooleanOptionalAction, help=text)
 
 

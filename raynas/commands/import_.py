@@ -14,15 +14,15 @@ raynas import timm twins_svt_small --run runs/twins --data /data/imagenet"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("system", help="where it comes from: autoformer, vit-resnas, nasvit, s3 or timm")
-    text = "the file as released; timm: the name of a model, whose weights timm downloads"
+    parser.add_argument("system", help="the layout of the checkpoint: autoformer, vit-resnas, nasvit, s3 or timm")
+    text = "the released file; with timm the name of a model, whose weights timm downloads"
     parser.add_argument("checkpoint", help=text)
-    text = "timm: a file with the model's weights, instead of a download"
+    text = "with timm: a file with the model's weights, instead of a download"
     parser.add_argument("--weights", metavar="FILE", help=text)
     add_run_to_make(parser)
     text = "the space or arch of the checkpoint (default: recognised from the checkpoint)"
     parser.add_argument("--space", help=text)
-    text = "settings of search and retraining (default: the system's own preset)"
+    text = "preset for search and retraining (default: the system's own preset)"
     parser.add_argument("--preset", help=text)
     add_data(parser, required=True)
     add_set(parser)

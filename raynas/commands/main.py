@@ -24,7 +24,7 @@ LONGEST_MESSAGE = 2000  # characters
 COMMANDS = {
     "demo": "run everything once on a small dataset, in a few minutes on two CPUs",
     "pipeline": "run a whole preset: train, search, retrain, evaluate, export, report",
-    "check": "look at data before training: what is there, what cannot be read, how images will be read",
+    "check": "look at data before training: what it holds, what cannot be read, how images will be read",
     "train": "train a supernet",
     "search": "score subnets and find the best within a budget",
     "rank": "measure how well inherited weights rank subnets",
@@ -41,14 +41,14 @@ COMMANDS = {
 
 _EPILOG = """\
 typical use:
-  raynas demo                                   see all of it on a small dataset, in a few minutes
+  raynas demo                                   run everything on a small dataset, in a few minutes
   raynas check --data /data/imagenet            look at the images first
   raynas train autoformer/preset --run runs/a --data /data/imagenet
-  raynas search runs/a                          score subnets, find the best within the preset's budget
+  raynas search runs/a                          score subnets and find the best within the budget
   raynas retrain runs/a                         train the winner on its own
-  raynas evaluate runs/a                        measure it on the test split
-  raynas export runs/a --to my_network          plain files: weights, ONNX, torch.export
-  raynas report runs/a                          one HTML page about all of it
+  raynas evaluate runs/a                        measure the winner on the test split
+  raynas export runs/a --to my_network          write plain files: weights, ONNX, torch.export
+  raynas report runs/a                          write one HTML page about all of it
   raynas pipeline digits --run runs/b           all of these, one after the other
 
 Every command can be stopped at any time; the same command continues where it stopped.

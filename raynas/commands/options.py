@@ -18,7 +18,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 def add_preset(parser: argparse.ArgumentParser) -> None:
     """Add the preset, the run directory to make from it, and changes to the preset."""
-    parser.add_argument("preset", help="a shipped preset (digits, autoformer) or a YAML file")
+    parser.add_argument("preset", help="a shipped preset, such as digits or autoformer, or a YAML file")
     add_run_to_make(parser)
     add_data(parser)
     add_set(parser)
@@ -36,7 +36,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_data(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Add the data to use in place of the preset's."""
-    text = "digits, mnist5k, a folder of class folders, Parquet files, a URI, or module:function"
+    text = "dataset: digits, mnist5k, a folder of class folders, Parquet files, a URI, or module:function"
     parser.add_argument("--data", required=required, help=text)
 
 
@@ -65,19 +65,19 @@ def add_arch(parser: argparse.ArgumentParser, default: str | None, more: str = "
 
 def add_workers(parser: argparse.ArgumentParser, default: int = 1) -> None:
     """Add the number of training workers."""
-    text = "Ray Train workers; 0: train without Ray (default: %(default)s)"
+    text = "number of Ray Train workers; 0 trains without Ray (default: %(default)s)"
     parser.add_argument("--workers", type=natural, default=default, metavar="N", help=text)
 
 
 def add_replicas(parser: argparse.ArgumentParser) -> None:
     """Add the number of scoring actors."""
-    text = "Ray actors that score subnets; 0: score without Ray (default: %(default)s)"
+    text = "number of Ray actors that score subnets; 0 scores without Ray (default: %(default)s)"
     parser.add_argument("--replicas", type=natural, default=2, metavar="N", help=text)
 
 
 def add_gpu(parser: argparse.ArgumentParser, each: str) -> None:
     """Add the use of GPUs; `each` says what gets one."""
-    parser.add_argument("--gpu", action="store_true", help=f"one GPU for each {each}")
+    parser.add_argument("--gpu", action="store_true", help=f"give one GPU to each {each}")
 
 
 def add_number(parser: argparse.ArgumentParser, name: str, default: int | None, text: str) -> None:

@@ -13,17 +13,17 @@ EXAMPLES = "raynas rank runs/a --archs 2000 --train 50"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
-    add_number(parser, "--archs", 2000, "subnets to score")
-    add_number(parser, "--buckets", 8, "equal ranges of MACs that they are drawn from")
-    text = "Parquet file of networks trained elsewhere: columns network, values, accuracy"
+    add_number(parser, "--archs", 2000, "number of subnets to score")
+    add_number(parser, "--buckets", 8, "number of equal ranges of MACs to draw them from")
+    text = "Parquet file of networks trained elsewhere, with the columns network, values and accuracy"
     parser.add_argument("--truth", metavar="FILE", help=text)
-    text = "train N of the subnets alone, as the truth"
+    text = "also train N of the subnets alone, as the truth"
     parser.add_argument("--train", type=positive, default=0, metavar="N", help=text)
-    text = "also fine-tune these from inherited weights for so many epochs"
+    text = "also fine-tune these N from inherited weights for EPOCHS epochs"
     parser.add_argument("--finetune", type=positive, metavar="EPOCHS", help=text)
-    text = "trainings of each of them (default: 1)"
+    text = "train each of them with N seeds (default: 1)"
     parser.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help=text)
-    text = "trainings at a time; 1: without Ray (default: all CPUs; with --replicas 0: 1)"
+    text = "number of trainings side by side; 1 trains without Ray (default: one for each CPU; with --replicas 0: 1)"
     add_number(parser, "--parallel", None, text)
     add_replicas(parser)
     add_gpu(parser, "replica")

@@ -1,4 +1,4 @@
-"""Train found networks on their own, from scratch or from the weights that they inherit."""
+"""Train found networks on their own, from scratch or from inherited weights."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ EXAMPLES = "raynas retrain runs/a --seeds 3 --arch best"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
-    text = "best, reference, an id or an arch file; repeatable (default: best)"
+    text = "best, reference, the id of a scored subnet, or an arch file; repeatable (default: best)"
     parser.add_argument("--arch", action="append", metavar="ARCH", help=text)
     text = (
-        "weights to begin with: random, inherited from the supernet, or those of the retrained network, which is then "
-        "fine-tuned at another image size (default: as the preset says)"
+        "weights to begin with: random ones (scratch), inherited from the supernet, or those of the retrained network "
+        "(trained), which is then fine-tuned at another image size (default: as the preset says)"
     )
     parser.add_argument("--from", dest="start", choices=["scratch", "inherited", "trained"], help=text)
-    text = "height and width of the images (default: the run's; --from trained: as the preset says)"
+    text = "height and width of the images (default: the run's; with --from trained the preset's)"
     parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
     text = "images to train on (default: as the preset says)"
     parser.add_argument("--on", choices=["train", "train+search"], help=text)
     text = "train N times, with seeds 0 to N - 1 (default: as the preset says)"
     parser.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help=text)
-    add_number(parser, "--parallel", None, "trainings at a time; 1: without Ray (default: all CPUs)")
+    text = "number of trainings side by side; 1 trains without Ray (default: one for each CPU)"
+    add_number(parser, "--parallel", None, text)
     add_set(parser)
 
 

@@ -1,6 +1,6 @@
 """Score subnets of a trained supernet and find the best within a budget.
 
-What is searched for, by which algorithm and within which limits is in the `search` section of the run's preset.
+The `search` section of the run's preset says what is searched for, by which algorithm and within which limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_gpu(parser, "replica")
     text = "name of this search; a run may hold several (default: %(default)s)"
     parser.add_argument("--name", default="search", type=_name, help=text)
-    text = "afterwards run random search with the same number of evaluations, for comparison"
+    text = "also run random search with the same number of evaluations, for comparison"
     parser.add_argument("--random", action="store_true", help=text)
     text = "score on N images of the search split (default: all)"
     parser.add_argument("--images", type=positive, metavar="N", help=text)

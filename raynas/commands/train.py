@@ -1,7 +1,7 @@
 """Train a supernet.
 
-The run directory then holds the supernet's weights and a table of its training. The images that later searches score
-subnets on are cut from the training images.
+The run directory then holds the supernet's weights and a table of its training. Searches later
+score subnets on images that are held out of the training images.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ KINDS = {
     "forward": "time forward passes of networks",
     "latency": "time subnets alone, one after the other, as a search by latency does",
     "mixed": "time batches that several subnets share, by masks and by groups",
-    "search": "compare search algorithms on 4,000 subnets that all have been scored",
-    "score": "compare a scoring pool with its bare forward passes",
+    "search": "compare search algorithms on 4,000 subnets whose scores are known",
+    "score": "compare the speed of a scoring pool with that of its forward passes alone",
     "step": "compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny",
     "window": "time random archs within narrow windows of a cost",
 }

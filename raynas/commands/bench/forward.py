@@ -1,4 +1,4 @@
-"""Time forward passes of networks, in turns."""
+"""Time forward passes of networks, which take turns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "export folder, arch file, or the name of a shipped arch"
     parser.add_argument("names", nargs="+", metavar="NETWORK", help=text)
     add_number(parser, "--batch-size", 1, "images of one pass")
-    add_number(parser, "--rounds", 30, "timed passes of each")
-    text = "threads of torch (default: torch's own choice)"
+    add_number(parser, "--rounds", 30, "number of timed passes of each network")
+    text = "number of torch threads (default: torch's own choice)"
     parser.add_argument("--threads", type=positive, metavar="N", help=text)
     parser.add_argument("--run", metavar="DIR", help="run directory to keep the timings in")
 

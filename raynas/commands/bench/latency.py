@@ -22,18 +22,19 @@ EXAMPLES = "raynas bench latency autoformer/tiny --device cuda --batch-size 64 -
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     text = (
-        "an arch or a space (its smallest and largest arch), shipped or a file; with --run also best or the id of a "
-        "scored subnet"
+        "an arch, or a space for its smallest and largest arch: shipped or a file; with --run also best or the id of "
+        "a scored subnet"
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help=text)
     add_device(parser)
     add_number(parser, "--batch-size", 1, "images of one pass")
     parser.add_argument("--dtype", default="fp32", choices=PRECISIONS, help="precision (default: %(default)s)")
-    add_number(parser, "--threads", 1, "threads of torch")
+    add_number(parser, "--threads", 1, "number of torch threads")
     text = "duration of each timing (default: %(default)s)"
     parser.add_argument("--seconds", type=above_0, default=0.3, metavar="S", help=text)
-    parser.add_argument("--run", metavar="DIR", help="run directory to keep the timings in, and to answer from")
-    text = "time in a Ray actor with this, such as GPU=1 or jetson=1; repeatable (default: in this process)"
+    text = "run directory to keep the timings in; what it has is not timed again"
+    parser.add_argument("--run", metavar="DIR", help=text)
+    text = "time in a Ray actor with this resource, such as GPU=1 or jetson=1; repeatable (default: in this process)"
     parser.add_argument("--resource", dest="resources", action=_Resource, metavar="NAME=AMOUNT", help=text)
 
 

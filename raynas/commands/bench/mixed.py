@@ -12,10 +12,10 @@ EXAMPLES = "raynas bench mixed vit_resnas/tiny --archs 4 --batch-size 32 --devic
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("space", help="a shipped space, or a YAML file")
-    add_number(parser, "--archs", 8, "subnets that share a batch")
+    add_number(parser, "--archs", 8, "number of subnets that share a batch")
     add_number(parser, "--batch-size", 64, "images of one batch")
-    add_number(parser, "--rounds", 5, "timed passes of each")
-    add_number(parser, "--threads", 1, "threads of torch")
+    add_number(parser, "--rounds", 5, "number of timed passes of each")
+    add_number(parser, "--threads", 1, "number of torch threads")
     add_device(parser)
 
 

@@ -1,4 +1,4 @@
-"""Compare a scoring pool with its bare forward passes."""
+"""Compare the speed of a scoring pool with that of its forward passes alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raynas.commands.options import add_number
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    text = "run directory whose supernet and images are taken (default: an untrained supernet on the digits)"
+    text = "run directory with the supernet and images to use (default: an untrained supernet on the digits)"
     parser.add_argument("--run", metavar="DIR", help=text)
-    add_number(parser, "--replicas", 2, "Ray actors")
-    add_number(parser, "--archs", 200, "subnets to score")
+    add_number(parser, "--replicas", 2, "number of Ray actors")
+    add_number(parser, "--archs", 200, "number of subnets to score")
 
 
 def run(options: argparse.Namespace) -> None:

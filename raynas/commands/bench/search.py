@@ -1,4 +1,4 @@
-"""Compare search algorithms on 4,000 subnets that all have been scored."""
+"""Compare search algorithms on 4,000 subnets whose scores are known."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     text = "budget in MACs (default: 1e6)"
     parser.add_argument("--macs", type=above_0, default=1e6, metavar="N", help=text)
-    add_number(parser, "--evaluations", 400, "evaluations of each algorithm")
-    add_number(parser, "--seeds", 20, "searches of each algorithm")
-    parser.add_argument("--figure", metavar="FILE", help="draw regret against evaluations")
+    add_number(parser, "--evaluations", 400, "number of evaluations of each search")
+    add_number(parser, "--seeds", 20, "number of searches of each algorithm")
+    parser.add_argument("--figure", metavar="FILE", help="draw regret against evaluations into this file")
 
 
 def run(options: argparse.Namespace) -> None:

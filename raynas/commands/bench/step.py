@@ -9,9 +9,9 @@ from raynas.commands.options import add_number
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_number(parser, "--rounds", 11, "timed steps of each")
+    add_number(parser, "--rounds", 11, "number of timed steps of each network")
     add_number(parser, "--batch-size", 8, "images of one step")
-    add_number(parser, "--threads", 1, "threads of torch")
+    add_number(parser, "--threads", 1, "number of torch threads")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,12 +13,12 @@ EXAMPLES = "raynas bench window vitas/twins_small --shares 0.001 0.0001"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("space", help="a shipped space, or a YAML file")
-    parser.add_argument("--cost", choices=("macs", "params"), default="macs", help="cost (default: %(default)s)")
-    text = "shares of all archs, one window above the median for each (default: 0.01 0.001 0.0001)"
+    parser.add_argument("--cost", choices=("macs", "params"), default="macs", help="of the windows (default: %(default)s)")
+    text = "shares of all archs that windows hold; each window begins at the median (default: 0.01 0.001 0.0001)"
     shares = (1e-2, 1e-3, 1e-4)
     parser.add_argument("--shares", nargs="+", type=_share, default=shares, metavar="SHARE", help=text)
-    add_number(parser, "--draws", 2000, "archs drawn from each window")
-    text = "what archs are drawn uniformly over (default: %(default)s)"
+    add_number(parser, "--draws", 2000, "number of archs drawn from each window")
+    text = "draw uniformly over the choices of each dimension, or over all archs (default: %(default)s)"
     parser.add_argument("--uniform-over", choices=("dimensions", "archs"), default="dimensions", help=text)
 
 
