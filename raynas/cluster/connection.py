@@ -100,6 +100,13 @@ def was_lost() -> bool:
     return _leaving is not None and _leaving.is_alive()
 
 
+def is_local() -> bool:
+    """Return True if this process started the connected Ray itself, so that no node will ever be added to it."""
+    from ray._private import worker
+
+    return worker._global_node is not None and worker._global_node.is_head()
+
+
 def on_loopback() -> bool:
     """Return True if only this machine can reach the connected Ray."""
     import ray

@@ -1,7 +1,7 @@
 """Supernet training, as a Ray Train job or in this process; the driver alone writes the run directory.
 
-Workers keep their checkpoints through Ray Train (several, on the run's own filesystem) and send events to a small
-actor, the board. The driver reads the board, prints progress, and appends rows. A row belongs to one entry of the
+Workers keep their checkpoints through Ray Train (several, on the run's own filesystem) and send events to a mailbox.
+The driver reads it, shows progress, and appends rows. A row belongs to one entry of the
 training's history, which every checkpoint carries: whatever is killed, no entry is written twice and none is lost.
 """
 
@@ -9,41 +9,34 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from raynas.cluster.connection import on_loopback, ray_cluster
-from raynas.cluster.mailbox import Mailbox
+from raynas.cluster.connection import ray_cluster
 from raynas.data.config import DataConfig
 from raynas.data.load import Data
-from raynas.errors import ConfigError, TrainingCollapsed, UserError
+from raynas.errors import ConfigError, UserError
 from raynas.phases.images import check_images, check_made_for, describe_reading
 from raynas.phases.inputs import estimate, load_inputs, resolve_data, with_known_skips
 from raynas.phases.phase import phase
 from raynas.phases.preflight import check_later, check_training
-from raynas.phases.run_context import RUN, STATE, RunContext, read_weights
+from raynas.phases.run_context import RunContext, read_weights
 from raynas.phases.teachers import teacher_settings
 from raynas.phases.training_record import WHAT, Recorder, write_supernet
 from raynas.presets.preset import Preset, load_preset, override
-from raynas.progress.reporter import Progress, Reporter, reporter, silent
-from raynas.runs.files import CHECKPOINTS, SUPERNET_WEIGHTS
+from raynas.progress.reporter import Progress, reporter, silent
+from raynas.runs.files import SUPERNET_WEIGHTS
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
 from raynas.space import Space, load_space
 from raynas.space.counting import shown_count
-from raynas.training.context import Event, State, read_state
+from raynas.training.context import Event
 from raynas.training.loop import train_loop
 from raynas.training.progress import TrainingLines
 from raynas.training.teachers import Teachers
-
-ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
-LAST_NEWS_S = 30.0
 
 
 def train(
@@ -55,7 +48,7 @@ def train(
     resources_per_worker: Mapping[str, float] | None = None,
     overrides: Mapping[str, Any] | None = None,
     max_failures: int = 3,
-    wait_s: float = 300.0,
+    wait_s: float = 1800.0,
     progress: Progress = silent,
     init: str | None = None,
     look: bool = True,
@@ -75,8 +68,8 @@ def train(
         resources_per_worker: as Ray's ScalingConfig takes them; by default one CPU (and one GPU with `use_gpu`).
             Torch uses as many threads, without Ray, too.
         overrides: of the preset, by dotted key: `{"recipe.epochs": 3}`.
-        max_failures: how often dead workers are replaced before the job gives up.
-        wait_s: how long to wait for a cluster that has not the resources yet (it may be growing).
+        max_failures: failures in a row, without an epoch finished between them, after which training gives up.
+        wait_s: seconds to wait for a cluster whose resources are not there or not free yet.
         progress: called with lines of text, such as `print`.
         init: a safetensors file in the run directory, with the weights to begin with instead of random ones.
         look: whether every image is read once before training begins, to tell all that cannot be read at once.
@@ -156,10 +149,20 @@ def train(
             else:
                 cluster = ray_cluster(cpus=int(max(1, workers * per_worker["CPU"])))
                 with cluster, phase(run, WHAT, cluster=True, progress=progress):
-                    _wait_for_resources(workers, per_worker, wait_s, progress)
-                    progress(f"  starting {workers} Ray Train worker(s)")
-                    given = (workers, use_gpu, per_worker, max_failures, init)
-                    state = _fit(run, preset, space, *given, take, progress)
+                    from raynas.phases.ray_train import fit  # local: it imports Ray
+
+                    options: dict[str, Any] = {"init": init, "max_failures": max_failures, "wait_s": wait_s}
+                    state = fit(
+                        run,
+                        preset,
+                        space,
+                        workers,
+                        per_worker,
+                        **options,
+                        take=take,
+                        progress=progress,
+                        activity=activity,
+                    )
             recorder.history(state["history"])
             lines.history(state["history"])
         write_supernet(run, state, space, images, recipe)
@@ -198,137 +201,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _wait_for_resources(workers: int, per_worker: Mapping[str, float], wait_s: float, progress: Reporter) -> None:
-    """Ray would wait for resources for ever and in silence: wait in the open, and not for ever.
-
-    Raises:
-        UserError: they did not come.
-    """
-    import ray
-
-    began = time.monotonic()
-    with progress.doing("waiting for the cluster to grow") as activity:
-        while True:
-            have = ray.cluster_resources()
-            missing = {key: need * workers for key, need in per_worker.items() if have.get(key, 0) < need * workers}
-            if not missing:
-                return
-            text = ", ".join(f"{need:g} {key} (the cluster has {have.get(key, 0):g})" for key, need in missing.items())
-            if time.monotonic() - began >= wait_s:
-                raise UserError(f"{workers} worker(s) need {text}: use fewer workers, or a larger cluster")
-            activity.update(detail=f"{workers} worker(s) need {text}")
-            time.sleep(min(1.0, wait_s))
-
-
-def _fit(
-    run: Run,
-    preset: Preset,
-    space: Space,
-    workers: int,
-    use_gpu: bool,
-    per_worker: dict[str, float],
-    max_failures: int,
-    init: str | None,
-    take: Callable[[Event], None],
-    progress: Reporter,
-) -> State:
-    """Run the Ray Train job to its end; the final state."""
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # workers import the user's modules from where they are
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")  # a busy machine imports torch slowly
-    import ray
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-    from ray.train.v2.api.exceptions import TrainingFailedError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from raynas.training.rendezvous import FileRendezvous
-
-    def work(config: dict[str, Any]) -> None:
-        """Travels by value: Ray's controller, which only hands it on, need not import what workers do."""
-        from raynas.phases import train_worker
-
-        train_worker.work(config)
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    board: Any = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
-    meeting = tempfile.TemporaryDirectory() if on_loopback() else None
-    trainer = TorchTrainer(
-        work,
-        torch_config=None if meeting is None else FileRendezvous(folder=meeting.name),
-        train_loop_config={
-            "preset": preset.model_dump(mode="json"),
-            "space": space.to_dict(),
-            "mailbox": board,
-            "run": run.uri,
-            "init": init,
-        },
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu, resources_per_worker=per_worker),
-        run_config=RunConfig(
-            name=RUN,
-            storage_path=run.at(CHECKPOINTS),
-            storage_filesystem=run.filesystem,
-            failure_config=FailureConfig(max_failures=max_failures),
-            checkpoint_config=CheckpointConfig(
-                num_to_keep=max(2, preset.recipe.checkpoints.keep), checkpoint_score_attribute="probe_accuracy"
-            ),
-        ),
-    )
-    # Ray would replace the process's Ctrl-C handler for good by one that exits with its own code and no word of how to
-    # go on. The interrupt is ours: Ray ends with this process, and the checkpoints are kept.
-    trainer._register_sigint_handler = lambda controller: None  # type: ignore[attr-defined]
-    news = _News(board, take)
-    try:
-        with progress.polling(news.fetch):
-            result = trainer.fit()
-        news.fetch(LAST_NEWS_S)
-    except TrainingFailedError as error:
-        news.fetch(LAST_NEWS_S)
-        raise news.user_error or UserError(_why(error, run)) from error
-    finally:
-        ray.kill(board)
-        if meeting is not None:
-            meeting.cleanup()
-    if news.user_error is not None:
-        raise news.user_error
-    if result.checkpoint is None:
-        raise UserError(f"{run.name}: training ended without a checkpoint; run the same command again")
-    with result.checkpoint.as_directory() as folder:
-        return read_state(Path(folder) / STATE)
-
-
-def _why(error: Exception, run: Run) -> str:
-    failures = getattr(error, "worker_failures", None) or {}
-    causes = {rank: str(cause).strip().splitlines()[-1] for rank, cause in failures.items() if str(cause).strip()}
-    text = "; ".join(f"worker {rank}: {cause}" for rank, cause in causes.items()) or str(error).splitlines()[-1]
-    return (
-        f"training failed for good ({text}). The checkpoints are kept: run the same command again to go on ({run.name})"
-    )
-
-
-class _News:
-    """Hands the mailbox's events to a function, and keeps a mistake of the user's that a worker met."""
-
-    def __init__(self, mailbox: Any, take: Callable[[Event], None]):
-        self.user_error: UserError | None = None
-        self._mailbox, self._take = mailbox, take
-        self._asked: Any = None  # an answer that is on its way
-
-    def fetch(self, wait_s: float = 0.0) -> None:
-        """Hand over what has arrived, after waiting for it so many seconds at most."""
-        import ray
-
-        self._asked = self._asked or self._mailbox.take.remote()
-        if not ray.wait([self._asked], timeout=wait_s)[0]:
-            return
-        asked, self._asked = self._asked, None
-        try:
-            events, error = ray.get(asked)
-        except ray.exceptions.RayActorError:
-            return  # progress is lost, nothing else: rows are in the checkpoints, too
-        for event in events:
-            self._take(event)
-        if error is not None:
-            self.user_error = ERRORS.get(error[0], UserError)(error[1])

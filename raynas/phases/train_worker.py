@@ -11,6 +11,7 @@ import ray.train
 import ray.train.torch
 import torch
 
+from raynas.cluster.mailbox import STARTED
 from raynas.config import Document, validate
 from raynas.errors import UserError
 from raynas.phases.inputs import load_inputs
@@ -66,6 +67,8 @@ def work(config: dict[str, Any]) -> None:
     if ray.get(mailbox.error.remote()) is not None:
         return  # a mistake of the user's stopped the workers before these
     context = RayContext(mailbox, config["run"])
+    if context.rank == 0:
+        context.event({"kind": STARTED})
     try:
         if context.device.type == "cpu":
             assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
