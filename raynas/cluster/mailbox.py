@@ -26,19 +26,6 @@ def open_mailbox() -> Any:
     return ray.remote(Mailbox).options(**options).remote()
 
 
-def open_mailbox() -> Any:
-    """Start a mailbox on the driver's node, so that it is lost with the driver only; started again if it dies alone.
-
-    A soft affinity is not kept for actors without CPUs: Ray placed them on nodes that may go.
-    """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
-    return ray.remote(Mailbox).options(**options).remote()
-
-
 class Mailbox:
     """Hold events until they are taken, and remember the first user error, after which retrying is useless."""
 
