@@ -13,6 +13,7 @@ from safetensors.torch import load
 
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.phases.preflight import check_later
+from raynas.phases.teachers import load_teachers
 from raynas.phases.train import train
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
@@ -75,7 +76,8 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     learnt = load(run.read_bytes("supernet.safetensors"))
     from raynas.data.load import load_data
 
-    alone = train_loop(SPACE, load_data("digits"), plan(), preset(tmp_path, **taught).recipe).weights
+    data, recipe = load_data("digits"), preset(tmp_path, **taught).recipe
+    alone = train_loop(SPACE, data, plan(), recipe, teachers=load_teachers(recipe, data)).weights
     assert learnt.keys() == alone.keys()
     assert max((learnt[name] - alone[name]).abs().max().item() for name in alone) < 0.05  # two halves add up otherwise
 
