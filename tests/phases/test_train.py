@@ -76,8 +76,8 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     learnt = load(run.read_bytes("supernet.safetensors"))
     from raynas.data.load import load_data
 
-    data, recipe = load_data("digits"), preset(tmp_path, **taught).recipe
-    alone = train_loop(SPACE, data, plan(), recipe, teachers=load_teachers(recipe, data)).weights
+    data, taught_by = load_data("digits"), preset(tmp_path, **taught).recipe
+    alone = train_loop(SPACE, data, plan(), taught_by, teachers=load_teachers(taught_by, data)).weights
     assert learnt.keys() == alone.keys()
     assert max((learnt[name] - alone[name]).abs().max().item() for name in alone) < 0.05  # two halves add up otherwise
 
