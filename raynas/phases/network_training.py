@@ -176,7 +176,7 @@ def _train_in_tasks(
 
     with ray_cluster(cpus=min(parallel or 2, len(jobs))), attempt(cluster=True):
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        board = open_mailbox()
+        mailbox = open_mailbox()
 
         @ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)
         def train_job(job: NetworkTraining, start: Mapping[str, Tensor] | None) -> TrainedNetwork:
@@ -184,24 +184,24 @@ def _train_in_tasks(
             device = "cuda" if torch.cuda.is_available() else "cpu"
 
             def put(event: Row) -> None:  # nothing is waited for: a waiting task lends its CPU to another one
-                board.put.remote({"label": job.label, **event})
+                mailbox.put.remote({"label": job.label, **event})
 
             return train_one(job, start, put, device)
 
         waiting = list(zip(jobs, starts, strict=True))
         running: dict[Any, NetworkTraining] = {}
         failed: Exception | None = None
-        news = board.take.remote()
+        news = mailbox.take.remote()
         with _cancelled(running):
             while waiting or running:
                 while waiting and (parallel is None or len(running) < parallel):
                     job, start = waiting.pop(0)
                     running[train_job.remote(job, start)] = job
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
-                if ray.wait([news], timeout=0)[0]:  # the board may take its time to start: it is not waited for
+                if ray.wait([news], timeout=0)[0]:  # the mailbox may take its time to start: it is not waited for
                     for event in ray.get(news)[0]:
                         states.event(event["label"], event)
-                    news = board.take.remote()
+                    news = mailbox.take.remote()
                 for ref in ready:
                     job = running.pop(ref)
                     states.ended(job.label)
@@ -209,7 +209,7 @@ def _train_in_tasks(
                         yield job, ray.get(ref)
                     except ray.exceptions.RayTaskError as error:  # the others go on first
                         failed = error.cause if isinstance(error.cause, UserError) else error
-        ray.kill(board)
+        ray.kill(mailbox)
         if failed is not None:
             raise failed
 

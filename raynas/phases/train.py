@@ -133,7 +133,7 @@ def train(
             + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
             + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
         )
-        with progress.doing("training the supernet") as activity:
+        with progress.doing("training the supernet", unit="steps") as activity:
             recorder, lines = Recorder(run, space, images, recipe), TrainingLines(progress, activity, recipe.epochs)
 
             def take(event: Event) -> None:
