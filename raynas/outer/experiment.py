@@ -198,8 +198,7 @@ def _tune(
 
     # No CPU, but something: Tune places nothing that asks for nothing.
     trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
-    table: Any = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
-    table._print = progress  # Tune would print it itself, into the middle of a bar
+    table = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
     path = run.at(EXPERIMENT)
     if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
         progress(f"going on with the experiment in {run.name}")
@@ -221,8 +220,9 @@ def _tune(
                 trial_name_creator=_name, trial_dirname_creator=_name,
             ),
             run_config=tune.RunConfig(
-                name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem, verbose=1,
-                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()], progress_reporter=table,
+                name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem,
+                verbose=0 if progress.silent else 1, progress_reporter=table,
+                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()],
             ),
         )  # fmt: skip
     for module in ("execution.tune_controller", "tune"):  # tracebacks: a line is told below

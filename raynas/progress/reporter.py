@@ -116,6 +116,11 @@ class Reporter:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def silent(self) -> bool:
+        """Return True if nothing is shown."""
+        return self._write is silent
+
     def __call__(self, line: str) -> None:
         """Write a line that stays."""
         self._written = time.monotonic()
@@ -142,7 +147,7 @@ class Reporter:
         activity = Activity(what, total, unit, self._changed)
         self._under_way.append(activity)
         try:
-            if self._write is not silent:
+            if not self.silent:
                 self._begin()
             yield activity
         finally:
@@ -189,7 +194,7 @@ class Reporter:
 
     def _write_state(self, after_s: float) -> None:
         under_way = self._under_way[-1:]
-        if under_way and self._write is not silent and time.monotonic() - self._written >= after_s:
+        if under_way and not self.silent and time.monotonic() - self._written >= after_s:
             self(str(under_way[0]))
 
     def _begin(self) -> None:
