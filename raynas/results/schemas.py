@@ -179,7 +179,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("status", _TEXT, "finished, stopped (by an error or by hand), or killed"),
         _field("seconds", _REAL, "wall time; of a killed one up to a minute less"),
         _field("joules", _REAL, "energy of what was measured; null where nothing was"),
-        _field("measured", _TEXT, "whose energy: 2 GPUs, 1 CPU package"),
+        _field("measured", _TEXT, "the parts whose energy was measured, such as 2 GPUs, 1 CPU package"),
         _field("unmeasured", _TEXT, "what could not be measured (all of the time), and why; else null"),
         _field("machines", _INT, "machines that took part"),
     ),
