@@ -81,29 +81,7 @@ def run_trials(
     search: bool = False,
     progress: Progress = silent,
 ) -> list[Trial]:
-    """Evolve a preset's space as trials of Ray Tune, or go on with them.
-
-    Args:
-        preset: what all trials have in common.
-        run_dir: a path or URI. With `values` each trial is a run directory in it (`trials/tau=0.2`), without, the one
-            trial is this.
-        values: what is tried, by dotted key of the preset: `{"space_evolution.tau": [0.2, 0.4], "space": [...]}`.
-        trials: Optuna suggests so many combinations, one after the other, each by the lowest E-T errors of those
-            before; None tries all of them.
-        workers: Ray Train workers of each trial.
-        replicas: scoring actors of each trial; 0 scores in the trial's process.
-        gpus: of one worker and one replica.
-        at_a_time: trials that run side by side; None for as many as the cluster has room for. Not with `trials`.
-        search: whether the preset's search is then carried out in every space of every trial.
-        progress: called with lines of text.
-
-    Returns:
-        The trials that were tried, the best first, and those that failed last.
-
-    Raises:
-        RunDirError: the experiment began with other settings.
-        UserError: a combination cannot be carried out, there is no room, or every trial failed.
-    """
+    """Evolve a preset's space as trials of Ray Tune, or go on with them; see `raynas.evolve_space`."""
     check_counts(workers, replicas)
     progress = reporter(progress)
     values = {key: list(listed) for key, listed in (values or {}).items()}

@@ -23,7 +23,8 @@ from raynas.runs.networks import (
     input_size,
     of_arch,
 )
-from raynas.runs.run import MAIN, Run
+from raynas.runs.run import Run
+from raynas.runs.searches import MAIN
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
@@ -83,21 +84,11 @@ def evaluate(
     batch_size: int = 256,
     progress: Progress = silent,
 ) -> list[Row]:
-    """Measure networks on the test split: one row of table `evaluations` each.
-
-    Args:
-        run: the run directory.
-        networks: finished networks of it.
-        again: measure even what has a row already.
-        batch_size: images in one pass.
-        progress: called with a line before each network.
+    """Measure networks of a run on the test split, in passes of `batch_size` images; see `raynas.evaluate`.
 
     Returns:
-        The rows, in the order of the networks; those of networks that had one are answered, not measured.
-
-    Raises:
-        RunDirError: another process writes to the run directory, or files are missing.
-        UserError: the data has no usable test split, or a network's outputs are not finite.
+        Rows of table `evaluations`, in the order of the networks. Unless `again`, those that have a row are not
+        measured.
     """
     with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
         config = run.data_config

@@ -50,22 +50,14 @@ TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
 def export(
     run: Run, network: Network, to: str | Path, onnx: bool | None = None, progress: Progress = silent
 ) -> list[Path]:
-    """Write a network of a run as a folder that needs neither the run nor, but for two files, raynas.
+    """Write a network of a run as a folder of plain files; see `raynas.export`.
 
     Args:
-        run: the run directory.
-        network: one of its networks.
         to: the folder, outside of any run directory; it is made, or an earlier export in it is replaced, in one step.
             Other files beside that stay.
-        onnx: whether to write ONNX; None where its packages are installed.
-        progress: called with a line for each file.
 
     Returns:
         The files.
-
-    Raises:
-        UserError: `onnx` is asked for and its packages are missing, or the folder cannot be written or has other
-            things in it.
     """
     _check_folder(to)
     folder = Path(os.path.realpath(to))  # the user's own link is followed
@@ -318,13 +310,13 @@ def _digest(content: bytes) -> str:
 def choose_network(
     networks: Sequence[Network], winner: Arch, size: tuple[int, int] | None = None, seed: int | None = None
 ) -> Network:
-    """The network that stands for a run: the winner, retrained if it was (the first seed), else as it inherits.
+    """Return the network that stands for a run: its winner, retrained if it was, else with inherited weights.
 
     Args:
         networks: the retrained networks of the run.
         winner: its best arch.
-        size: of its images, where they are not to be the run's.
-        seed: of its training, where it is not to be the first.
+        size: image size of the network; None for the run's.
+        seed: of its training; None for the lowest.
 
     Raises:
         UserError: the winner was not trained at that size, or with that seed.

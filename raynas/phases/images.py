@@ -122,16 +122,7 @@ def _unreadable_lines(found: Findings) -> list[str]:
 
 
 def check_data(config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent) -> None:
-    """Tell what a dataset holds and how it will be read.
-
-    Args:
-        config: the dataset.
-        preset: that it is for, whose space says how images are read; None where it is not known yet.
-        progress: gets the lines.
-
-    Raises:
-        UserError: the dataset is missing or unusable, or an image cannot be read.
-    """
+    """Tell what a dataset holds and how it will be read, for a preset if there is one; see `raynas.check`."""
     if preset is not None:
         config = named_data(preset)
     assert config is not None

@@ -54,27 +54,7 @@ def import_supernet(
     weights_file: str | Path | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Read a released checkpoint, or one of timm's models, into a new run directory.
-
-    A timm model is a space of one network, as is a checkpoint of a network alone. It is then the run's `best`: evaluate
-    it, or fine-tune it by `retrain`.
-
-    Args:
-        system: whose layout the checkpoint has: `autoformer`, `vit-resnas`, `nasvit` (AlphaNet's, too) or `s3` (Swin's,
-            too); or `timm`.
-        checkpoint: the file as released; of timm the model's name, such as `twins_svt_small`.
-        run_dir: a path or filesystem URI.
-        data: what the subnets are scored on: a name, a folder or a URI.
-        space: which space or arch the checkpoint is of, by name or path; None to tell from the checkpoint.
-        preset: search and retraining for the run; the system's own by default.
-        weights_file: a file of a timm model's weights, instead of those that timm downloads.
-        progress: called with lines of text.
-
-    Raises:
-        UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
-            classes.
-        RunDirError: the run directory holds another supernet.
-    """
+    """Read a released checkpoint, or a model of timm, into a new run directory; see `raynas.import_model`."""
     default = preset_of(system)
     images_config = DataConfig.model_validate(data)
     if system == "timm":

@@ -15,9 +15,9 @@ from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
 from raynas.progress.reporter import Progress, silent
 from raynas.results.phases import keep_last, note_phase
+from raynas.results.run_dir import RunDir
 from raynas.results.schemas import Row
 from raynas.results.versions import versions_text
-from raynas.runs.run import Run
 from raynas.text import energy_text, seconds_text
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ BEAT_S = 60.0  # between readings: the fastest counters (AMD's, 65 kJ) take two 
 
 @contextmanager
 def phase(
-    run: Run, what: str, name: str | None = None, cluster: bool = False, progress: Progress = silent
+    run: RunDir, what: str, name: str | None = None, cluster: bool = False, progress: Progress = silent
 ) -> Iterator[None]:
     """The block is one attempt of a phase of a run, and becomes a row of table `phases` however it ends.
 
@@ -73,7 +73,7 @@ def phase_line(row: Row, told: bool = False) -> str:
 class _Attempt:
     """Reads counters in a thread from its making to `end`. Whatever goes wrong with that, the work goes on."""
 
-    def __init__(self, run: Run, what: str, name: str | None, cluster: bool):
+    def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool):
         self._run = run
         self._about = {"phase": what, "name": name, "began": datetime.now(timezone.utc), "versions": versions_text()}
         self._began = time.monotonic()

@@ -32,8 +32,8 @@ from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.reports.lines import describe_cost, finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.networks import Network
-from raynas.runs.run import MAIN, Run
-from raynas.runs.searches import SearchSettings
+from raynas.runs.run import Run
+from raynas.runs.searches import MAIN, SearchSettings
 from raynas.runs.settings import is_bound
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
@@ -68,20 +68,7 @@ def pipeline(
     gpus: int = 0,
     progress: Progress = silent,
 ) -> PipelineResult:
-    """Carry out a whole procedure, or go on with it.
-
-    Args:
-        preset: the procedure; its data must be named.
-        run_dir: a path or a pyarrow filesystem URI.
-        workers: Ray Train workers of the supernet's training; 0 trains the supernet and the found networks in this
-            process.
-        replicas: Ray actors that score; 0 scores in this process. With neither, Ray is not started.
-        gpus: GPUs of one worker and of one replica: 0 or 1.
-        progress: called with the lines of the story.
-
-    Raises:
-        UserError: what the user can mend: settings, data, an impossible budget, a busy or foreign run directory.
-    """
+    """Carry out a whole preset, whose data must be named, or go on with it; see `raynas.pipeline`."""
     for name, value in (("workers", workers), ("replicas", replicas)):
         if value < 0:
             raise UserError(f"{name} must be at least 0, not {value}")

@@ -317,23 +317,13 @@ def rank_run(
     seed: int = 0,
     progress: Progress = silent,
 ) -> list[Row]:
-    """Everything that `raynas rank` does.
+    """Score a sample of a run's subnets, train some of them alone, and correlate; see `raynas.rank`.
 
     Args:
         scorer: a `ScorePool` or `LocalScorer` of this run, not entered: trainings come first, and need its CPUs.
-        recipe: of networks trained on their own.
-        archs: how many to score.
-        buckets: ranges of MACs.
-        train: how many of them to train on their own, evenly from the buckets.
-        finetune_epochs: fine-tune the same networks for so many epochs, too.
-        seeds: of these trainings; (0,) where left out.
-        truth: a table of networks trained elsewhere (see `read_truth`).
-        parallel: trainings at a time, as Ray tasks; 1 for none of Ray.
+        recipe: of the networks trained alone.
+        parallel: trainings side by side, as Ray tasks; 1 trains in this process.
         seed: of the sample and the bootstrap.
-        progress: called with lines of text.
-
-    Raises:
-        UserError: the settings or the truth table do not fit.
     """
     if not train and (finetune_epochs is not None or seeds is not None):
         raise UserError("epochs of fine-tuning and seeds are those of networks trained alone: say how many (--train)")

@@ -14,8 +14,8 @@ from raynas.phases.search import BASELINE
 from raynas.reports.collect import Predicted, Timed, Trace
 from raynas.results import Store
 from raynas.results.schemas import Row
-from raynas.runs.run import MAIN, Run
-from raynas.runs.searches import StoredSearch, predictor_of
+from raynas.runs.run import Run
+from raynas.runs.searches import MAIN, StoredSearch, predictor_of
 from raynas.search import PredictorEvolution
 from raynas.search.config import TIMED, SearchConfig
 from raynas.search.history import History

@@ -51,30 +51,18 @@ def retrain(
     size: int | Size | None = None,
     purpose: str = "retraining",
 ) -> list[Row]:
-    """Train networks and keep them in `networks/<arch>-<how>-<seed>/` and in table `networks`.
+    """Train networks into `networks/<arch>-<how>-<seed>/` and table `networks`; see `raynas.retrain`.
 
     Args:
-        run: the run directory; its preset says which data.
-        archs: what to train; every arch with every seed.
-        recipe: how; its seed is replaced by each of `seeds`.
+        recipe: how to train; each of `seeds` replaces its seed.
         how: `scratch`, or `finetuned` from the weights inherited from the run's supernet.
         train_on: `train`, or `train+search` once the search is over.
-        parallel: how many at a time as Ray tasks; None for as many as there are CPUs (or GPUs). 1 trains them one
-            after the other in this process, without Ray.
-        progress: called with lines of text, at least every few seconds.
-        labels: what the lines call archs, by id, such as `winner`; else they say the id.
-        size: of the images, in pixels, where it is to be another than the run's; the name of the folder then ends in
-            it.
+        labels: names of archs in progress lines, by id, such as `winner`; else they are named by id.
+        size: image size in pixels if not the run's; the folder's name then ends in it.
         purpose: the phase of the run that this is, in table `phases`.
 
     Returns:
         The rows of table `networks`, archs by seeds.
-
-    Raises:
-        RunDirError: a network of that name was trained with other settings.
-        UserError: an arch is for other images or classes than the run's, has no inherited weights here or cannot take
-            images of that size, or the recipe does not fit.
-        TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
         check_images(archs, run.space)
@@ -99,26 +87,15 @@ def finetune_resized(
     progress: Progress = silent,
     labels: Mapping[str, str] | None = None,
 ) -> list[Row]:
-    """Fine-tune networks that were trained in a run on images of another size.
+    """Fine-tune networks that were trained in a run on images of another size; see `raynas.retrain`.
 
-    Position embeddings are resized, all else is taken over (`Supernet.resized`). Each network keeps its seed and the
+    Position embeddings are resized, and all else is kept (`Supernet.resized`). Each network keeps its seed and the
     images that it was trained on; the new ones are folders `networks/<network>-resized-<size>/`.
-
-    Args:
-        run: the run directory.
-        networks: trained networks of it.
-        recipe: how; its seed is replaced by each network's.
-        size: of the images, in pixels.
-        parallel, progress, labels: as for `retrain`.
-
-    Returns:
-        The rows of table `networks`, one for each network.
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
         UserError: a network was not trained in this run, has this size already or cannot take such images, or the
             recipe does not fit.
-        TrainingCollapsed: a training broke down twice; the other networks are finished first.
     """
     with run.lock():
         data, rows = run.data_config, {row["path"]: row for row in run.network_rows()}

@@ -15,8 +15,8 @@ from raynas.phases.latency_winners import Candidate, choose_within_limits, time_
 from raynas.phases.phase import phase
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.networks import arch_text
-from raynas.runs.run import MAIN, Run
-from raynas.runs.searches import Scoring, SearchSettings, StoredSearch, make_search
+from raynas.runs.run import Run
+from raynas.runs.searches import MAIN, Scoring, SearchSettings, StoredSearch, make_search
 from raynas.search.config import SearchConfig
 from raynas.search.loop import run_search
 from raynas.space import Arch, Space
@@ -50,7 +50,7 @@ class ReadySearch:
         """Random search for the same objectives and constraints, at the budget that this one spent."""
         settings = self.settings.model_copy(update={"search": baseline(self.settings.search, evaluations)})
         name = BASELINE if self.stored.name == MAIN else f"{self.stored.name}-{BASELINE}"
-        return replace(self, stored=self.stored.run.search(name), settings=settings)
+        return replace(self, stored=replace(self.stored, name=name), settings=settings)
 
 
 def search_fully(
@@ -63,17 +63,7 @@ def search_fully(
     random: bool = False,
     progress: Progress = silent,
 ) -> None:
-    """Search a run from timing its space to writing the winner, with a scorer of its own, or go on with it.
-
-    Args:
-        run: holds a trained supernet, and is owned by this process.
-        config: the search.
-        scoring: what scores are measured on; left out: all images of the search split.
-        name: of the search.
-        replicas: Ray actors that score; 0 scores in this process, without Ray.
-        gpus: of one replica.
-        random: whether random search at the same budget follows.
-        progress: called with progress lines.
+    """Search a run from timing its space to writing the winner, with a scorer of its own; see `raynas.search_run`.
 
     Raises:
         UserError: as `prepare`, `search` and `choose_winner`.

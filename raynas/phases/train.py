@@ -53,36 +53,16 @@ def train(
     init: str | None = None,
     look: bool = True,
 ) -> Run:
-    """Train a preset's supernet into a run directory, with Ray Train or in this process.
-
-    Run again with the same arguments it goes on from the last checkpoint, whatever had been killed, and returns at once
-    when training is finished. The number of workers may change in between.
+    """Train a preset's supernet into a run directory, with Ray Train or in this process; see `raynas.train`.
 
     Args:
-        preset: a preset, a shipped preset's name, or a path to one.
-        data: in place of the preset's dataset: a name, folder, URI or `DataConfig`.
-        run_dir: a local path or any pyarrow filesystem URI; on a cluster all nodes must reach it.
-        workers: Ray Train workers; each takes an equal share of every batch. 0 trains in this process, without Ray,
-            to the same weights as one worker.
-        use_gpu: one GPU for each worker, or for this process.
-        resources_per_worker: as Ray's ScalingConfig takes them; by default one CPU (and one GPU with `use_gpu`).
-            Torch uses as many threads, without Ray, too.
-        overrides: of the preset, by dotted key: `{"recipe.epochs": 3}`.
         max_failures: failures in a row, without an epoch finished between them, after which training gives up.
         wait_s: seconds to wait for a cluster whose resources are not there or not free yet.
-        progress: called with lines of text, such as `print`.
-        init: a safetensors file in the run directory, with the weights to begin with instead of random ones.
-        look: whether every image is read once before training begins, to tell all that cannot be read at once.
-
-    Returns:
-        The run, with its space, preset and supernet, and the tables `training`, `probes` and `phases`.
+        init: a safetensors file in the run directory with the weights to begin with, instead of random ones.
+        look: True to read every image once before training begins, to report all faulty ones at once.
 
     Raises:
-        ConfigError: preset, data and number of workers do not fit each other, or what comes after training is wrong.
-        InfeasibleError: nothing in the space meets the sampler's budget, or the search's constraints.
-        RunDirError: the run directory is in use, or began with other settings.
-        TrainingCollapsed: training broke down twice; the message is the verdict.
-        UserError: the cluster has not the resources, or training failed for good.
+        UserError: see `raynas.train`.
     """
     progress = reporter(progress)
     preset = _resolved(preset, data, overrides)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 SPACE, PRESET = "space.yaml", "preset.yaml"
 SUPERNET, SUPERNET_WEIGHTS = "supernet.json", "supernet.safetensors"
-BEST, REFERENCE, SEARCHES, NETWORKS = "best", "reference", "searches", "networks"
+BEST, REFERENCE, NETWORKS = "best", "reference", "networks"
+SEARCH_FOLDER = "searches"
 CHECKPOINTS = "checkpoints"
 RAY_CHECKPOINTS, LOCAL_CHECKPOINTS = f"{CHECKPOINTS}/supernet", f"{CHECKPOINTS}/local"
 

@@ -15,10 +15,10 @@ from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import RunDir, json_text
 from raynas.results.schemas import Row
-from raynas.runs.files import BEST, CHECKPOINTS, NETWORKS, REFERENCE, SEARCHES, SUPERNET_WEIGHTS, RunFiles
+from raynas.runs.files import BEST, CHECKPOINTS, NETWORKS, REFERENCE, SEARCH_FOLDER, SUPERNET_WEIGHTS, RunFiles
 from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, build_network
 from raynas.runs.networks import WAYS, Network, arch_text, fitted, of_size
-from raynas.runs.searches import StoredSearch
+from raynas.runs.searches import MAIN, StoredSearch
 from raynas.space import Arch, load_arch
 from raynas.space.load import find_shipped
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from raynas.nets.supernet import Supernet
     from raynas.runs.trained_supernet import TrainedSupernet
-
-MAIN = "search"
-"""The search whose winner is the run's `best`."""
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _MISSING = {
@@ -65,12 +62,11 @@ class Run(RunFiles):
         Args:
             name: of the search; that of the one called `search` chooses the run's `best`.
         """
-        work = f"{SEARCHES}/{name}"
-        return StoredSearch(self, name, work, BEST if name == MAIN else work)
+        return StoredSearch(self, name)
 
     def searches(self) -> list[str]:
         """Names of the run's searches, the main one first."""
-        names = [name.removesuffix(".yaml") for name in self.list(SEARCHES) if name.endswith(".yaml")]
+        names = [name.removesuffix(".yaml") for name in self.list(SEARCH_FOLDER) if name.endswith(".yaml")]
         return sorted(names, key=lambda name: (name != MAIN, name))
 
     # -- archs -----------------------------------------------------------------------------------------------------

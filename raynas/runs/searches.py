@@ -20,7 +20,7 @@ from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import stored_predictor
 from raynas.latency.timing import TimedOn
 from raynas.results import Store
-from raynas.runs.files import RunFiles
+from raynas.runs.files import BEST, SEARCH_FOLDER, RunFiles
 from raynas.runs.network_folder import ARCH_FILE
 from raynas.runs.settings import begin, check_settings
 from raynas.search.build import build_search
@@ -28,6 +28,9 @@ from raynas.search.config import SEARCHES, SearchConfig
 from raynas.search.own import RecordedSearch
 from raynas.search.problem import Problem
 from raynas.space import Arch, Space
+
+MAIN = "search"
+"""The search whose winner is the run's `best`."""
 
 _BATCH = 256  # archs asked at a time when a search is read back
 
@@ -57,17 +60,20 @@ class SearchSettings(Config):
 
 @dataclass(frozen=True)
 class StoredSearch:
-    """One search of a run, by its name; made by `Run.search`.
-
-    Attributes:
-        work: the piece of work that its settings are recorded as.
-        folder: where the archs that it chose lie.
-    """
+    """One search of a run, by its name; made by `Run.search`."""
 
     run: RunFiles
     name: str
-    work: str
-    folder: str
+
+    @property
+    def work(self) -> str:
+        """The piece of work that its settings are recorded as."""
+        return f"{SEARCH_FOLDER}/{self.name}"
+
+    @property
+    def folder(self) -> str:
+        """The folder of the archs that it chose."""
+        return BEST if self.name == MAIN else self.work
 
     @property
     def has_begun(self) -> bool:

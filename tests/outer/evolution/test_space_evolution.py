@@ -18,10 +18,8 @@ from raynas.space import Arch, Space, load_space
 from tests.outer.outer_parts import Bowl, vit
 
 SPACE = vit(width=[16, 32, 48], depth=[2, 3, 4], heads=[5, 6, 7], mlp_ratio=[1.0, 2.0, 3.0])
-BOWL = {
-    "best": {"width": 112, "depth": 3, "heads": 3, "mlp_ratio": 4.0},
-    "scale": {"width": 16, "depth": 1, "heads": 1, "mlp_ratio": 1.0},
-}
+BEST = {"width": 112, "depth": 3, "heads": 3, "mlp_ratio": 4.0}
+STEP = {"width": 16, "depth": 1, "heads": 1, "mlp_ratio": 1.0}
 
 
 def config(**settings: Any) -> SpaceEvolutionConfig:
@@ -35,7 +33,7 @@ def evolve(path: Path, settings: SpaceEvolutionConfig, objective: Any, space: Sp
 
 
 def test_it_walks_to_the_optimum_and_stops(tmp_path: Path) -> None:
-    found, said = evolve(tmp_path / "run", config(most_steps=3), Bowl(**BOWL))
+    found, said = evolve(tmp_path / "run", config(most_steps=3), Bowl(BEST, STEP))
     last = found[-1].space
     assert found[-1].ended == "no axis moves" and len(found) < 8
     assert last["width"].choices == (96, 112, 128)
@@ -48,7 +46,7 @@ def test_it_walks_to_the_optimum_and_stops(tmp_path: Path) -> None:
 
 def test_the_rule_of_the_paper_gets_there_too_but_drifts_up_from_a_flat_bottom(tmp_path: Path) -> None:
     """By floor a slope of nothing, measured a little below 0, is a step: it goes in circles, which is noticed."""
-    found, _ = evolve(tmp_path / "run", config(rounding="floor"), Bowl(**BOWL))
+    found, _ = evolve(tmp_path / "run", config(rounding="floor"), Bowl(BEST, STEP))
     assert "again" in found[-1].ended or found[-1].ended == "no axis moves"
     best = min(found, key=lambda each: each.quality.error)
     assert 112 in best.space["width"].choices
@@ -58,7 +56,7 @@ def test_the_rule_of_the_paper_gets_there_too_but_drifts_up_from_a_flat_bottom(t
 def test_noise_moves_nothing_that_it_is_not_sure_of(tmp_path: Path) -> None:
     """At the optimum, with noise ten times what a step costs, confidence is what holds the space still."""
     space = vit(width=[96, 112, 128], depth=[2, 3, 4], heads=[2, 3, 4], mlp_ratio=[3.0, 4.0, 5.0])
-    noisy = Bowl(**BOWL, noise=0.05)
+    noisy = Bowl(BEST, STEP, noise=0.05)
     settings = {"rounding": "floor", "iterations": 2, "archs": 400}
     moved, _ = evolve(tmp_path / "a", config(**settings), noisy, space)
     still, said = evolve(tmp_path / "b", config(**settings, confidence=0.99), noisy, space)
@@ -67,7 +65,7 @@ def test_noise_moves_nothing_that_it_is_not_sure_of(tmp_path: Path) -> None:
 
 
 def test_every_scored_arch_is_within_the_constraints(tmp_path: Path) -> None:
-    bowl = Bowl(**BOWL)
+    bowl = Bowl(BEST, STEP)
     limit = 400_000
     found, said = evolve(
         tmp_path / "run", config(iterations=3, most_steps=1), bowl, constraints={"macs": (None, limit)}
@@ -91,7 +89,7 @@ def test_it_does_not_leave_the_budget(tmp_path: Path) -> None:
 
 
 def test_the_log_explains_every_move(tmp_path: Path) -> None:
-    found, said = evolve(tmp_path / "run", config(iterations=2, steps={"depth": 0}), Bowl(**BOWL))
+    found, said = evolve(tmp_path / "run", config(iterations=2, steps={"depth": 0}), Bowl(BEST, STEP))
     log = (tmp_path / "run/space_evolution.txt").read_text()
     assert log.splitlines() == said[:-1]
     width = next(move for move in found[0].moves if move.axis == "width")
@@ -109,9 +107,9 @@ class Killed(Exception):
 
 
 def test_killed_it_goes_on_in_the_iteration_that_it_was_in(tmp_path: Path) -> None:
-    settings, whole = config(most_steps=3), Bowl(**BOWL)
+    settings, whole = config(most_steps=3), Bowl(BEST, STEP)
     expected, _ = evolve(tmp_path / "whole", settings, whole)
-    run, bowl = Run(tmp_path / "run", create=True), Bowl(**BOWL)
+    run, bowl = Run(tmp_path / "run", create=True), Bowl(BEST, STEP)
 
     def dies(index: int, space: Space, archs: Sequence[Arch]) -> list[float]:
         if index == 1:
@@ -152,7 +150,7 @@ def test_too_few_archs_to_move_anything_are_known_beforehand() -> None:
 
 
 def test_what_failed_is_left_out(tmp_path: Path) -> None:
-    bowl = Bowl(**BOWL)
+    bowl = Bowl(BEST, STEP)
 
     def half(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
         return [None if i % 2 else value for i, value in enumerate(bowl(index, space, archs))]
@@ -165,7 +163,7 @@ def test_what_failed_is_left_out(tmp_path: Path) -> None:
 
 def test_a_space_that_is_too_large_to_begin_with_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="largest: small itself holds"):
-        evolve(tmp_path / "run", config(largest=100), Bowl(**BOWL))
+        evolve(tmp_path / "run", config(largest=100), Bowl(BEST, STEP))
 
 
 @pytest.mark.parametrize("name", ["digits/vit", "digits/twins", "digits/vit_resnas"])
@@ -188,6 +186,6 @@ def test_settings_bind_with_the_first_scores(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         evolve_space(Run(tmp_path, create=True), SPACE, settings, fails)
     more = settings.model_copy(update={"archs": 50})  # as a message may advise
-    evolve(tmp_path, more, Bowl(**BOWL))
+    evolve(tmp_path, more, Bowl(BEST, STEP))
     with pytest.raises(RunDirError, match="archs was 50, is 40"):
-        evolve(tmp_path, settings, Bowl(**BOWL))
+        evolve(tmp_path, settings, Bowl(BEST, STEP))
