@@ -60,17 +60,8 @@ def module_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of raynas that a file imports, wherever in the file; not what only a type checker reads."""
-    tree = ast.parse(path.read_text())
-    types_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in types_only:
-            continue
+    """Yield the modules of raynas that a file imports, wherever in the file, if only for a type checker."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]

@@ -14,7 +14,7 @@ from raynas.costs.window import Window
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.space import Distribution, Space, load_space
-from raynas.space.space import Uniform
+from raynas.space.codes import Uniform
 
 _REJECTED = 20_000
 MOST_DRAWS = 1_000_000

@@ -11,7 +11,7 @@ from raynas.costs.constraints import Bounds, Constraints, interval
 from raynas.costs.cost import COSTS, cost
 from raynas.costs.window import window_of
 from raynas.space import Codes, Distribution, Space
-from raynas.space.space import Uniform
+from raynas.space.codes import Uniform
 
 LIMIT = 10_000
 """Consecutive random archs that may miss the bounds before sampling gives up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from raynas.costs.cost import cost
@@ -32,7 +33,8 @@ def scale_to_macs(space: Space, arch: Mapping[str, Any], macs: float) -> Arch:
 
     def at(factor: float) -> Arch:
         try:
-            return scale(shape, factor)
+            constants, values = scale(shape.space.constants, shape, factor)
+            return replace(shape.space, constants=constants).off_grid(values)
         except UserError as error:
             raise InfeasibleError(f"cannot scale arch {shape.id} to {macs:.0f} MACs: {error}") from error
 

@@ -18,7 +18,7 @@ from raynas.search.history import Evaluated, History
 from raynas.search.objectives import Direction, Score
 from raynas.search.problem import Problem
 from raynas.space import Arch, Codes, Space
-from raynas.space.space import Uniform
+from raynas.space.codes import Uniform
 from raynas.text import nearest, shown
 
 

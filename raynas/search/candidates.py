@@ -16,7 +16,7 @@ from raynas.costs.window import Window
 from raynas.errors import InfeasibleError
 from raynas.search.problem import Problem
 from raynas.space import Codes, Distribution
-from raynas.space.space import Uniform
+from raynas.space.codes import Uniform
 
 ENUMERABLE = 20_000
 """Spaces of at most this many archs are enumerated to decide if they are exhausted."""

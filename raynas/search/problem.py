@@ -11,7 +11,7 @@ from raynas.costs.sampling import Bound, narrowest_bound
 from raynas.errors import UserError
 from raynas.search.objectives import Direction, Objectives
 from raynas.space import Arch, Codes, Space
-from raynas.space.space import Uniform
+from raynas.space.codes import Uniform
 from raynas.text import shown
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments
 from raynas.space import Codes, Space
-from raynas.space.space import Uniform
+from raynas.space.codes import Uniform
 from raynas.text import shown
 
 if TYPE_CHECKING:

@@ -1,11 +1,10 @@
 """Search spaces and architectures: everything about them that needs no network."""
 
-from raynas.space.arch import Arch
 from raynas.space.codes import INACTIVE, Codes
 from raynas.space.dimension import Choice, Dimension
 from raynas.space.distribution import Distribution
 from raynas.space.load import load_arch, load_space, save_arch
-from raynas.space.space import Space
+from raynas.space.space import Arch, Space
 
 __all__ = [
     "INACTIVE",

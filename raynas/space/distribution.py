@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raynas.space.codes import INACTIVE, Codes
+from raynas.space.codes import INACTIVE, Codes, Probability, Uniform
 from raynas.space.counting import count_below
-from raynas.space.space import Space, Uniform
-from raynas.space.variation import Probability
+from raynas.space.space import Space
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from raynas.space.rules import Family
+from raynas.space.rules import Family
 
 FAMILIES: dict[str, str] = {name: f"raynas.families.{name}" for name in ("vit", "twins", "vit_res", "hybrid", "s3")}
 """The package of each family, by the name that a space file gives."""

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from raynas.config import Config, read_yaml, validate, write_yaml
 from raynas.errors import ConfigError
-from raynas.space.arch import Arch, flatten
-from raynas.space.space import Space
+from raynas.space.space import Arch, Space
+from raynas.space.values import flatten
 from raynas.text import nearest, shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from raynas.config import Config, Location
-
-if TYPE_CHECKING:
-    from raynas.space.arch import Arch
-    from raynas.space.dimension import Dimension
-    from raynas.space.space import Space
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice, Dimension
 
 MAX_TOKENS = 2**16
 """The most tokens of an image, or of a stage."""
@@ -77,24 +74,24 @@ class Family:
             when a space is read, so that a forward pass never depends on choices that were not taken.
         check: yields faults that the family cannot build: the place in the space file, and the problem. Only the first
             is reported.
-        scale: returns the arch with its widths multiplied by a factor, as a one-point space (see
-            `raynas.costs.scale_to_macs`).
+        scale: returns constants and values of an arch with widths multiplied by a factor, given both and the factor
+            (see `raynas.costs.scale_to_macs`).
         required: returns the dimensions that a space must have, and no others, given its constants and the templates
             that it names. None: all of them.
-        acting: returns the arch's effective values, equal for choices that give the same network (see
-            `Arch.network_id`). None: the values themselves.
+        acting: returns an arch's effective values, equal for choices that give the same network, given its space and
+            its values (see `Arch.network_id`). None: the values themselves.
     """
 
     constants: type[Config]
     dimensions: dict[str, Rule]
     resolve: Callable[[Any, tuple[Dimension, ...]], Any]
-    check: Callable[[Space], Iterator[tuple[Location, str]]]
-    scale: Callable[[Arch, float], Arch]
+    check: Callable[[CodedSpace], Iterator[tuple[Location, str]]]
+    scale: Callable[[Any, Mapping[str, Choice], float], tuple[Any, dict[str, Choice]]]
     required: Callable[[Any, set[str]], list[str]] | None = None
-    acting: Callable[[Arch], Mapping[str, Any]] | None = None
+    acting: Callable[[CodedSpace, Mapping[str, Choice]], dict[str, Choice]] | None = None
 
 
-def check_blocks(space: Space) -> Iterator[tuple[Location, str]]:
+def check_blocks(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     """Yield faults of query widths that a head count does not divide, and of MLP ratios without a hidden channel."""
     for dimension in space.dimensions:
         block, _, leaf = dimension.name.rpartition(".")
@@ -111,9 +108,9 @@ def check_blocks(space: Space) -> Iterator[tuple[Location, str]]:
                 yield place, "the smallest width times the smallest mlp_ratio leaves no hidden channel"
 
 
-def scaled_widths(arch: Arch, factor: float) -> dict[str, Any]:
+def scaled_widths(arch: Mapping[str, Choice], factor: float) -> dict[str, Choice]:
     """Return an arch's values with embedding, query and hidden widths multiplied by `factor`, rounded to legal ones."""
-    values: dict[str, Any] = dict(arch)
+    values = dict(arch)
     for name, value in arch.items():
         block, _, leaf = name.rpartition(".")
         if leaf in ("width", "mlp_width", "query_width"):
@@ -122,15 +119,14 @@ def scaled_widths(arch: Arch, factor: float) -> dict[str, Any]:
     return values
 
 
-def with_scaled_heads(space: Space, factor: float) -> Space:
-    """Return the space with the constant `head_dim`, if any, multiplied by `factor`, rounded to a legal value."""
-    constants: Any = space.constants
+def with_scaled_heads(constants: Any, factor: float) -> Any:
+    """Return constants with `head_dim`, if any, multiplied by `factor` and rounded to a legal value."""
     if constants.head_dim is None:
-        return space
+        return constants
     head_dim = max(1, round(constants.head_dim * factor))
     # A scale other than the default keeps its ratio to the default.
     scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
-    return space.replace(constants=constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale}))
+    return constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale})
 
 
 def hidden_width(width: Any, ratio: Any) -> Any:

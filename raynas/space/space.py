@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Number
 from pathlib import Path
@@ -15,17 +16,13 @@ import numpy as np
 
 from raynas.config import Document, validate, write_yaml
 from raynas.errors import ConfigError, UserError
-from raynas.space import variation
-from raynas.space.arch import Arch, flatten
-from raynas.space.codes import INACTIVE, Codes
-from raynas.space.counting import count_all, count_below, draw_weighted, every_choice
+from raynas.space.codes import INACTIVE, CodedSpace, Codes, Probability, Uniform
+from raynas.space.counting import every_choice
 from raynas.space.definition import SpaceConfig, read_dimensions, rule_of, write_dimensions
 from raynas.space.dimension import Choice, Dimension, same_kind, template_of
 from raynas.space.families import FAMILIES, family_of
-from raynas.space.variation import Probability
+from raynas.space.values import digest, flatten, nest, without_dropped
 from raynas.text import nearest, shown
-
-Uniform = Literal["dimensions", "archs"]
 
 _OF_TRAINING = ("drop_path_depth", "drop_path_depths")
 """Constants that act in training only and default to the space's depths, so that published archs differ in them."""
@@ -34,27 +31,72 @@ RESIZED = ("size", "depth_macs", "max_depth")
 """Names in `Space.differences` that change if a network is resized to other images; see `Supernet.space_at`."""
 
 
-@dataclass(frozen=True)
-class Space:
-    """A search space; made by `raynas.load_space` or `Space.from_dict`.
+class Arch(Mapping[str, Choice]):
+    """A frozen, hashable, canonical mapping of dimension names to values; made by `Space.arch` and similar methods.
 
-    Attributes:
-        family: the supernet family.
-        name: its name in reports.
-        input_size: image height and width in pixels.
-        channels: image channels.
-        classes: number of classes.
-        constants: fixed values (the family's constants model).
-        dimensions: searchable choices, parents before children.
+    It holds active genes only (a block beyond the depth has none), so archs that use the same weights are equal.
     """
 
-    family: str
-    name: str = field(compare=False)
-    input_size: tuple[int, int]
-    channels: int
-    classes: int
-    constants: Any
-    dimensions: tuple[Dimension, ...]
+    def __init__(self, space: Space, values: Mapping[str, Choice]):
+        self.space = space
+        self._values = dict(values)
+
+    @classmethod
+    def _unpickle(cls, space: Space, codes: bytes) -> Arch:
+        return space.decode(np.frombuffer(codes, dtype=np.int16)[None])[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keeps a pickled list of archs small: the space once, then two bytes a gene.
+        return Arch._unpickle, (self.space, self.space.encode([self]).tobytes())
+
+    def __getitem__(self, name: str) -> Choice:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, Arch) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"Arch({self.id}: {json.dumps(self.to_dict())})"
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hex digits, the hash of names and values: the same in every process, space file and version."""
+        return digest(self._values)
+
+    @cached_property
+    def network_id(self) -> str:
+        """The id of the network that this arch computes, shared by archs that differ only in inherited weights.
+
+        If any block can be dropped, archs that keep equal blocks in the same order are the same network: they share
+        this id, but not `id`. So do archs that differ only in windows larger than their grid.
+        """
+        acting = family_of(self.space.family).acting
+        return digest(without_dropped(self if acting is None else acting(self.space, self)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested plain values; per-block values are lists over blocks: `{"blocks": {"heads": [3, 4]}}`."""
+        return nest(self._values)
+
+
+@dataclass(frozen=True)
+class Space(CodedSpace):
+    """A search space; made by `raynas.load_space` or `Space.from_dict`. Its attributes are those of `CodedSpace`."""
 
     # -- reading and writing ---------------------------------------------------------------------------------------
 
@@ -146,22 +188,6 @@ class Space:
         return Space.from_dict(definition, self.name)
 
     # -- archs -----------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _index(self) -> dict[str, int]:
-        return {dimension.name: index for index, dimension in enumerate(self.dimensions)}
-
-    def __getitem__(self, name: str) -> Dimension:
-        """Return the dimension of that name."""
-        return self.dimensions[self._index[name]]
-
-    def has(self, name: str) -> bool:
-        """Return True if there is a dimension of that name."""
-        return name in self._index
-
-    def index(self, name: str) -> int:
-        """Return the column of a dimension in codes."""
-        return self._index[name]
 
     def __contains__(self, arch: object) -> bool:
         """Return True if an arch's values are all choices of this space."""
@@ -278,14 +304,6 @@ class Space:
         definition["dimensions"] = write_dimensions(Dimension(name, (value,)) for name, value in flat.items())
         return Space.from_dict(definition, self.name).arch(flat)
 
-    def cardinality(self) -> int:
-        """Return the exact number of archs."""
-        return count_all(self.dimensions, self._below)
-
-    @cached_property
-    def _below(self) -> list[list[int]]:
-        return count_below(self.dimensions)
-
     def enumerate(self) -> Iterator[Arch]:
         """Yield every arch once; for small spaces."""
         return (Arch(self, values) for values in every_choice(self.dimensions))
@@ -316,65 +334,11 @@ class Space:
             for row in codes.tolist()
         ]
 
-    def canonical(self, codes: Codes) -> Codes:
-        """Return codes with every inactive gene set to INACTIVE; active genes must have a choice."""
-        codes = codes.copy()
-        for index, dimension in enumerate(self.dimensions):
-            if dimension.parent is not None:
-                parent = self._index[dimension.parent]
-                on = [choice in dimension.when for choice in self.dimensions[parent].choices]
-                # An INACTIVE parent (-1) indexes the appended False.
-                np.copyto(codes[:, index], INACTIVE, where=~np.array([*on, False])[codes[:, parent]])
-        return codes
-
-    def values(self, codes: Codes, name: str) -> np.ndarray:
-        """Return the values of one dimension [n], 0 where it is inactive."""
-        choices = np.array([*self[name].choices, 0])
-        return choices[codes[:, self._index[name]]]
-
-    def one_hot(self, codes: Codes) -> np.ndarray:
-        """Return codes one-hot, float32 [n, sum of choices]; inactive genes are all zeros."""
-        columns = [codes[:, [i]] == np.arange(len(d.choices)) for i, d in enumerate(self.dimensions)]
-        return np.concatenate(columns, axis=1).astype(np.float32)
-
     # -- sampling and variation ------------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, uniform_over: Uniform = "dimensions") -> Arch:
         """Draw one random arch; see `sample_codes`."""
         return self.decode(self.sample_codes(rng, 1, uniform_over))[0]
-
-    def sample_codes(self, rng: np.random.Generator, n: int, uniform_over: Uniform = "dimensions") -> Codes:
-        """Draw n random archs as codes.
-
-        Args:
-            uniform_over: `dimensions` draws each dimension's choice uniformly, as the papers do (so every depth is
-                equally likely, and small networks are over-represented); `archs` makes every arch equally likely,
-                exactly.
-        """
-        if uniform_over not in ("dimensions", "archs"):
-            raise ConfigError(
-                f"uniform_over {shown(uniform_over)}{nearest(str(uniform_over), ['dimensions', 'archs'])}"
-            )
-        codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
-        for index, dimension in enumerate(self.dimensions):
-            if uniform_over == "dimensions":
-                codes[:, index] = rng.integers(len(dimension.choices), size=n)
-            else:  # exact: each choice is weighted by the number of ways to choose its descendants
-                codes[:, index] = draw_weighted(rng, self._below[index], n)
-        return self.canonical(codes)
-
-    def deal_codes(self, rng: np.random.Generator, n: int) -> Codes:
-        """Draw n random archs that differ as much as possible, by dealing out each dimension's choices to them.
-
-        The counts of a dimension's choices differ by at most one (nearly as in ViT-ResNAS's release). Each single arch
-        is distributed as by `sample_codes`, uniform over dimensions.
-        """
-        codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
-        for index, dimension in enumerate(self.dimensions):
-            choices = len(dimension.choices)
-            rounds = [rng.permutation(choices) for _ in range(-(-n // choices))]
-            codes[:, index] = rng.permutation(np.concatenate(rounds)[:n]) if n else []
-        return self.canonical(codes)
 
     def widest(self, share: float) -> Space:
         """Return the space of the most expensive choices: of m choices the last 1 + floor(share (m - 1)).
@@ -382,35 +346,14 @@ class Space:
         A share of 0 gives the largest arch, 1 the whole space. `kept` counts as four choices, two of which keep the
         block, so that blocks are dropped from a share of two thirds on (ViT-ResNAS's release).
         """
-        return variation.widest(self, share)
-
-    def mutate_codes(
-        self, codes: Codes, rng: np.random.Generator, probability: Probability, change: bool = False
-    ) -> Codes:
-        """Mutate each row by redrawing every gene with a probability.
-
-        Genes that become active (of blocks added by a greater depth) are drawn at random.
-
-        Args:
-            probability: one for all genes, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`.
-            change: True to redraw among a gene's other values, if it has any (AlphaNet); False to include its present
-                value (AutoFormer).
-        """
-        return variation.mutate(self, codes, rng, probability, change)
-
-    def mutation_rates(self, probability: Probability) -> np.ndarray:
-        """Return each gene's probability of being redrawn, float64 [dimensions]; see `mutate_codes`."""
-        return variation.mutation_rates(self, probability)
-
-    def crossover_codes(
-        self, first: Codes, second: Codes, rng: np.random.Generator, by: Literal["gene", "block"] = "gene"
-    ) -> Codes:
-        """Cross the rows of two parents: row i is a child of first[i] and second[i].
-
-        Every gene (or every whole block) comes from either parent with equal probability; a gene that only one parent
-        has comes from that parent.
-        """
-        return variation.cross(self, first, second, rng, by)
+        dimensions = []
+        for dimension in self.dimensions:
+            copies = 2 if dimension.name.endswith("kept") else 1
+            steps = copies * len(dimension.choices) - 1
+            # Shares are ratios of epochs: 1e-9 keeps a float just below a whole step from losing it.
+            count = 1 + int(min(max(share, 0.0), 1.0) * steps + 1e-9)
+            dimensions.append(replace(dimension, choices=dimension.choices[-math.ceil(count / copies) :]))
+        return replace(self, dimensions=tuple(dimensions))
 
     def mutate(self, arch: Arch, rng: np.random.Generator, probability: Probability = 0.1) -> Arch:
         """Return one mutated arch; see `mutate_codes`."""
@@ -424,4 +367,12 @@ class Space:
 
     def neighbours(self, arch: Arch) -> list[Arch]:
         """Return every arch one step away in one dimension; added blocks take their smallest choices."""
-        return variation.neighbours(self, arch)
+        fill = {dimension.name: dimension.choices[0] for dimension in self.dimensions}
+        found = []
+        for name, value in arch.items():
+            choices = self[name].choices
+            position = choices.index(value)
+            for step in (position - 1, position + 1):
+                if 0 <= step < len(choices):
+                    found.append(self.arch({**fill, **arch, name: choices[step]}))
+        return found

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Dimension
 from raynas.space.rules import CommonConstants, Rule
-
-if TYPE_CHECKING:
-    from raynas.space.dimension import Dimension
-    from raynas.space.space import Space
 
 
 class StagedConstants(CommonConstants):
@@ -56,7 +54,7 @@ def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> Const
     return constants.model_copy(update={"drop_path_depths": most_blocks(dimensions) if depths is None else depths})
 
 
-def check_stages(space: Space, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:
+def check_stages(space: CodedSpace, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:
     """Yield faults of constants with one value for each stage: `drop_path_depths` and those listed."""
     constants, most = space.constants, most_blocks(space.dimensions)
     for name in (*listed, "drop_path_depths"):

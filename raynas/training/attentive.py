@@ -16,7 +16,7 @@ from raynas.text import nearest, shown
 
 if TYPE_CHECKING:
     from raynas.space import Arch, Codes, Space
-    from raynas.space.space import Uniform
+    from raynas.space.codes import Uniform
 
 _DRAWN, _BATCHES = 256, 20
 """Archs drawn at a time, and the number of times, before a cost window is made for a rare bucket."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from raynas.space import Arch, Space
-    from raynas.space.space import Uniform
+    from raynas.space.codes import Uniform
 
 Budget = Mapping[str, Sequence[float | None]]
 """Inclusive bounds by cost: `{"macs": [0.9e9, 1.0e9]}`; None leaves a side open."""

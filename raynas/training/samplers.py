@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from raynas.nets.sharing import Side
     from raynas.space import Arch, Space
-    from raynas.space.space import Uniform
+    from raynas.space.codes import Uniform
 
 Role = Literal["largest", "smallest", "random", "mixed"]
 

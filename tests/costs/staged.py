@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from raynas.nets.terms import Counts, Term
-from raynas.space import INACTIVE, Arch, Codes, Distribution, Space
+from raynas.space import INACTIVE, Choice, Codes, Distribution, Space
+from raynas.space.codes import CodedSpace
 from raynas.space.rules import Family, Rule
 from tests.space.space_parts import NoConstants, toy
 
 
-def _nothing_wrong(space: Space) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _nothing_wrong(space: CodedSpace) -> Iterator[tuple[tuple[str | int, ...], str]]:
     return iter(())
 
 
-def _unscaled(arch: Arch, factor: float) -> Arch:
+def _unscaled(constants: Any, arch: Mapping[str, Choice], factor: float) -> tuple[Any, dict[str, Choice]]:
     raise NotImplementedError
 
 

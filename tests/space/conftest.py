@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from raynas.space import Arch, Space
+from raynas.space import Choice
+from raynas.space.codes import CodedSpace
 from raynas.space.rules import Family, Rule
 from tests.space.space_parts import NoConstants, add_family
 
 
-def _unscaled(arch: Arch, factor: float) -> Arch:
+def _unscaled(constants: Any, arch: Mapping[str, Choice], factor: float) -> tuple[Any, dict[str, Choice]]:
     raise NotImplementedError
 
 
@@ -20,7 +22,7 @@ def toy_families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Families of blocks with one choice each: as many as a depth says (`shifting`), or kept anywhere (`anywhere`)."""
 
     def family(dimensions: dict[str, Rule]) -> Family:
-        def nothing_wrong(space: Space) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        def nothing_wrong(space: CodedSpace) -> Iterator[tuple[tuple[str | int, ...], str]]:
             return iter(())
 
         return Family(NoConstants, dimensions, lambda constants, dimensions: constants, nothing_wrong, _unscaled)

@@ -8,20 +8,17 @@ number of stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import Family, Rule
 from raynas.space.stages import StagedConstants, check_stages, with_ramp
-
-if TYPE_CHECKING:
-    from raynas.space.arch import Arch
-    from raynas.space.dimension import Dimension
-    from raynas.space.space import Space
 
 MAX_TOKENS = 2**14
 """The most tokens in one attention window."""
@@ -87,7 +84,7 @@ def halved(grid: Grid, stride: int) -> Grid:
     return -(-grid[0] // stride), -(-grid[1] // stride)
 
 
-def grids(space: Space, resolution: Any) -> list[Grid]:
+def grids(space: CodedSpace, resolution: Any) -> list[Grid]:
     """Return the grids after the stem and after each stage.
 
     Args:
@@ -128,7 +125,7 @@ def window_grid(grid: Grid, windows: Any) -> Grid:
     return grid[0] // side, grid[1] // side
 
 
-def resolutions(space: Space) -> tuple[int, ...]:
+def resolutions(space: CodedSpace) -> tuple[int, ...]:
     """Return the resolutions of a space: the shorter sides of its resized images."""
     return space["resolution"].choices if space.has("resolution") else (min(space.input_size),)
 
@@ -151,7 +148,7 @@ def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> H
     return with_ramp(constants.model_copy(update={"attention_scale": scale, "expands": expands}), dimensions)
 
 
-def _check(space: Space) -> Iterator[tuple[Location, str]]:
+def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     constants, wrong = space.constants, next(check_stages(space, ("kinds", "strides", "squeeze", "expands")), None)
     if wrong is not None:  # the checks below need one value for each stage
         yield wrong
@@ -176,7 +173,7 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
                 yield (*place, leaf), problem
 
 
-def _check_transformer(space: Space, stage: int) -> Iterator[tuple[str, str]]:
+def _check_transformer(space: CodedSpace, stage: int) -> Iterator[tuple[str, str]]:
     here, dim = f"stages.{stage}", space.constants.head_dim
     widths, depths, ratios, windows = (
         space[f"{here}.{leaf}"].choices for leaf in ("width", "depth", "mlp_ratio", "windows")
@@ -205,17 +202,18 @@ def _check_transformer(space: Space, stage: int) -> Iterator[tuple[str, str]]:
                 yield "windows", f"{count} at {resolution} pixels make more than {MAX_TOKENS} tokens a window"
 
 
-def _scale(arch: Arch, factor: float) -> Arch:
+def _scale(
+    constants: HybridConstants, arch: Mapping[str, Choice], factor: float
+) -> tuple[HybridConstants, dict[str, Choice]]:
     """Multiply widths by `factor`, rounded to legal values; keep everything else, including the resolution."""
-    constants = arch.space.constants
-    values: dict[str, Any] = dict(arch)
+    values = dict(arch)
     for name, value in arch.items():
         part, _, leaf = name.rpartition(".")
         if leaf == "width":
             transformer = part.startswith("stages.") and constants.kinds[int(part.split(".")[1])] == "transformer"
             unit = constants.head_dim if transformer else 1
             values[name] = unit * max(1, round(value * factor / unit))
-    return arch.space.off_grid(values)
+    return constants, values
 
 
 _WIDTH = Rule(int, 1, 2**15)

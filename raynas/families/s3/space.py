@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, scaled_widths, with_scaled_heads
 from raynas.space.stages import (
     StagedConstants,
@@ -23,11 +25,6 @@ from raynas.space.stages import (
     staged_templates,
     with_ramp,
 )
-
-if TYPE_CHECKING:
-    from raynas.space.arch import Arch
-    from raynas.space.dimension import Dimension
-    from raynas.space.space import Space
 
 MERGED = 4
 """Number of tokens merged into one: two by two."""
@@ -50,7 +47,7 @@ class S3Constants(StagedConstants):
     norm_eps: float = Field(1e-5, gt=0)
 
 
-def grids(space: Space) -> list[tuple[int, int]]:
+def grids(space: CodedSpace) -> list[tuple[int, int]]:
     """Return rows and columns of every stage's tokens; partial patches and merged squares at the border count."""
     sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
     return [(-(-space.input_size[0] // side), -(-space.input_size[1] // side)) for side in sides]
@@ -72,7 +69,7 @@ def _resolve(constants: S3Constants, dimensions: tuple[Dimension, ...]) -> S3Con
     return with_ramp(constants, dimensions)
 
 
-def _check(space: Space) -> Iterator[tuple[Location, str]]:
+def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space)
     patch, (height, width) = space.constants.patch_size, space.input_size
     if patch > max(height, width):
@@ -82,14 +79,14 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
     yield from check_blocks(space)
 
 
-def _scale(arch: Arch, factor: float) -> Arch:
+def _scale(constants: S3Constants, arch: Mapping[str, Choice], factor: float) -> tuple[S3Constants, dict[str, Choice]]:
     """Multiply embedding and head (or query) widths by `factor`, rounded to legal values; keep everything else."""
-    return with_scaled_heads(arch.space, factor).off_grid(scaled_widths(arch, factor))
+    return with_scaled_heads(constants, factor), scaled_widths(arch, factor)
 
 
-def _acting(arch: Arch) -> Mapping[str, Any]:
+def _acting(space: CodedSpace, arch: Mapping[str, Choice]) -> dict[str, Choice]:
     """Return the arch's values with windows clipped to their grid: larger ones give the same network."""
-    sides = [max(grid) for grid in grids(arch.space)]
+    sides = [max(grid) for grid in grids(space)]
     return {
         name: min(value, sides[int(name.split(".")[1])]) if name.endswith(".window") else value
         for name, value in arch.items()

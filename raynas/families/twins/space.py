@@ -7,12 +7,14 @@ to a sub-sampled grid (global), then an MLP. The dimensions set the number of st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice
 from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, scaled_widths
 from raynas.space.stages import (
     StagedConstants,
@@ -21,10 +23,6 @@ from raynas.space.stages import (
     staged_templates,
     with_ramp,
 )
-
-if TYPE_CHECKING:
-    from raynas.space.arch import Arch
-    from raynas.space.space import Space
 
 Tokens = Annotated[int, Field(ge=1, le=256)]
 """Side of a patch, a window or a sub-sampled square."""
@@ -53,7 +51,7 @@ class TwinsConstants(StagedConstants):
     embedding_norm_eps: float = Field(1e-5, gt=0)
 
 
-def grids(space: Space) -> list[tuple[int, int]]:
+def grids(space: CodedSpace) -> list[tuple[int, int]]:
     """Return rows and columns of every stage's tokens; partial patches count."""
     size, found = space.input_size, []
     for patch in space.constants.patch_sizes:
@@ -67,7 +65,7 @@ def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
     return staged_templates(given, _BLOCK)
 
 
-def _check(space: Space) -> Iterator[tuple[Location, str]]:
+def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space, ("patch_sizes", "reductions"))
     before, what = space.input_size, "image"
     for stage, (patch, grid) in enumerate(zip(space.constants.patch_sizes, grids(space), strict=True)):
@@ -79,9 +77,11 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
     yield from check_blocks(space)
 
 
-def _scale(arch: Arch, factor: float) -> Arch:
+def _scale(
+    constants: TwinsConstants, arch: Mapping[str, Choice], factor: float
+) -> tuple[TwinsConstants, dict[str, Choice]]:
     """Multiply embedding, query and hidden widths by `factor`, rounded to legal values; keep everything else."""
-    return arch.space.off_grid(scaled_widths(arch, factor))
+    return constants, scaled_widths(arch, factor)
 
 
 _BLOCK = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import (
     MAX_TOKENS,
     CommonConstants,
@@ -19,11 +21,6 @@ from raynas.space.rules import (
     scaled_widths,
     with_scaled_heads,
 )
-
-if TYPE_CHECKING:
-    from raynas.space.arch import Arch
-    from raynas.space.dimension import Dimension
-    from raynas.space.space import Space
 
 
 class VitConstants(CommonConstants):
@@ -87,13 +84,13 @@ def relative_entries(distance: int) -> int:
     return 2 * (2 * distance + 2) + 1
 
 
-def gene(space: Space, index: int, leaf: str) -> str:
+def gene(space: CodedSpace, index: int, leaf: str) -> str:
     """Return the dimension of a block's `leaf`: the block's own, or the common one if one block is stacked."""
     stacked = f"block.{leaf}"
     return stacked if space.has(stacked) else f"blocks.{index}.{leaf}"
 
 
-def block_genes(space: Space, index: int) -> tuple[str, str, str]:
+def block_genes(space: CodedSpace, index: int) -> tuple[str, str, str]:
     """Return the dimensions of a block's heads, query width (the heads again if they determine it), and MLP."""
     heads = gene(space, index, "heads")
     query = gene(space, index, "query_width")
@@ -137,7 +134,7 @@ def _resolve(constants: VitConstants, dimensions: tuple[Dimension, ...]) -> VitC
     )
 
 
-def _check(space: Space) -> Iterator[tuple[Location, str]]:
+def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     constants = space.constants
     if constants.pool == "token" and not constants.class_token:
         yield ("constants", "pool"), "'token' needs class_token: true"
@@ -162,9 +159,11 @@ def _check(space: Space) -> Iterator[tuple[Location, str]]:
     yield from check_blocks(space)
 
 
-def _scale(arch: Arch, factor: float) -> Arch:
+def _scale(
+    constants: VitConstants, arch: Mapping[str, Choice], factor: float
+) -> tuple[VitConstants, dict[str, Choice]]:
     """Multiply embedding, head (or query) and hidden widths by `factor`, rounded to legal values; keep the rest."""
-    return with_scaled_heads(arch.space, factor).off_grid(scaled_widths(arch, factor))
+    return with_scaled_heads(constants, factor), scaled_widths(arch, factor)
 
 
 _BLOCK: Mapping[str, Rule] = {

@@ -7,13 +7,15 @@ stage halves the grid of the one before. The dimensions set the number of stages
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import MAX_TOKENS, Family, Rule, scaled_widths
 from raynas.space.stages import (
     StagedConstants,
@@ -23,11 +25,6 @@ from raynas.space.stages import (
     staged_templates,
     with_ramp,
 )
-
-if TYPE_CHECKING:
-    from raynas.space.arch import Arch
-    from raynas.space.dimension import Dimension
-    from raynas.space.space import Space
 
 
 class VitResConstants(StagedConstants):
@@ -55,7 +52,7 @@ class VitResConstants(StagedConstants):
     norm_eps: float = Field(1e-6, gt=0)
 
 
-def grids(space: Space) -> list[tuple[int, int]]:
+def grids(space: CodedSpace) -> list[tuple[int, int]]:
     """Return rows and columns of every stage's patch tokens."""
     height, width = space.input_size
     sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
@@ -74,7 +71,7 @@ def _resolve(constants: VitResConstants, dimensions: tuple[Dimension, ...]) -> V
     return with_ramp(constants, dimensions)
 
 
-def _check(space: Space) -> Iterator[tuple[Location, str]]:
+def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     constants, most = space.constants, most_blocks(space.dimensions)
     yield from check_stages(space, ("head_dims", "attention_scale"))
     patch, stride = constants.patch_size, constants.stem_stride
@@ -99,9 +96,10 @@ def _check_size(size: tuple[int, int], patch: int, stages: int) -> Iterator[tupl
         yield ("constants", "patch_size"), f"{patch} makes more than {MAX_TOKENS} tokens"
 
 
-def _scale(arch: Arch, factor: float) -> Arch:
+def _scale(
+    constants: VitResConstants, arch: Mapping[str, Choice], factor: float
+) -> tuple[VitResConstants, dict[str, Choice]]:
     """Multiply embedding, head and hidden widths by `factor`, rounded to legal values; keep everything else."""
-    space, constants = arch.space, arch.space.constants
     head_dims = tuple(max(1, round(dim * factor)) for dim in constants.head_dims)
     # A scale other than the default keeps its ratio to the default.
     attention_scale = tuple(
@@ -109,7 +107,7 @@ def _scale(arch: Arch, factor: float) -> Arch:
         for scale, before, after in zip(constants.attention_scale, constants.head_dims, head_dims, strict=True)
     )
     changed = constants.model_copy(update={"head_dims": head_dims, "attention_scale": attention_scale})
-    return space.replace(constants=changed).off_grid(scaled_widths(arch, factor))
+    return changed, scaled_widths(arch, factor)
 
 
 _BLOCK = {"heads": Rule(int, 1, 1024), "mlp_width": Rule(int, 1, 2**17)}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from raynas.config import Location
+from raynas.space.codes import CodedSpace
+from raynas.space.dimension import Choice
 from raynas.space.rules import CommonConstants, Family, Rule, scaled_widths
 
-if TYPE_CHECKING:
-    from raynas.space import Arch, Space
 
-
-def pixels(space: Space) -> int:
+def pixels(space: CodedSpace) -> int:
     """Return the number of values of an image."""
     return space.channels * space.input_size[0] * space.input_size[1]
 
@@ -21,13 +20,15 @@ def _resolve(constants: CommonConstants, dimensions: tuple[Any, ...]) -> CommonC
     return constants
 
 
-def _check(space: Space) -> Iterator[tuple[Location, str]]:
+def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     if space.constants.token_head:
         yield ("constants", "token_head"), "the dummy family has no tokens"
 
 
-def _scale(arch: Arch, factor: float) -> Arch:
-    return arch.space.off_grid(scaled_widths(arch, factor))
+def _scale(
+    constants: CommonConstants, arch: Mapping[str, Choice], factor: float
+) -> tuple[CommonConstants, dict[str, Choice]]:
+    return constants, scaled_widths(arch, factor)
 
 
 FAMILY = Family(
