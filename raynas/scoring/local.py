@@ -7,19 +7,16 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
 
-from raynas.data.calibration import Calibration
-from raynas.data.pixels import Normalisation
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
 from raynas.scoring.score_arch import ArchScorer
 from raynas.scoring.score_table import ScoredArch
-from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
+from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_weights import changed, checksums, take_apart
-from raynas.space import Arch, Space
+from raynas.space import Arch
 
 
 class LocalScorer(Scorer):
@@ -53,28 +50,6 @@ class LocalScorer(Scorer):
         super().__init__(run, scored, store, batch_size, images, precision)
         self.threads = threads
         self.device = torch.device(device)
-
-    @classmethod
-    def from_parts(
-        cls,
-        space: Space,
-        supernet: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        normalisation: Normalisation | None = None,
-        store: Store | None = None,
-        batch_size: int = 256,
-        threads: int = 1,
-        precision: str = "fp32",
-        device: str = "cpu",
-        calibration: Calibration | None = None,
-    ) -> LocalScorer:
-        """Return a scorer of a supernet and images in memory, see `make_scored_supernet`.
-
-        Without a store its rows stay in memory.
-        """
-        scored = make_scored_supernet(space, supernet, images, labels, normalisation, calibration=calibration)
-        return cls(None, batch_size, threads, None, precision, device, scored=scored, store=store)
 
     def _start(self, scored: ScoredSupernet) -> None:
         self._scorer = ArchScorer(

@@ -8,21 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import ray
-from torch import Tensor, nn
 
 from raynas.cluster.connection import ray_cluster
-from raynas.data.calibration import Calibration
-from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
 from raynas.scoring.score_table import ScoredArch
-from raynas.scoring.scored_supernet import ScoredSupernet, make_scored_supernet
+from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_weights import changed, checksums, take_apart
 from raynas.scoring.supervisor import Supervisor
-from raynas.space import Arch, Space
+from raynas.space import Arch
 
 VERIFY_S = 300.0  # for checksums of everything at the end
 
@@ -81,26 +78,6 @@ class ScorePool(Scorer):
         self.gpus = gpus
         self.time_limit_s = time_limit_s
         self.start_limit_s = start_limit_s
-
-    @classmethod
-    def from_parts(
-        cls,
-        space: Space,
-        supernet: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        normalisation: Normalisation | None = None,
-        store: Store | None = None,
-        calibration: Calibration | None = None,
-        **options: Any,
-    ) -> ScorePool:
-        """Return a pool of a supernet and images in memory, see `make_scored_supernet`.
-
-        Without a store its rows stay in memory. The supernet's class must be importable on the workers. `options` are
-        the constructor's.
-        """
-        scored = make_scored_supernet(space, supernet, images, labels, normalisation, calibration=calibration)
-        return cls(None, scored=scored, store=store, **options)
 
     def _start(self, scored: ScoredSupernet) -> None:
         self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))

@@ -10,13 +10,17 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, TypeVar
 
+from torch import Tensor, nn
+
+from raynas.data.calibration import Calibration
+from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.scoring.score_arch import check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
-from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet
+from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet, make_scored_supernet
 from raynas.space import Arch, Space
 from raynas.text import shown
 
@@ -54,6 +58,26 @@ class Scorer:
         self._store = store
         self._table: ScoreTable | None = None
         self._stack = ExitStack()
+
+    @classmethod
+    def from_parts(
+        cls: type[ScorerT],
+        space: Space,
+        supernet: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        normalisation: Normalisation | None = None,
+        store: Store | None = None,
+        calibration: Calibration | None = None,
+        **options: Any,
+    ) -> ScorerT:
+        """Return a scorer of a supernet and images in memory, see `make_scored_supernet`.
+
+        Without a store its rows stay in memory. The workers of a pool must be able to import the supernet's class.
+        `options` are the constructor's.
+        """
+        scored = make_scored_supernet(space, supernet, images, labels, normalisation, calibration=calibration)
+        return cls(run=None, scored=scored, store=store, **options)
 
     # -- implemented by each scorer ----------------------------------------------------------------------------------
 

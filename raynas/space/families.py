@@ -2,6 +2,10 @@
 
 A family is a folder in `raynas/families`: `space.py` (its constants and dimensions, `FAMILY`), `cost.py` (`terms`),
 `model.py` (`SUPERNET`) and `checkpoint.py` (`read_released`, `read_timm`). The first two import no torch.
+
+`read_released(checkpoint, space)` reads a released checkpoint, and `read_timm(model, name)` a model from
+`timm.create_model` as a one-point space of that name. Both return the space and the parameters of its supernet by our
+names, in float32, and raise UserError with the first part that such a space cannot express.
 """
 
 from __future__ import annotations

@@ -55,18 +55,7 @@ def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[S
 
 
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
-    """Read one of timm's Swin transformers (including S3's) as the one-point space of its network.
-
-    Args:
-        model: a model from `timm.create_model`.
-        name: the model's name, for the space and for messages.
-
-    Returns:
-        The space, and the parameters of its supernet by our names, in float32.
-
-    Raises:
-        UserError: the model has parts that an s3 space cannot express; the message names the first.
-    """
+    """Read a Swin transformer or S3 of timm as the one-point space of its network; see `raynas.space.families`."""
     state = model.state_dict()
     known: Any = model
     try:

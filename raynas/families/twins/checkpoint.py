@@ -26,18 +26,7 @@ _BLOCK = {
 
 
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
-    """Read one of timm's Twins-SVT models as the one-point space of its network.
-
-    Args:
-        model: a model from `timm.create_model`.
-        name: the model's name, for the space and for messages.
-
-    Returns:
-        The space, and the parameters of its supernet by our names, in float32.
-
-    Raises:
-        UserError: the model has parts that a twins space cannot express; the message names the first.
-    """
+    """Read one of timm's Twins-SVT models as the one-point space of its network; see `raynas.space.families`."""
     state = {key: value.detach().float() for key, value in model.state_dict().items()}
     space = _space(model, state, name)
     with torch.device("meta"):

@@ -166,18 +166,7 @@ _TIMM_BLOCK = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": 
 
 
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
-    """Read one of timm's vision transformers (DeiT or plain ViT) as the one-point space of its network.
-
-    Args:
-        model: a model from `timm.create_model`.
-        name: the model's name, for the space and for messages.
-
-    Returns:
-        The space, and the parameters of its supernet by our names, in float32.
-
-    Raises:
-        UserError: the model has parts that a vit space cannot express; the message names the first.
-    """
+    """Read one of timm's DeiTs or ViTs as the one-point space of its network; see `raynas.space.families`."""
     state = {key: value.detach().float() for key, value in model.state_dict().items()}
     try:
         patch = int(state["patch_embed.proj.weight"].shape[-1])
