@@ -100,6 +100,7 @@ def _scale(
     constants: VitResConstants, arch: Mapping[str, Choice], factor: float
 ) -> tuple[VitResConstants, dict[str, Choice]]:
     """Multiply embedding, head and hidden widths by `factor`, rounded to legal values; keep everything else."""
+    assert constants.attention_scale is not None  # see `_resolve`
     head_dims = tuple(max(1, round(dim * factor)) for dim in constants.head_dims)
     # A scale other than the default keeps its ratio to the default.
     attention_scale = tuple(
