@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raynas.api import retrain as retrain
     from raynas.api import search_run as search_run
     from raynas.api import train as train
+    from raynas.cluster.resources import Resources as Resources
     from raynas.costs import cost as cost
     from raynas.nets import build_supernet as build_supernet
     from raynas.presets.preset import load_preset as load_preset
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     **dict.fromkeys(("load_space", "load_arch", "Space", "Arch"), "raynas.space"),
+    "Resources": "raynas.cluster.resources",
     "cost": "raynas.costs",
     "build_supernet": "raynas.nets",
     "load_preset": "raynas.presets.preset",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 
@@ -43,9 +44,7 @@ def train(
     data: DataLike | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    workers: int = 1,
-    use_gpu: bool = False,
-    resources_per_worker: Mapping[str, float] | None = None,
+    resources: Resources | None = None,
     progress: Progress = silent,
 ) -> Run:
     """Train the supernet of a preset into a run directory, or continue the training.
@@ -58,10 +57,7 @@ def train(
         run_dir: where to write; on a cluster all nodes must reach it.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key: `{"recipe.epochs": 3}`.
-        workers: Ray Train workers; each takes an equal share of every batch. 0 trains in this process, without Ray, to
-            the same weights as one worker.
-        use_gpu: give one GPU to each worker, or to this process.
-        resources_per_worker: as Ray's ScalingConfig takes them; by default one CPU (and one GPU with `use_gpu`).
+        resources: the Ray Train workers; None for one. With `Resources(workers=0)` this process trains, without Ray.
         progress: called with lines of text.
 
     Returns:
@@ -76,16 +72,10 @@ def train(
     """
     checked = _preset(preset, data, overrides)
     _refuse_nested(run_dir)
+    from raynas.phases.preflight import preflight
     from raynas.phases.train import train as train_supernet
 
-    return train_supernet(
-        checked,
-        run_dir=run_dir,
-        workers=workers,
-        use_gpu=use_gpu,
-        resources_per_worker=resources_per_worker,
-        progress=progress,
-    )
+    return train_supernet(preflight(checked, resources or Resources(), run_dir, progress), run_dir, progress)
 
 
 def import_model(
@@ -136,9 +126,7 @@ def pipeline(
     data: DataLike | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    workers: int = 1,
-    replicas: int = 2,
-    gpus: int = 0,
+    resources: Resources | None = None,
     progress: Progress = silent,
 ) -> PipelineResult:
     """Run a whole preset: train, search, retrain, evaluate, export, report; or continue where it stopped.
@@ -148,9 +136,8 @@ def pipeline(
         run_dir: where to write.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key.
-        workers: Ray Train workers that train the supernet; 0 trains in this process.
-        replicas: Ray actors that score subnets; 0 scores in this process. With neither, Ray is not started.
-        gpus: GPUs of each worker and each replica, 0 or 1.
+        resources: workers that train the supernet, and replicas that score subnets; None for one and two. With neither
+            workers nor replicas Ray is not started.
         progress: called with lines of text.
 
     Raises:
@@ -161,7 +148,7 @@ def pipeline(
     _refuse_nested(run_dir)
     from raynas.phases.pipeline import pipeline as run_pipeline
 
-    return run_pipeline(checked, run_dir, workers, replicas, gpus=gpus, progress=progress)
+    return run_pipeline(checked, run_dir, resources or Resources(), progress)
 
 
 def evolve_space(
@@ -174,9 +161,7 @@ def evolve_space(
     trials: int | None = None,
     at_a_time: int | None = None,
     search: bool = False,
-    workers: int = 1,
-    replicas: int = 2,
-    gpus: int = 0,
+    resources: Resources | None = None,
     progress: Progress = silent,
 ) -> list[Trial]:
     """Search the search space (S3): train a supernet, measure the space with it, change its choices, repeat.
@@ -190,9 +175,7 @@ def evolve_space(
         trials: let Optuna suggest this many of the combinations, one after the other; None tries all of them.
         at_a_time: trials side by side; None for as many as the cluster has room for. Not with `trials`.
         search: carry out the preset's search in every space of every trial as well.
-        workers: Ray Train workers of each trial.
-        replicas: scoring actors of each trial; 0 scores in the trial's process.
-        gpus: GPUs of each worker and each replica, 0 or 1.
+        resources: workers and replicas of each trial; None for one and two.
         progress: called with lines of text.
 
     Returns:
@@ -209,18 +192,7 @@ def evolve_space(
     _refuse_nested(run_dir)
     from raynas.outer.experiment import run_trials
 
-    return run_trials(
-        checked,
-        run_dir,
-        values,
-        trials,
-        workers,
-        replicas,
-        gpus=gpus,
-        at_a_time=at_a_time,
-        search=search,
-        progress=progress,
-    )
+    return run_trials(checked, run_dir, resources or Resources(), values, trials, at_a_time, search, progress)
 
 
 # -- working on a run --------------------------------------------------------------------------------------------------
@@ -231,8 +203,7 @@ def search_run(
     overrides: Mapping[str, Any] | None = None,
     *,
     name: str = "search",
-    replicas: int = 2,
-    gpus: int = 0,
+    resources: Resources | None = None,
     random: bool = False,
     images: int | None = None,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
@@ -247,8 +218,7 @@ def search_run(
         run: holds a trained supernet.
         overrides: changes to the run's preset by dotted key: `{"search.constraints.macs": [None, 4.5e9]}`.
         name: name of this search; a run may hold several. Only the winner of `search` is the run's `best`.
-        replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
-        gpus: GPUs of each replica.
+        resources: the replicas that score subnets; None for two. Without replicas this process scores, without Ray.
         random: run random search with the same number of evaluations afterwards, for comparison.
         images: score on this many images of the search split; None for all.
         precision: of the forward passes; `bf16` and `fp16` use autocast.
@@ -269,7 +239,7 @@ def search_run(
 
     with opened.lock():
         scoring = Scoring(images=images, precision=precision)
-        search_fully(opened, preset.search, scoring, name, replicas, gpus, random, progress)
+        search_fully(opened, preset.search, resources or Resources(), scoring, name, random, progress)
     return opened.search(name).winner
 
 
@@ -283,8 +253,7 @@ def rank(
     finetune_epochs: int | None = None,
     seeds: Sequence[int] | None = None,
     truth: str | Path | None = None,
-    replicas: int = 2,
-    gpus: int = 0,
+    resources: Resources | None = None,
     parallel: int | None = None,
     progress: Progress = silent,
 ) -> list[Row]:
@@ -299,8 +268,7 @@ def rank(
         finetune_epochs: also fine-tune these from inherited weights for so many epochs.
         seeds: of these trainings; None for seed 0.
         truth: a Parquet file of networks trained elsewhere, with columns `network`, `values` and `accuracy`.
-        replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
-        gpus: GPUs of each replica.
+        resources: the replicas that score subnets; None for two. Without replicas this process scores, without Ray.
         parallel: trainings side by side, as Ray tasks; None for one for each CPU (without replicas: 1, without Ray).
         progress: called with lines of text.
 
@@ -314,13 +282,14 @@ def rank(
     preset = run_preset(opened, overrides)
     if parallel and not train:
         raise UserError("--parallel is of networks trained alone: say how many, --train N")
-    if gpus and not replicas:
+    resources = resources or Resources()
+    if resources.gpus and not resources.replicas:
         raise UserError("--gpu gives a GPU to each replica: give --replicas")
     from raynas.phases.rank import rank_run
-    from raynas.scoring.local import LocalScorer
-    from raynas.scoring.pool import ScorePool
+    from raynas.phases.search import make_scorer
+    from raynas.runs.searches import Scoring
 
-    scorer = ScorePool(opened, replicas, gpus=gpus) if replicas else LocalScorer(opened)
+    scorer = make_scorer(opened, Scoring(), resources)
     with opened.lock():
         return rank_run(
             opened,
@@ -332,7 +301,7 @@ def rank(
             finetune_epochs=finetune_epochs,
             seeds=seeds,
             truth=truth,
-            parallel=parallel or (None if replicas else 1),
+            parallel=parallel or (None if resources.replicas else 1),
             progress=progress,
         )
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_a_missing_run_is_reported_before_torch_is_loaded(tmp_path: Path) -> Non
 def test_a_run_from_search_to_report_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run(tmp_path / "run")
     lines: list[str] = []
-    winner = raynas.search_run(run, replicas=0, progress=lines.append)
+    winner = raynas.search_run(run, resources=raynas.Resources(replicas=0), progress=lines.append)
     assert isinstance(winner, Arch) and (tmp_path / "run/best/arch.yaml").exists() and lines
     (row,) = raynas.retrain(tmp_path / "run", [winner], {"retrain.recipe.epochs": 1}, seeds=[3], parallel=1)
     assert (row["arch"], row["seed"]) == (winner.id, 3)
@@ -102,3 +103,22 @@ def test_a_new_run_does_not_lie_in_another(tmp_path: Path) -> None:
     for make in (raynas.train, raynas.pipeline, raynas.evolve_space):
         with pytest.raises(UserError, match="lies in the run directory"):
             make("digits", tmp_path / "run/tables")
+
+
+@pytest.mark.parametrize("command", ["train", "pipeline", "evolve_space"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"calibration": {"images": 5000, "batch_size": 5000}}, "calibration.batch_size 5000 is more than"),
+        ({"search.constraints.macs": [1, 2]}, "search: no arch has macs in"),
+        ({"retrain.recipe.batch_size": 33, "retrain.recipe.accumulate": 2}, "batch_size 33"),
+        ({"recipe.amp": "fp16"}, "fp16 needs GPUs"),
+    ],
+)
+def test_what_is_wrong_with_any_phase_is_refused_before_anything_is_written(
+    command: str, wrong: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        getattr(raynas, command)("digits/preset_nasvit", tmp_path / "run", overrides=wrong)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

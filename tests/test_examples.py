@@ -252,7 +252,7 @@ def test_an_example_runs(
 
 CODE = {
     "autoformer/tiny": "digits/vit",
-    'raynas.train("digits", run_dir="runs/first")': 'raynas.train("digits", run_dir="runs/first", workers=0)',
+    'run_dir="runs/first")': 'run_dir="runs/first", resources=raynas.Resources(workers=0))',
     "raynas.ScorePool(run, replicas=4)": "raynas.LocalScorer(run)",
     '{"macs": (None, 1.0e6)})': '{"macs": (None, 1.0e6)}, evaluations=4)',
     '{"macs": (None, 1.8e9)}, seed=0)': '{"macs": (None, 1.8e9)}, evaluations=4, seed=0)',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from raynas.commands.options import add_replicas, add_workers
+from raynas.commands.options import add_replicas, add_workers, resources
 
 PRESET = "digits/preset"
 OVERRIDES = {"retrain.seeds": [0]}
@@ -34,8 +34,7 @@ def run(options: argparse.Namespace) -> None:
         PRESET,
         options.run,
         overrides=OVERRIDES,
-        workers=options.workers,
-        replicas=options.replicas,
+        resources=resources(options),
         progress=terminal(),
     )
     print(f"\nThe winner: {done.run.name}/{done.run.search().winner_file}")

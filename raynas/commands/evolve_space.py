@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from raynas.commands.options import add_gpu, add_number, add_preset, add_replicas, overrides
+from raynas.commands.options import add_gpu, add_number, add_preset, add_replicas, overrides, resources
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -46,9 +46,7 @@ def run(options: argparse.Namespace) -> None:
             trials=options.trials,
             at_a_time=options.at_a_time,
             search=options.search,
-            workers=options.workers,
-            replicas=options.replicas,
-            gpus=int(options.gpu),
+            resources=resources(options),
             progress=progress,
         )
     print(f"{'lowest E-T error':>16}  {'space':<40} tried")

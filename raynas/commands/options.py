@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from raynas.cluster.resources import Resources
 from raynas.text import shown
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -78,6 +79,12 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
 def add_gpu(parser: argparse.ArgumentParser, each: str) -> None:
     """Add the use of GPUs; `each` says what gets one."""
     parser.add_argument("--gpu", action="store_true", help=f"give one GPU to each {each}")
+
+
+def resources(options: argparse.Namespace) -> Resources:
+    """Return the workers, replicas and GPUs of a command; 0 where it has no such option."""
+    named = vars(options)
+    return Resources(named.get("workers", 0), named.get("replicas", 0), gpus=int(named.get("gpu", False)))
 
 
 def add_number(parser: argparse.ArgumentParser, name: str, default: int | None, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_gpu, add_preset, add_replicas, add_workers, overrides
+from raynas.commands.options import add_gpu, add_preset, add_replicas, add_workers, overrides, resources
 
 EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu"
 
@@ -27,9 +27,7 @@ def run(options: argparse.Namespace) -> None:
         options.run,
         options.data,
         overrides(options),
-        workers=options.workers,
-        replicas=options.replicas,
-        gpus=int(options.gpu),
+        resources=resources(options),
         progress=terminal(),
     )
     print(f"Report: {done.report}")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_gpu, add_number, add_replicas, add_run, add_set, overrides, positive, whole
+from raynas.commands.options import (
+    add_gpu,
+    add_number,
+    add_replicas,
+    add_run,
+    add_set,
+    overrides,
+    positive,
+    resources,
+    whole,
+)
 from raynas.config import MOST_SEEDS
 
 EXAMPLES = "raynas rank runs/a --archs 2000 --train 50"
@@ -46,8 +56,7 @@ def run(options: argparse.Namespace) -> None:
             finetune_epochs=options.finetune,
             seeds=range(options.seeds) if options.seeds else None,
             truth=options.truth,
-            replicas=options.replicas,
-            gpus=int(options.gpu),
+            resources=resources(options),
             parallel=options.parallel,
             progress=progress,
         )

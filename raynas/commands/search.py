@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import PRECISIONS, add_gpu, add_replicas, add_run, add_set, overrides, positive
+from raynas.commands.options import PRECISIONS, add_gpu, add_replicas, add_run, add_set, overrides, positive, resources
 from raynas.text import shown
 
 EXAMPLES = "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4"
@@ -43,8 +43,7 @@ def run(options: argparse.Namespace) -> None:
             run,
             overrides(options),
             name=options.name,
-            replicas=options.replicas,
-            gpus=int(options.gpu),
+            resources=resources(options),
             random=options.random,
             images=options.images,
             precision=options.precision,

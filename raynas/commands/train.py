@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from raynas.commands.options import add_gpu, add_preset, add_workers, overrides
+from raynas.commands.options import add_gpu, add_preset, add_workers, overrides, resources
 
 EXAMPLES = "raynas train digits --run runs/a --set recipe.epochs=3"
 
@@ -33,8 +33,7 @@ def run(options: argparse.Namespace) -> None:
             options.run,
             options.data,
             overrides(options),
-            workers=options.workers,
-            use_gpu=options.gpu,
+            resources=resources(options),
             progress=progress,
         )
     print(f"Next: raynas search {shlex.quote(run.name)}")

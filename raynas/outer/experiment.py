@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
 from raynas.comparison import best_first
 from raynas.config import Document, validate
 from raynas.errors import UserError
-from raynas.outer.evolution.measure import check_counts, evolve_preset, prepare
+from raynas.outer.evolution.measure import evolve_preset, prepare
 from raynas.outer.evolution.record import Iteration, best_iterations, read_iterations
 from raynas.outer.evolution.searches import search_spaces
 from raynas.outer.trial_progress import showing_trials, trial_folder, trial_name
@@ -72,17 +73,16 @@ class Trial:
 def run_trials(
     preset: Preset,
     run_dir: Run | str | os.PathLike[str],
+    resources: Resources,
     values: Mapping[str, Sequence[Any]] | None = None,
     trials: int | None = None,
-    workers: int = 1,
-    replicas: int = 2,
-    gpus: int = 0,
     at_a_time: int | None = None,
     search: bool = False,
     progress: Progress = silent,
 ) -> list[Trial]:
     """Evolve a preset's space as trials of Ray Tune, or go on with them; see `raynas.evolve_space`."""
-    check_counts(workers, replicas)
+    if not resources.workers:
+        raise UserError("a trial trains with Ray Train workers: workers must be at least 1, not 0")
     progress = reporter(progress)
     values = {key: list(listed) for key, listed in (values or {}).items()}
     if trials is not None and not values:
@@ -102,15 +102,15 @@ def run_trials(
     notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
     spaces: list[dict[str, Any]] = []  # all that are different
     for combination in combinations:
-        space, _ = prepare(override(preset, combination), workers, lambda line: notes.setdefault(line))
+        space, _ = prepare(override(preset, combination), resources, lambda line: notes.setdefault(line))
         if (definition := space.to_dict()) not in spaces:
             spaces.append(definition)
     for note in notes:
         progress(note)
-    need = max(workers, replicas, 1)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
     # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+    need = int(resources.together["CPU"])
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = Run(run_dir, create=True)
     with run.lock():
@@ -121,13 +121,13 @@ def run_trials(
             run.delete(EXPERIMENT)  # Tune would go on with an experiment of other settings, of which nothing came
     # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
     with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
-        side_by_side = 1 if trials else _side_by_side(at_a_time, workers, replicas, gpus)
-        errors = _tune(preset, run, values, trials, (workers, replicas, gpus), side_by_side, progress)
+        side_by_side = 1 if trials else _side_by_side(at_a_time, resources.together)
+        errors = _tune(preset, run, values, trials, resources, side_by_side, progress)
         found = _tried(run, values, errors)
         # Here and not in the trials: what Tune has seen end it does not begin again.
         for trial in found if search else []:
             if trial.error is None:
-                search_spaces(trial.run, replicas, gpus, progress)
+                search_spaces(trial.run, resources, progress)
     return found
 
 
@@ -135,20 +135,18 @@ def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-def _side_by_side(at_a_time: int | None, workers: int, replicas: int, gpus: int) -> int:
-    """How many trials run at a time: as many as the cluster can give their workers and replicas, at least one.
+def _side_by_side(at_a_time: int | None, need: Mapping[str, float]) -> int:
+    """Return how many trials run at a time: as many as the cluster can give what each needs, at least one.
 
     Raises:
         UserError: more are wanted than that.
     """
     import ray
 
-    have, need = ray.cluster_resources(), max(workers, replicas, 1)
-    room = int(have.get("CPU", 0)) // need
-    if gpus:
-        room = min(room, int(have.get("GPU", 0)) // (need * gpus))
+    have = ray.cluster_resources()
+    room = min(int(have.get(name, 0) // amount) for name, amount in need.items())
     if at_a_time is not None and at_a_time > max(1, room):
-        each = f"{need} CPU" + (f" and {need * gpus} GPU" if gpus else "")
+        each = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
         raise UserError(f"there is room for {room} trial(s) of {each} at a time, not {at_a_time}")
     return at_a_time or max(1, room)
 
@@ -158,7 +156,7 @@ def _tune(
     run: Run,
     values: Mapping[str, Sequence[Any]],
     trials: int | None,
-    resources: tuple[int, int, int],
+    resources: Resources,
     side_by_side: int,
     progress: Reporter,
 ) -> dict[str, str]:
@@ -221,14 +219,14 @@ def _name(trial: Any) -> str:
     return f"{trial_name(trial.config) or 'evolution'}-{trial.trial_id}"
 
 
-def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: tuple[int, int, int]) -> None:
+def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: Resources) -> None:
     """Carry out a trial, in its own process.
 
     Args:
         written: the preset, as plain values.
         folder: of the experiment's run.
         values: what differs from the preset.
-        resources: workers, replicas, and GPUs of each.
+        resources: its workers and replicas.
     """
     from ray import tune
 
@@ -241,7 +239,7 @@ def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], res
         tune.report(metrics(iteration, lowest))
 
     run = Run(folder, create=True)
-    evolve_preset(preset, trial_folder(run, values), *resources, print, report)
+    evolve_preset(preset, trial_folder(run, values), resources, print, report)
 
 
 def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:

@@ -10,23 +10,20 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
 from raynas.costs import cost, scale_to_macs
-from raynas.errors import UserError
-from raynas.phases.preflight import check_later, check_training, reference_shape
+from raynas.phases.evaluate import evaluate
+from raynas.phases.export import choose_network, export_into_run
+from raynas.phases.preflight import preflight, reference_shape
 from raynas.phases.report_data import traces
-from raynas.phases.search import (
-    BASELINE,
-    ReadySearch,
-    choose_winner,
-    make_scorer,
-    prepare,
-    search,
-)
+from raynas.phases.retrain import finetune_resized, retrain
+from raynas.phases.search import BASELINE, choose_winner, make_scorer, prepare, search
+from raynas.phases.train import train
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.reports.lines import describe_cost, finished_lines
@@ -63,38 +60,29 @@ class PipelineResult:
 def pipeline(
     preset: Preset,
     run_dir: Run | str | os.PathLike[str],
-    workers: int = 1,
-    replicas: int = 2,
-    gpus: int = 0,
+    resources: Resources,
     progress: Progress = silent,
 ) -> PipelineResult:
     """Carry out a whole preset, whose data must be named, or go on with it; see `raynas.pipeline`."""
-    for name, value in (("workers", workers), ("replicas", replicas)):
-        if value < 0:
-            raise UserError(f"{name} must be at least 0, not {value}")
-    parallel, progress = None if workers else 1, reporter(progress)
+    parallel, progress = None if resources.workers else 1, reporter(progress)
+    with progress.doing("checking all stages"):
+        checked = preflight(preset, resources, run_dir, progress)
     run = Run(run_dir, create=True)
-    if not is_bound(run, "train"):  # before Ray starts
-        from raynas.phases.images import check_images
-
-        check_images(preset, progress)
-    cluster = ray_cluster(cpus=max(workers, replicas)) if workers or replicas else nullcontext()
+    ray = resources.workers or resources.replicas
+    cluster = ray_cluster(cpus=int(resources.together["CPU"])) if ray else nullcontext()
     with run.lock(), progress.doing("starting"), cluster:
-        from raynas.phases.evaluate import evaluate  # torch takes its time, which is then shown
-        from raynas.phases.export import choose_network, export_into_run
-        from raynas.phases.train import train
-
         stage = partial(_stage, run, progress)
-        with progress.indented(), progress.doing("checking what comes later"):
-            ready = _check_all_stages(preset, run, workers, progress)
+        # Subnets are timed before training, so that a limit on latency that nothing meets is refused before it.
+        space = None if is_bound(run, "train") else checked.space
+        ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
         with stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
-            train(preset, run_dir=run, workers=workers, use_gpu=gpus > 0, progress=progress)
+            train(checked, run, progress)
         space, limits = run.space, preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
         progress(f"  The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
         # Where both have ended, all is answered from rows, without actors.
         ended = all(run.search(name).has_ended() for name in (MAIN, BASELINE))
-        with make_scorer(run, ready.settings.scoring, 0 if ended else replicas, gpus) as scorer:
+        with make_scorer(run, ready.settings.scoring, replace(resources, replicas=0) if ended else resources) as scorer:
             with stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
                 main = search(ready, scorer, progress)
                 spent = main.evaluations
@@ -136,25 +124,6 @@ def make_reference(run: Run, preset: Preset, winner: Arch, space: Space) -> Arch
     return reference
 
 
-def _check_all_stages(preset: Preset, run: Run, workers: int, progress: Progress) -> ReadySearch:
-    """What is wrong with any stage is told before the long training, not after it.
-
-    Subnets are timed now, too, where the search goes by latency: whether anything keeps its limits is then known.
-
-    Returns:
-        The search, ready to begin.
-    """
-    from raynas.phases.inputs import load_inputs
-
-    if is_bound(run, "train"):
-        space = run.space
-    else:
-        space, data = load_inputs(preset)
-        check_training(preset, space, data, workers)
-    check_later(preset, space)  # a search that cannot be made here is an error: see below
-    return prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
-
-
 def retrain_with_reference(
     run: Run,
     preset: Preset,
@@ -171,8 +140,6 @@ def retrain_with_reference(
     Returns:
         The winner's networks, one for each seed.
     """
-    from raynas.phases.retrain import retrain
-
     seeds, train_on = preset.retrain.seeds, preset.retrain.train_on
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
     train = partial(retrain, run, seeds=seeds, train_on=train_on, parallel=parallel, progress=progress, labels=labels)
@@ -194,8 +161,6 @@ def finetune_winner(
     parallel: int | None = None,
 ) -> None:
     """Fine-tune the retrained winner at another image size, where the preset says so."""
-    from raynas.phases.retrain import finetune_resized
-
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}

@@ -1,45 +1,106 @@
-"""Everything that a preset's phases would refuse after training, refused before it."""
+"""The one check of a preset before anything is written: whatever any of its phases would refuse is refused here."""
 
 from __future__ import annotations
 
-import numpy as np
+import os
+from dataclasses import dataclass
 
+import numpy as np
+import torch
+
+from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
-from raynas.errors import UserError, reason
+from raynas.errors import ConfigError, UserError, reason
+from raynas.phases.images import check_images, describe_reading
+from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, with_known_skips
 from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
+from raynas.runs.run import Run
+from raynas.runs.settings import has_begun
 from raynas.search.build import build_search
 from raynas.search.config import TIMED, SearchConfig
-from raynas.space import Arch, Space, load_arch
+from raynas.space import Arch, Space, load_arch, load_space
 from raynas.training.preflight import check_calibration, check_recipe, check_trainable
 from raynas.training.teachers import Teachers
 
 
-def check_training(preset: Preset, space: Space, data: Data, workers: int) -> Teachers | None:
-    """Refuse a training that cannot be carried out, and return its teachers, loaded.
+@dataclass(frozen=True)
+class Ready:
+    """A preset that can be carried out, and what was loaded to find that out.
+
+    Attributes:
+        preset: with image size, channels and skipped images of its data filled in.
+        resources: workers and replicas that it was checked for.
+        space: with the image size, channels and classes of the data.
+        data: the images.
+        teachers: of the supernet; None if its recipe has none.
+        estimate: cost of the supernet's training.
+    """
+
+    preset: Preset
+    resources: Resources
+    space: Space
+    data: Data
+    teachers: Teachers | None
+    estimate: Estimate
+
+
+def preflight(
+    preset: Preset,
+    resources: Resources,
+    run_dir: Run | str | os.PathLike[str] | None = None,
+    progress: Progress = silent,
+    look: bool = True,
+) -> Ready:
+    """Refuse a preset that cannot be carried out, from its images to its retraining. Nothing is written.
+
+    A run directory remembers the settings that it began with, so a mistake found later could not be corrected in it.
 
     Args:
-        space: with the data's image size, channels and classes.
+        preset: the preset, with data.
+        resources: workers and replicas.
+        run_dir: the supernet's run directory, which need not exist. What a training that began there knows of its
+            images is not looked for again.
+        progress: called with lines of text about the images, and about what is needed later and is not here.
+        look: read every image once, to list all that cannot be read.
 
     Raises:
-        UserError: plan, recipe, teachers and calibration do not fit each other, the space, the data or the number of
-            workers.
+        ConfigError: preset, data and number of workers do not fit each other.
+        InfeasibleError: nothing in the space meets the sampler's budget or the search's constraints.
+        UserError: data, a teacher or a GPU is missing, or an image cannot be read.
     """
-    check_trainable(space, data, preset.plan, preset.recipe, max(workers, 1))
+    recipe = preset.recipe
+    recipe.micro_batch(max(resources.workers, 1))
+    if resources.gpus and not resources.workers and not torch.cuda.is_available():
+        raise UserError("torch finds no GPU here: leave out --gpu (gpus), or train with Ray Train workers")
+    if recipe.amp == "fp16" and not resources.gpus:
+        raise ConfigError("recipe.amp fp16 needs GPUs: train with --gpu (gpus), or set recipe.amp to none (or bf16)")
+    begun = run_dir is not None and has_begun(run_dir, "train")
+    if run_dir is not None and begun:
+        preset = with_known_skips(preset, Run(run_dir))
+    elif look:
+        check_images(preset, progress)
+    settled = preset.model_copy(update={"data": resolve_data(preset, load_space(preset.space))})
+    space, data = load_inputs(settled)
+    for line in [] if begun else describe_reading(preset, data):
+        progress(line)
+    check_trainable(space, data, preset.plan, recipe, max(resources.workers, 1))
     check_calibration(space, data, preset.calibration)
-    return load_teachers(preset.recipe, data)
+    teachers = load_teachers(recipe, data)
+    check_later(settled, space, progress)
+    return Ready(settled, resources, space, data, teachers, estimate(space, data, preset.plan, recipe))
 
 
 def check_later(preset: Preset, space: Space, progress: Progress = silent) -> None:
-    """Tell what is wrong with the search, the retraining or the reference before a long training, not after it.
+    """Refuse a wrong search, retraining or reference.
 
-    What needs a device is left out: limits on latency and throughput are checked when they have been timed.
+    Limits on latency and throughput are left out: they are checked when subnets have been timed.
 
     Args:
         space: with the image size, channels and classes of the data.
-        progress: gets a line if a search of the user's own cannot be made here. It need not: it may be at home on
-            another machine, or read what training leaves, and training does not depend on it.
+        progress: gets a line if a search of the user's own cannot be made here, which is no error: it may be at home
+            on another machine, or read what training leaves.
 
     Raises:
         InfeasibleError: nothing in the space meets the search's constraints.

@@ -22,6 +22,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from raynas.cluster.connection import is_local, on_loopback
 from raynas.cluster.growth import describe_shortage
 from raynas.cluster.mailbox import STARTED, open_mailbox
+from raynas.cluster.resources import Resources
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
 from raynas.phases.run_context import RUN, STATE
 from raynas.presets.preset import Preset
@@ -34,6 +35,8 @@ from raynas.training.context import Event, State, read_state
 from raynas.training.rendezvous import FileRendezvous
 
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
+MOST_FAILURES = 3  # in a row, without an epoch finished between them, that are made good
+WAIT_S = 1800.0  # for the workers' resources, whenever workers are started
 LAST_NEWS_S = 30.0
 LOOK_S = 2.0  # between two looks at what the cluster lacks
 
@@ -42,12 +45,8 @@ def fit(
     run: Run,
     preset: Preset,
     space: Space,
-    workers: int,
-    per_worker: Mapping[str, float],
-    *,
+    resources: Resources,
     init: str | None,
-    max_failures: int,
-    wait_s: float,
     take: Callable[[Event], None],
     progress: Reporter,
     activity: Activity,
@@ -56,18 +55,15 @@ def fit(
 
     Args:
         space: with the image size, channels and classes of the data.
-        per_worker: resources of each worker, by Ray's names.
+        resources: the workers.
         init: the run's file with the weights to begin with; None for random ones.
-        max_failures: failures in a row, without an epoch finished between them, that are made good.
-        wait_s: seconds to wait for the workers' resources, whenever workers are started.
         take: gets the workers' events.
         activity: shows what workers wait for until they run.
 
     Raises:
         UserError: the resources did not come, or training failed for good.
     """
-    needed = {name: need * workers for name, need in per_worker.items()}
-    check_this_machine(workers, needed)
+    check_this_machine(resources)
     config = {
         "preset": preset.model_dump(mode="json"),
         "space": space.to_dict(),
@@ -78,14 +74,14 @@ def fit(
         num_to_keep=max(2, preset.recipe.checkpoints.keep), checkpoint_score_attribute="probe_accuracy"
     )
     failures = 0
-    progress(f"  starting {workers} Ray Train worker(s)")
+    progress(f"  starting {resources.workers} Ray Train worker(s)")
     while True:
-        attempt = _Attempt(run, config, workers, per_worker, checkpoints, wait_s, take)
+        attempt = _Attempt(run, config, resources, checkpoints, take)
         try:
             return attempt.train(progress, activity)
         except TrainingFailedError as error:
             failures = 1 if attempt.epochs else failures + 1
-            if failures > max_failures:
+            if failures > MOST_FAILURES:
                 raise UserError(
                     f"training failed for good ({_causes(error)}). The checkpoints are kept: run the same command "
                     f"again to go on ({run.name})"
@@ -93,12 +89,13 @@ def fit(
             progress(f"  {_causes(error)}: starting again from the newest checkpoint")
 
 
-def check_this_machine(workers: int, needed: Mapping[str, float]) -> None:
+def check_this_machine(resources: Resources) -> None:
     """Refuse what a local Ray, to which no machine is ever added, does not have.
 
     Raises:
         UserError: names what is missing.
     """
+    needed = resources.of(resources.workers)
     have = ray.cluster_resources() if is_local() else needed
     missing = [
         f"{need:g} {name} (this machine has {have.get(name, 0):g})"
@@ -106,7 +103,9 @@ def check_this_machine(workers: int, needed: Mapping[str, float]) -> None:
         if have.get(name, 0) < need
     ]
     if missing:
-        raise UserError(f"{workers} worker(s) need {', '.join(missing)}: use fewer workers, or a cluster (RAY_ADDRESS)")
+        raise UserError(
+            f"{resources.workers} worker(s) need {', '.join(missing)}: use fewer workers, or a cluster (RAY_ADDRESS)"
+        )
 
 
 class _Attempt:
@@ -120,18 +119,16 @@ class _Attempt:
         self,
         run: Run,
         config: Mapping[str, Any],
-        workers: int,
-        per_worker: Mapping[str, float],
+        resources: Resources,
         checkpoints: CheckpointConfig,
-        wait_s: float,
         take: Callable[[Event], None],
     ):
         self.epochs = 0
-        self._run, self._workers, self._wait_s, self._take = run, workers, wait_s, take
-        self._needed = {name: need * workers for name, need in per_worker.items()}
+        self._run, self._workers, self._take = run, resources.workers, take
+        self._needed = resources.of(resources.workers)
         self._config, self._checkpoints = dict(config), checkpoints
         self._scaling = ScalingConfig(
-            num_workers=workers, use_gpu=bool(per_worker.get("GPU")), resources_per_worker=dict(per_worker)
+            num_workers=resources.workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
         )
         self._mailbox: Any = None
         self._controller: Any = None
@@ -213,10 +210,10 @@ class _Attempt:
             self._began = now
             activity.update(detail="workers are starting")
             return
-        activity.update(detail=f"{self._workers} worker(s) wait for {lack}; for {duration(self._wait_s)} at most")
-        if now - self._began > self._wait_s and self._controller is not None:
+        activity.update(detail=f"{self._workers} worker(s) wait for {lack}; for {duration(WAIT_S)} at most")
+        if now - self._began > WAIT_S and self._controller is not None:
             self._error = UserError(
-                f"{self._workers} worker(s) need {lack}; waited {duration(self._wait_s)}: use fewer workers, or a "
+                f"{self._workers} worker(s) need {lack}; waited {duration(WAIT_S)}: use fewer workers, or a "
                 "larger cluster"
             )
             self._end()

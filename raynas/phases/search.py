@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from raynas.cluster.resources import Resources
 from raynas.latency.measured import time_archs
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import archs_to_time, fit_predictor
@@ -56,10 +57,9 @@ class ReadySearch:
 def search_fully(
     run: Run,
     config: SearchConfig,
+    resources: Resources,
     scoring: Scoring | None = None,
     name: str = MAIN,
-    replicas: int = 2,
-    gpus: float = 0,
     random: bool = False,
     progress: Progress = silent,
 ) -> None:
@@ -70,7 +70,7 @@ def search_fully(
     """
     # Timed before there are replicas, which would disturb it.
     ready = prepare(run, SearchSettings(search=config, scoring=scoring or Scoring()), name, progress)
-    with make_scorer(run, ready.settings.scoring, replicas, gpus) as scorer:
+    with make_scorer(run, ready.settings.scoring, resources) as scorer:
         done = [(ready, search(ready, scorer, progress))]
         if random:
             beside = ready.random(done[0][1].evaluations)
@@ -123,18 +123,13 @@ def prepare(
     return ready
 
 
-def make_scorer(run: Run, scoring: Scoring, replicas: int = 2, gpus: float = 0) -> Any:
-    """The scorer that a search needs; to be entered.
-
-    Args:
-        replicas: Ray actors; 0 scores in this process, without Ray.
-        gpus: of one replica.
-    """
+def make_scorer(run: Run, scoring: Scoring, resources: Resources) -> Any:
+    """Return the scorer of a run, to be entered: a pool of replicas, or with none of them one in this process."""
     on: dict[str, Any] = scoring.model_dump()
-    if replicas:
+    if resources.replicas:
         from raynas.scoring.pool import ScorePool  # local: it imports Ray
 
-        return ScorePool(run, replicas, gpus=gpus, **on)
+        return ScorePool(run, resources.replicas, threads=resources.cpus, gpus=resources.gpus, **on)
     from raynas.scoring.local import LocalScorer
 
     return LocalScorer(run, **on)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.outer.experiment import Trial, run_trials
 from raynas.outer.report_data import searched_spaces, trial_findings
@@ -28,6 +29,7 @@ from tests.small_run import PRESET
 from tests.training_of_small_run import trained_run
 
 LIMIT = 900_000
+SCORED_HERE = Resources(replicas=0)
 
 
 def preset(**settings: Any) -> Preset:
@@ -50,7 +52,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     weights_file.write_bytes(b"damaged")
     lines: list[str] = []
     interrupt = signal.getsignal(signal.SIGINT)
-    ended, failed = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, progress=lines.append)
+    ended, failed = run_trials(preset(), tmp_path / "run", SCORED_HERE, values, at_a_time=2, progress=lines.append)
     assert signal.getsignal(signal.SIGINT) == interrupt
     assert (ended.values, ended.error) == ({"space_evolution.tau": 0.2}, None)
     assert failed.values == {"space_evolution.tau": 50.0} and failed.error is not None
@@ -58,7 +60,7 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     assert whereabouts(ended.run, 0) == "iteration 0: 12 of 12 subnets scored"
     assert whereabouts(ended.run, 1) is None
     weights_file.write_bytes((trained / weights_file.name).read_bytes())
-    found = run_trials(preset(), tmp_path / "run", values, replicas=0, at_a_time=2, search=True, progress=lines.append)
+    found = run_trials(preset(), tmp_path / "run", SCORED_HERE, values, at_a_time=2, search=True, progress=lines.append)
     assert "going on with the experiment in " + Run(tmp_path / "run").name in lines
     assert sorted(trial.values["space_evolution.tau"] for trial in found) == [0.2, 50.0]
     for trial in found:
@@ -85,13 +87,13 @@ def test_settings_are_tried_side_by_side_and_never_twice(ray_session: None, trai
     assert told == [f"tau=50.0: {line}" for line in log[1:]]
     check_searches_and_report(Run(tmp_path / "run"), found)
     with pytest.raises(UserError, match="trials began with other settings"):
-        run_trials(preset(archs=13), tmp_path / "run", values, replicas=0)
+        run_trials(preset(archs=13), tmp_path / "run", SCORED_HERE, values)
     load_space("digits/vit").save(tmp_path / "space.yaml")
     definition = yaml.safe_load((tmp_path / "space.yaml").read_text())
     definition["dimensions"]["width"] = definition["dimensions"]["width"][1:]
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(definition))
     with pytest.raises(UserError, match="trials began with other settings: spaces"):
-        run_trials(override(preset(), {"space": str(tmp_path / "space.yaml")}), tmp_path / "run", values, replicas=0)
+        run_trials(override(preset(), {"space": str(tmp_path / "space.yaml")}), tmp_path / "run", SCORED_HERE, values)
 
 
 def check_searches_and_report(run: Run, trials: list[Trial]) -> None:
@@ -122,7 +124,7 @@ def check_searches_and_report(run: Run, trials: list[Trial]) -> None:
     [
         ({}, {"trials": 3}, "nothing to suggest values for"),
         ({}, {"values": {"space_evolution.tau": [0.2, 0.4]}, "trials": 3}, "only 2 combinations"),
-        ({}, {"replicas": -1}, "replicas must be at least 0, not -1"),
+        ({}, {"workers": 0}, "workers must be at least 1, not 0"),
         ({}, {"values": {"space_evolution.tau": [0.2, 0.2]}}, "tau=0.2 is there twice"),
         ({}, {"values": {"space_evolution.tua": [1]}}, "unknown key 'tua' .did you mean 'tau'"),
         ({}, {"values": {"space_evolution.steps": [{"heads": 1}, {"head": 1}]}}, "no dimension 'head' to move"),
@@ -137,6 +139,7 @@ def check_searches_and_report(run: Run, trials: list[Trial]) -> None:
 def test_what_cannot_be_tried_is_refused_before_anything_is_made(
     changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
+    counts = {name: options.pop(name) for name in {"workers"} & options.keys()}
     with pytest.raises(UserError, match=message):
-        run_trials(override(preset(), changes), tmp_path / "run", **options)
+        run_trials(override(preset(), changes), tmp_path / "run", Resources(**counts), **options)
     assert not (tmp_path / "run").exists()

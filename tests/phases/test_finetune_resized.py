@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.config import parse_yaml
 from raynas.costs import cost
@@ -23,7 +24,8 @@ from raynas.families.vit_res.space import grids
 from raynas.phases import network_training
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import choose_network
-from raynas.phases.pipeline import _check_all_stages, finetune_winner, retrain_with_reference
+from raynas.phases.pipeline import finetune_winner, retrain_with_reference
+from raynas.phases.preflight import preflight
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import load_preset, override
 from raynas.progress.reporter import Reporter, silent
@@ -228,11 +230,10 @@ def test_wrong_presets(finetune: Row, words: str) -> None:
         override(PRESET, {"retrain.finetune": finetune})
 
 
-def test_a_size_that_does_not_fit_is_told_before_the_supernet_is_trained(tmp_path: Path) -> None:
-    run = small_run(tmp_path / "run")
+def test_a_size_that_does_not_fit_is_told_before_the_supernet_is_trained() -> None:
     for size, words in ((1, "larger than the 1 x 1 image"), (8, "size of the images already")):
         with pytest.raises(UserError, match=words):
-            _check_all_stages(override(PRESET, {"retrain.finetune.size": size}), run, 1, silent)
+            preflight(override(PRESET, {"retrain.finetune.size": size}), Resources())
     with pytest.raises(UserError, match="is odd"):
         odd = {"size": 12, "recipe": {"mixup": 0.2, "batch_size": 33}}
-        _check_all_stages(override(PRESET, {"retrain.finetune": odd}), run, 1, silent)
+        preflight(override(PRESET, {"retrain.finetune": odd}), Resources())

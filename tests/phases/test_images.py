@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from raynas import train
 from raynas.commands.main import main
 from raynas.data.config import DataConfig
 from raynas.errors import UserError
 from raynas.phases.images import check_data, check_images, check_made_for, describe_reading
 from raynas.phases.inputs import load_inputs, resolve_data
-from raynas.phases.train import train
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
 from tests.data.pictures import write_classes

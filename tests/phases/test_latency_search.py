@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raynas.cluster.resources import Resources
 from raynas.costs import cost
 from raynas.errors import RunDirError, UserError
 from raynas.latency.rows import TimedArch
@@ -64,7 +65,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Arch]:
 
 def carry_out(run: Run, settings: SearchSettings, lines: list[str], name: str = "search") -> Any:
     ready = prepare(run, settings, name, progress=lines.append)
-    with make_scorer(run, settings.scoring, replicas=0) as scorer:
+    with make_scorer(run, settings.scoring, Resources(replicas=0)) as scorer:
         made = search(ready, scorer, progress=lines.append)
     choose_winner(ready, made, progress=lines.append)
     return made

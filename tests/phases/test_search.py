@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raynas.cluster.resources import Resources
 from raynas.costs import cost
 from raynas.errors import RunDirError, UserError
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
@@ -42,7 +43,7 @@ class Failing:
 
 def carry_out(run: Run, settings: SearchSettings, name: str = "search") -> None:
     ready = prepare(run, settings, name)
-    with make_scorer(run, settings.scoring, replicas=0) as scorer:
+    with make_scorer(run, settings.scoring, Resources(replicas=0)) as scorer:
         search(ready, scorer)
 
 
@@ -112,7 +113,7 @@ def test_several_objectives_leave_a_front(run: Run) -> None:
     )
     lines: list[str] = []
     ready = prepare(run, settings, "front")
-    with make_scorer(run, settings.scoring, replicas=0) as scorer:
+    with make_scorer(run, settings.scoring, Resources(replicas=0)) as scorer:
         search(ready, scorer, progress=lines.append)
     assert sum("front: accuracy predicted from 6 scores; on 6 held out: Kendall's tau " in line for line in lines) == 1
     made, finished = run.search("front").read_back()
@@ -219,7 +220,7 @@ def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path
 
 def test_an_interrupted_search_keeps_its_name(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
-    with make_scorer(run, SETTINGS.scoring, replicas=0) as scorer, pytest.raises(KeyboardInterrupt):
+    with make_scorer(run, SETTINGS.scoring, Resources(replicas=0)) as scorer, pytest.raises(KeyboardInterrupt):
         search(prepare(run, SETTINGS), Failing(scorer, 3))
     changed = SETTINGS.model_copy(update={"search": SETTINGS.search.model_copy(update={"seed": 5})})
     with pytest.raises(RunDirError, match="began with other settings"):

@@ -11,10 +11,10 @@ import psutil
 import pytest
 from safetensors.torch import load
 
+from raynas import Resources, train
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.phases.preflight import check_later
 from raynas.phases.teachers import load_teachers
-from raynas.phases.train import train
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
 from raynas.training.loop import train_loop
@@ -58,7 +58,9 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     killer = Killer(tmp_path / "run/checkpoints", after=6)
     killer.start()
     with ten_watts(tmp_path):
-        run = train(preset(tmp_path, **taught), run_dir=tmp_path / "run", workers=2, progress=lines.append)
+        run = train(
+            preset(tmp_path, **taught), run_dir=tmp_path / "run", resources=Resources(workers=2), progress=lines.append
+        )
     assert killer.killed
     resumed = [int(line.split()[4].rstrip(",")) for line in lines if "going on after epoch" in line]
     assert resumed and resumed[0] >= 3, lines  # of 6 written; Ray commits a checkpoint a moment after it is written
@@ -82,7 +84,7 @@ def test_a_killed_worker_costs_little_and_changes_nothing(ray_session: None, tmp
     assert max((learnt[name] - alone[name]).abs().max().item() for name in alone) < 0.05  # two halves add up otherwise
 
     lines.clear()
-    train(preset(tmp_path, **taught), run_dir=tmp_path / "run", workers=2, progress=lines.append)
+    train(preset(tmp_path, **taught), run_dir=tmp_path / "run", resources=Resources(workers=2), progress=lines.append)
     assert lines == [f"the supernet in {run.name} is trained already"]
     (phase,) = run.store.read("phases").to_pylist()
     assert (phase["phase"], phase["status"]) == ("supernet", "finished")
@@ -108,16 +110,16 @@ def test_a_mistake_found_by_a_worker_is_told_in_one_line(
 
 def test_more_workers_than_the_cluster_has(ray_session: None, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"48 worker\(s\) need 48 CPU \(this machine has 4\)"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", workers=48)
+        train(preset(tmp_path), run_dir=tmp_path / "run", resources=Resources(workers=48))
 
 
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="use a multiple of 5"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", workers=5)
+        train(preset(tmp_path), run_dir=tmp_path / "run", resources=Resources(workers=5))
     with pytest.raises(ConfigError, match="fp16 needs GPUs"):
         train(preset(tmp_path, amp="fp16"), run_dir=tmp_path / "run")
     with pytest.raises(UserError, match="names no dataset"):
-        train("autoformer", run_dir=tmp_path / "run", use_gpu=True)
+        train("autoformer", run_dir=tmp_path / "run", resources=Resources(gpus=1))
     assert not (tmp_path / "run").exists()
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from raynas import Resources, train
 from raynas.data.load import load_data
 from raynas.errors import UserError
-from raynas.phases.train import train
 from raynas.presets.preset import Preset
 from raynas.runs.run import Run
 from raynas.training.loop import train_loop
@@ -28,7 +28,7 @@ EPOCHS = 12
 SCRIPT = """
 import sys
 import raynas
-raynas.train(sys.argv[1], run_dir=sys.argv[2], workers=0)
+raynas.train(sys.argv[1], run_dir=sys.argv[2], resources=raynas.Resources(workers=0))
 assert "ray" not in sys.modules
 """
 
@@ -66,36 +66,38 @@ def test_one_ray_train_worker_and_a_killed_process_without_ray_learn_the_same(
     alone = train_loop(SPACE, load_data("digits"), wanted.plan, wanted.recipe).weights
     begin_and_kill(tmp_path, tmp_path / "here", after=4)
     shutil.copytree(tmp_path / "here", tmp_path / "both")
-    here = train(wanted, run_dir=tmp_path / "here", workers=0, progress=lines.append)
+    here = train(wanted, run_dir=tmp_path / "here", resources=Resources(workers=0), progress=lines.append)
     assert [line for line in lines if "going on after epoch" in line]
     assert same(learnt(here), alone)
     assert here.store.read("training").to_pydict()["epoch"] == list(range(1, EPOCHS + 1))
     assert len(here.list("checkpoints/local")) == wanted.recipe.checkpoints.keep
 
     lines.clear()
-    both = train(wanted, run_dir=tmp_path / "both", workers=1, progress=lines.append)  # from where no Ray had been
+    both = train(
+        wanted, run_dir=tmp_path / "both", resources=Resources(workers=1), progress=lines.append
+    )  # from where no Ray had been
     assert [line for line in lines if "going on after epoch" in line]
     assert same(learnt(both), alone)
 
     both.filesystem.delete_file(both.at("supernet.json"))  # as if killed just before the end
     lines.clear()
-    train(wanted, run_dir=both, workers=0, progress=lines.append)  # from where Ray Train had been
+    train(wanted, run_dir=both, resources=Resources(workers=0), progress=lines.append)  # from where Ray Train had been
     assert [line for line in lines if f"going on after epoch {EPOCHS}" in line]
     assert same(learnt(both), alone)
     assert both.store.read("training").to_pydict()["epoch"] == list(range(1, EPOCHS + 1))
 
 
 def test_a_run_on_an_object_store_keeps_its_checkpoints_there(s3_server: Callable[[str], str], tmp_path: Path) -> None:
-    run = train(preset(tmp_path), run_dir=s3_server("without_ray"), workers=0)
+    run = train(preset(tmp_path), run_dir=s3_server("without_ray"), resources=Resources(workers=0))
     assert len(run.list("checkpoints/local")) == 3
     run.filesystem.delete_file(run.at("supernet.json"))
     lines: list[str] = []
-    train(preset(tmp_path), run_dir=run, workers=0, progress=lines.append)
+    train(preset(tmp_path), run_dir=run, resources=Resources(workers=0), progress=lines.append)
     assert [line for line in lines if f"going on after epoch {EPOCHS}" in line]
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_no_cpu_in_silence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="finds no GPU here"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", workers=0, use_gpu=True)
+        train(preset(tmp_path), run_dir=tmp_path / "run", resources=Resources(workers=0, gpus=1))
     assert not (tmp_path / "run").exists()

@@ -9,15 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from raynas.cluster.resources import Resources
 from raynas.config import write_yaml
-from raynas.errors import UserError
 from raynas.outer.evolution.loop import can_move, check_evolution, evolve_space
 from raynas.outer.evolution.record import Iteration, iteration_folder, read_space_file, space_file
+from raynas.outer.evolution.warm_start import check_inheritable
 from raynas.phases.phase import phase
-from raynas.phases.preflight import check_later, check_training
+from raynas.phases.preflight import preflight
+from raynas.phases.search import make_scorer
+from raynas.phases.train import recorded, train
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
+from raynas.runs.searches import Scoring
+from raynas.scoring.progress import score_with_progress
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
 
@@ -28,9 +33,7 @@ Bounds = dict[str, tuple[float | None, float | None]]
 def evolve_preset(
     preset: Preset,
     run_dir: Run | str | os.PathLike[str],
-    workers: int = 1,
-    replicas: int = 2,
-    gpus: int = 0,
+    resources: Resources,
     progress: Progress = silent,
     after_each: Callable[[Iteration], None] = lambda iteration: None,
 ) -> list[Iteration]:
@@ -40,37 +43,28 @@ def evolve_preset(
         preset: with data. Subnets are scored within its search's constraints.
         run_dir: a path or URI. Each iteration is a run directory of its own in it (`iterations/0`), as `raynas train`
             leaves one: it can be searched, evaluated, reported.
-        workers: Ray Train workers; 0 trains in this process.
-        replicas: Ray actors that score; 0 scores in this process.
-        gpus: GPUs of one worker and of one replica: 0 or 1.
+        resources: the workers that train and the replicas that score.
         progress: called with lines about what goes on.
         after_each: called after each iteration.
 
     Raises:
         UserError: what the user can mend, before anything is written where it is in the preset.
     """
-    space, about = prepare(preset, workers, progress)
+    space, about = prepare(preset, resources, progress)
     run = Run(run_dir, create=True)
-    measure = by_supernet(run, preset, workers, replicas, gpus, progress)
+    measure = by_supernet(run, preset, resources, progress)
     config = preset.space_evolution
     return evolve_space(run, space, config, measure, constraints_of(preset), about, progress, after_each)
 
 
-def prepare(preset: Preset, workers: int, progress: Progress = silent) -> tuple[Space, dict[str, Any]]:
-    """Refuse a preset that cannot be carried out; its initial space, for its data, and what measurements depend on.
+def prepare(preset: Preset, resources: Resources, progress: Progress = silent) -> tuple[Space, dict[str, Any]]:
+    """Refuse a preset whose evolution cannot be carried out; return its first space and what measurements depend on.
 
     Raises:
         UserError: the data, the space, the plan, the recipe, the search or the evolution is wrong.
     """
-    from raynas.outer.evolution.warm_start import check_inheritable
-    from raynas.phases.images import describe_reading
-    from raynas.phases.inputs import load_inputs, resolve_data
-
-    space, data = load_inputs(preset)
-    for line in describe_reading(preset, data):
-        progress(line)
-    check_training(preset, space, data, workers)
-    check_later(preset, space, progress)
+    ready = preflight(preset, resources, progress=progress, look=False)
+    space = ready.space
     config, bounds = preset.space_evolution, constraints_of(preset)
     check_evolution(space, config, bounds)
     if not can_move(space, config, bounds):
@@ -82,9 +76,8 @@ def prepare(preset: Preset, workers: int, progress: Progress = silent) -> tuple[
         check_inheritable(space)
     if timed := [name for name in TIMED if name in preset.search.constraints]:
         progress(f"limits on {' and '.join(timed)} are for searches in the spaces; the spaces evolve without them")
-    plan, recipe = preset.plan.model_dump(mode="json"), preset.recipe.model_dump(mode="json", exclude={"checkpoints"})
-    about = resolve_data(preset, space).recorded(data.fingerprint)
-    return space, {"data": about, "plan": plan, "recipe": recipe}
+    about = recorded(ready)
+    return space, {name: about[name] for name in ("data", "plan", "recipe")}
 
 
 def constraints_of(preset: Preset) -> Bounds:
@@ -93,16 +86,12 @@ def constraints_of(preset: Preset) -> Bounds:
 
 
 def by_supernet(
-    run: Run, preset: Preset, workers: int, replicas: int, gpus: int, progress: Progress
+    run: Run, preset: Preset, resources: Resources, progress: Progress
 ) -> Callable[[int, Space, Sequence[Arch]], list[float | None]]:
     """The measurement (see `raynas.outer.evolution.loop.Measure`) that trains a supernet and scores with it.
 
     What of it was done before is answered from the iteration's run directory.
     """
-    from raynas.phases.train import train
-    from raynas.scoring.local import LocalScorer
-    from raynas.scoring.pool import ScorePool
-    from raynas.scoring.progress import score_with_progress
 
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
         here = Run(run.local_or_uri(iteration_folder(index)), create=True)
@@ -112,9 +101,9 @@ def by_supernet(
         with _as_file(run, index, space) as path:
             own = preset.model_copy(update={"space": path})
             init = _inherited(run, here, index, space, own, progress) if preset.space_evolution.warm_start else None
-            train(own, run_dir=here, workers=workers, use_gpu=gpus > 0, progress=progress, init=init, look=False)
-        scorer = ScorePool(here, replicas, gpus=gpus) if replicas else LocalScorer(here)
-        with scorer, phase(here, "search", "space evolution", cluster=replicas > 0, progress=progress):
+            train(preflight(own, resources, here, look=False), here, progress, init)
+        attempt = phase(here, "search", "space evolution", cluster=resources.replicas > 0, progress=progress)
+        with make_scorer(here, Scoring(), resources) as scorer, attempt:
             rows = score_with_progress(scorer, archs, f"iteration {index}", progress)
         failed = [row for row in rows if row["accuracy"] is None]
         if failed:
@@ -161,10 +150,3 @@ def _as_file(run: Run, index: int, space: Space) -> Iterator[str]:
         path = Path(folder) / f"{index}.yaml"
         write_yaml(path, space.to_dict())
         yield str(path)
-
-
-def check_counts(workers: int, replicas: int) -> None:
-    """Raises: UserError: there are no workers, or fewer than no replicas."""
-    for name, value, least in (("workers", workers, 1), ("replicas", replicas, 0)):
-        if value < least:
-            raise UserError(f"{name} must be at least {least}, not {value}")

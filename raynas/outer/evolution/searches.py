@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from raynas.cluster.resources import Resources
 from raynas.outer.evolution.record import iteration_folder, read_iterations
 from raynas.phases.search import search_fully
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
 
 
-def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, progress: Progress = silent) -> None:
+def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -> None:
     """Carry out the preset's search in every space of an evolution, with the supernet of each, or go on with it.
 
     Budget and constraints are the same for all; an iteration is then as `raynas search` leaves it.
 
     Args:
         run: of an evolution by `evolve_preset`.
-        replicas: Ray actors that score; 0 scores in this process.
-        gpus: of one replica.
+        resources: the replicas that score.
         progress: called with lines of progress.
 
     Raises:
@@ -27,4 +27,4 @@ def search_spaces(run: Run, replicas: int = 2, gpus: int = 0, progress: Progress
         preset = here.preset
         progress(f"searching space {iteration.index}, {iteration.space.name}, in {here.name}")
         with here.lock():
-            search_fully(here, preset.search, replicas=replicas, gpus=gpus, progress=progress)
+            search_fully(here, preset.search, resources, progress=progress)

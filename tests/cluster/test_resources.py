@@ -1,0 +1,49 @@
+"""Workers and replicas as one value."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from raynas.cluster.resources import Resources
+from raynas.commands import evolve_space, search, train
+from raynas.commands.options import resources
+from raynas.errors import UserError
+
+
+def test_what_workers_and_replicas_need_by_rays_names() -> None:
+    wanted = Resources(workers=2, replicas=3, cpus=4, gpus=0.5)
+    assert wanted.of(wanted.workers) == {"CPU": 8, "GPU": 1}
+    assert wanted.together == {"CPU": 12, "GPU": 1.5}  # they never run at the same time
+    assert Resources(workers=0, replicas=0).together == {"CPU": 1}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"workers": -1}, "workers must be at least 0, not -1"),
+        ({"replicas": -1}, "replicas must be at least 0, not -1"),
+        ({"cpus": 0}, "cpus must be at least 1, not 0"),
+        ({"gpus": 2}, "gpus must be between 0 and 1, not 2"),
+        ({"gpus": float("nan")}, "gpus must be between 0 and 1, not nan"),
+    ],
+)
+def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Resources(**numbers)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "wanted"),
+    [
+        (train, ["digits", "--run", "r", "--workers", "3", "--gpu"], Resources(workers=3, replicas=0, gpus=1)),
+        (search, ["r"], Resources(workers=0, replicas=2)),
+        (evolve_space, ["digits", "--run", "r", "--replicas", "0"], Resources(workers=1, replicas=0)),
+    ],
+)
+def test_the_flags_of_a_command(command: Any, arguments: list[str], wanted: Resources) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert resources(parser.parse_args(arguments)) == wanted
