@@ -1,8 +1,8 @@
 """Space evolutions as a Ray Tune experiment: one trial, or several settings side by side.
 
-A trial holds no CPU. What needs them are its Ray Train workers and then its scoring replicas, never both at once; and
-no more trials run at a time than the cluster can give all of theirs. So no trial ever waits for what another waits for.
-Its state is in its run directory: killed, it goes on in the iteration that it was in.
+A trial itself holds no CPU; its Ray Train workers and later its scoring replicas do, never both at once. Only so many
+trials run at a time as the cluster has resources for, which rules out deadlocks. The state of a trial is in its run
+directory: a killed trial resumes in its current iteration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
 
 EXPERIMENT = "tune"
-"""The folder of Tune's own files in the run directory: `tensorboard --logdir <run>/tune`."""
+"""Folder of Tune's own files in the run directory, for `tensorboard --logdir <run>/tune`."""
 
 METRIC = "lowest_error"
 COLUMNS = {
@@ -43,20 +43,20 @@ COLUMNS = {
     "mean_macs": "mean MACs",
     METRIC: "lowest E-T",
 }
-"""What the progress table shows of what a trial reports."""
+"""Columns of the progress table, by reported metric."""
 
-_TABLE_S = 30  # between two progress tables
+_TABLE_S = 30  # seconds between two progress tables
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that has ended, or failed.
+    """A finished or failed trial.
 
     Attributes:
-        values: what differs from the preset, by dotted key.
-        run: its run directory.
-        iterations: its spaces; of one that failed, those that it has finished.
-        error: why it failed; None where it did not.
+        values: settings that differ from the preset, by dotted key.
+        run: run directory of the trial.
+        iterations: finished iterations.
+        error: reason of the failure; None for a finished trial.
     """
 
     values: Mapping[str, Any]
@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def best(self) -> Iteration:
-        """The one of the lowest E-T error; see `best_iterations`."""
+        """The iteration of the lowest E-T error; see `best_iterations`."""
         return best_iterations(self.iterations)[0]
 
 
@@ -99,8 +99,8 @@ def run_trials(
         raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
     if not has_begun(run_dir, "trials"):
         check_images(preset, progress)
-    notes: dict[str, None] = {}  # each once: what is common to the trials is noted by all of them
-    spaces: list[dict[str, Any]] = []  # all that are different
+    notes: dict[str, None] = {}  # without duplicates: all trials note what they have in common
+    spaces: list[dict[str, Any]] = []  # without duplicates
     for combination in combinations:
         space, _ = prepare(override(preset, combination), resources, lambda line: notes.setdefault(line))
         if (definition := space.to_dict()) not in spaces:
@@ -108,23 +108,23 @@ def run_trials(
     for note in notes:
         progress(note)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
-    # Else Tune keeps Ctrl-C for itself, for as long as this process lives.
+    # Otherwise Tune would keep its Ctrl-C handler for the life of this process.
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     need = int(resources.together["CPU"])
     room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = Run(run_dir, create=True)
     with run.lock():
-        # Spaces by what they are, and not by the name of a file, which can be written otherwise, or changed.
+        # Spaces by content: a file may have other names, or change.
         common = preset.model_dump(mode="json", exclude={"space", "reference"})
         numbered = {str(number): definition for number, definition in enumerate(spaces)}
         if not begin(run, "trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
-            run.delete(EXPERIMENT)  # Tune would go on with an experiment of other settings, of which nothing came
-    # A lock of the experiment, beside those of its trials: the one trial that is all of the run owns the run's.
+            run.delete(EXPERIMENT)  # else Tune would resume an experiment of other settings that left no results
+    # The experiment has a lock of its own, since a single trial takes the lock of the run directory.
     with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
         side_by_side = 1 if trials else _side_by_side(at_a_time, resources.together)
         errors = _tune(preset, run, values, trials, resources, side_by_side, progress)
         found = _tried(run, values, errors)
-        # Here and not in the trials: what Tune has seen end it does not begin again.
+        # Here and not in the trials, since Tune does not restart trials that have ended.
         for trial in found if search else []:
             if trial.error is None:
                 search_spaces(trial.run, resources, progress)
@@ -139,7 +139,7 @@ def _side_by_side(at_a_time: int | None, need: Mapping[str, float]) -> int:
     """Return how many trials run at a time: as many as the cluster can give what each needs, at least one.
 
     Raises:
-        UserError: more are wanted than that.
+        UserError: more are asked for.
     """
     import ray
 
@@ -160,19 +160,19 @@ def _tune(
     side_by_side: int,
     progress: Reporter,
 ) -> dict[str, str]:
-    """Run the experiment to its end; why trials failed, by their names (see `named`)."""
+    """Run the experiment to its end, and return errors of failed trials by name (see `named`)."""
     from ray import tune
     from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
     written, folder = preset.model_dump(mode="json"), run.uri
 
     def trial(config: dict[str, Any]) -> None:
-        """Travels by value."""
+        """Carry out a trial; a nested function, since Ray pickles it by value."""
         from raynas.outer.experiment import work
 
         work(written, folder, config, resources)
 
-    # No CPU, but something: Tune places nothing that asks for nothing.
+    # A little memory instead of a CPU: Tune does not schedule trials that ask for nothing.
     trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
     table = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
     path = run.at(EXPERIMENT)
@@ -201,7 +201,7 @@ def _tune(
                 callbacks=[TBXLoggerCallback(), JsonLoggerCallback()],
             ),
         )  # fmt: skip
-    for module in ("execution.tune_controller", "tune"):  # tracebacks: a line is told below
+    for module in ("execution.tune_controller", "tune"):  # without their tracebacks; one line is shown below
         logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
     with showing_trials(run, _combinations(values), progress):
         results = tuner.fit()
@@ -223,9 +223,9 @@ def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], res
     """Carry out a trial, in its own process.
 
     Args:
-        written: the preset, as plain values.
-        folder: of the experiment's run.
-        values: what differs from the preset.
+        written: the preset as plain values.
+        folder: run directory of the experiment.
+        values: settings that differ from the preset.
         resources: its workers and replicas.
     """
     from ray import tune
@@ -243,7 +243,7 @@ def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], res
 
 
 def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
-    """What a trial reports of an iteration; errors between 0 and 1."""
+    """Return the metrics that a trial reports after an iteration; errors between 0 and 1."""
     whole = iteration.quality
     return {
         "iteration": iteration.index,
@@ -262,7 +262,7 @@ def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
 
 
 def tried_folders(run: Run) -> list[tuple[dict[str, Any], str]]:
-    """What differs from the preset, and the folder, of each trial that an experiment may have had; of any run."""
+    """Return the changed settings and the folder of each possible trial of a run; empty if it is no experiment."""
     file = "trials.yaml"
     values = run.read_yaml(file, "settings")["settings"]["values"] if run.exists(file) else {}
     return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []

@@ -1,4 +1,4 @@
-"""What an evolution of a space and the trials of an experiment found, for a report."""
+"""Results of space evolutions and of an experiment's trials, for a report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raynas.runs.run import Run
 
 
 def searched_spaces(run: Run) -> list[Row]:
-    """The best subnet of each space that was searched with its supernet (S3, Table 5).
+    """Return the best subnet of each space that was searched with its supernet (S3, Table 5).
 
     Returns:
-        A row for each finished search: `iteration`, `name` of the space, how the `search` went (its name, constraints
-        and what it scored on, in words), `evaluations`, and of its winner `arch`, `error`, `macs` and `params`. Rows
-        with the same `search` and `evaluations` had the same budget.
+        A row for each finished search: `iteration`, `name` of the space, `search` (name, constraints and scoring, in
+        words), `evaluations`, and the winner's `arch`, `error`, `macs` and `params`. Rows with equal `search` and
+        `evaluations` had the same budget.
     """
     found = []
     for iteration in read_iterations(run):
@@ -50,12 +50,12 @@ def searched_spaces(run: Run) -> list[Row]:
 
 
 def trial_findings(run: Run) -> Sequence[Tried]:
-    """What each trial that has begun has measured so far; nothing where the run is no experiment of several."""
+    """Return the measurements so far of each trial that has begun; empty if the run is no experiment of several."""
     found = []
     for values, folder in tried_folders(run):
         try:
             trial = Run(folder)
-        except RunDirError:  # not suggested, or not begun
+        except RunDirError:  # never suggested, or not begun yet
             continue
         spaces, scores = (trial.store.read(table).to_pylist() for table in ("spaces", "space_scores"))
         words = ", ".join(f"{key.removeprefix('space_evolution.')}={value}" for key, value in values.items())

@@ -1,4 +1,4 @@
-"""Folders of an experiment's trials, and the progress that they have written there."""
+"""Folders of an experiment's trials, and their progress, read from there."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.progress.reporter import Reporter
 from raynas.runs.run import Run
 
-POLL_S = 5.0  # between two looks at what the trials have written
+POLL_S = 5.0  # seconds between two reads of the trials' folders
 
 
 def trial_folder(run: Run, values: Mapping[str, Any]) -> str:
-    """Where a trial's run directory is: the run's own for the one that differs in nothing."""
+    """Return the path of a trial's run directory: the run's own for a trial without changed settings."""
     if not values:
         return run.local_or_uri()
     return run.local_or_uri(f"trials/{trial_name(values)}")
 
 
 def trial_name(values: Mapping[str, Any]) -> str:
-    """Values as a word that a folder can have."""
+    """Return settings as a folder name."""
     words = (f"{key.removeprefix('space_evolution.')}={value}" for key, value in values.items())
     return ",".join("".join(char if char.isalnum() or char in "._-=" else "_" for char in word) for word in words)
 
 
 def whereabouts(run: Run, index: int) -> str | None:
-    """What a trial does in an iteration that is not over, in a few words; None where nothing of it is there."""
+    """Return a trial's state in an unfinished iteration, in a few words; None if it has written nothing."""
     try:
         here = Run(run.local_or_uri(iteration_folder(index)))
         epochs = here.preset.recipe.epochs
@@ -46,7 +46,7 @@ def whereabouts(run: Run, index: int) -> str | None:
 
 @contextmanager
 def showing_trials(run: Run, combinations: Sequence[Mapping[str, Any]], progress: Reporter) -> Iterator[None]:
-    """Show, for the time of the block, each iteration of each trial once it is over, and meanwhile how far they are."""
+    """Show the trials' progress and each finished iteration during the block."""
     folders = {trial_folder(run, values): trial_name(values) for values in combinations}
     shown = {folder: len(_iterations(folder)) for folder in folders}
 
@@ -54,7 +54,7 @@ def showing_trials(run: Run, combinations: Sequence[Mapping[str, Any]], progress
         states = []
         for folder, name in folders.items():
             start = f"{name}: " if name else ""
-            with suppress(RunDirError):  # it has not begun, or cannot be read just now: the next look will tell
+            with suppress(RunDirError):  # not begun, or unreadable just now; read again later
                 for iteration in _iterations(folder)[shown[folder] :]:
                     settings = Run(folder).read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]
                     for line in explain(iteration, validate(SpaceEvolutionConfig, Document(settings, folder))):
@@ -73,5 +73,5 @@ def showing_trials(run: Run, combinations: Sequence[Mapping[str, Any]], progress
 def _iterations(folder: str) -> list[Iteration]:
     try:
         return read_iterations(Run(folder))
-    except RunDirError:  # it has not begun, or cannot be read just now: the next look will tell
+    except RunDirError:  # not begun, or unreadable just now; read again later
         return []

@@ -1,4 +1,4 @@
-"""The axes of a space: what moves together when it evolves, and which archs have which of an axis's choices."""
+"""Axes of a space: dimensions that move together in space evolution, and the archs that have each of their choices."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Axis:
     """One dimension of one stage: the same dimension of all its blocks.
 
     Attributes:
-        name: its template, `stages.2.blocks.*.heads`; where the blocks of a stage have different choices, those with
-            the same ones are named: `stages.2.blocks.0,1.heads`.
+        name: template such as `stages.2.blocks.*.heads`; if the blocks of a stage have different choices, the blocks
+            with equal ones are listed: `stages.2.blocks.0,1.heads`.
         members: names of the space's dimensions.
-        choices: of each of them, in ascending cost.
-        descending: whether smaller values cost more (patch size).
+        choices: choices of each member, in ascending cost.
+        descending: True if smaller values cost more (patch size).
     """
 
     name: str
@@ -35,16 +35,18 @@ class Axis:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """What settings may call it, the most exact first: by its stage, by its dimension in any stage, by its leaf."""
+        """Names accepted in settings, the most exact first: in its stage, in any stage, the last part alone."""
         everywhere = ".".join("*" if part.replace(",", "").isdigit() else part for part in self.name.split("."))
         return self.name, everywhere, self.name.rpartition(".")[2]
 
     def places(self, space: Space, codes: Codes, per: Literal["choice", "value"]) -> np.ndarray:
-        """Where each arch stands on the line that is fitted, rising with the cost: the mean over its blocks, float [n].
+        """Return each arch's abscissa in the line fit, ascending in cost: the mean over its blocks, float [n].
+
+        NaN for archs in which no member acts.
 
         Args:
             space: the axis's space.
-            codes: of archs [n, dimensions]; NaN where no member acts.
+            codes: codes of the archs, [n, dimensions].
             per: see `SpaceEvolutionConfig`.
         """
         line = np.arange(len(self.choices), dtype=float)
@@ -55,12 +57,12 @@ class Axis:
             return np.where(columns >= 0, line[columns], 0.0).sum(axis=1) / (columns >= 0).sum(axis=1)
 
     def belongs(self, space: Space, codes: Codes, blocks: Blocks) -> np.ndarray:
-        """Which archs are in the sub-space of each choice.
+        """Return the membership of archs in the sub-space of each choice.
 
         Args:
             space: the axis's space.
-            codes: of archs [n, dimensions].
-            blocks: see `SpaceEvolutionConfig`. By `most`, an arch with a tie is in each of the tied sub-spaces.
+            codes: codes of the archs, [n, dimensions].
+            blocks: see `SpaceEvolutionConfig`. With `most`, an arch with a tie is in each of the tied sub-spaces.
 
         Returns:
             bool [choices, n]; an arch in which no member acts is in none.
@@ -71,7 +73,7 @@ class Axis:
 
 
 def axes_of(space: Space, blocks: Blocks = "most") -> list[Axis]:
-    """Every axis of a space that could move: of numbers; what is kept or dropped, true or false, has nowhere to go."""
+    """Return the axes of a space that can move: those with numbers as choices, not booleans."""
     groups: dict[tuple[str, tuple[Choice, ...]], list[str]] = {}
     for dimension in space.dimensions:
         if not isinstance(dimension.choices[0], bool):
@@ -92,10 +94,10 @@ def axes_of(space: Space, blocks: Blocks = "most") -> list[Axis]:
 
 
 def step_of(axis: Axis, steps: Mapping[str, float]) -> float:
-    """The size of an axis's step: as settings say, else the smallest distance between its choices; 0 for none.
+    """Return an axis's step size: the configured one, else the smallest distance between its choices, or 0.
 
     Raises:
-        ConfigError: whole numbers cannot move by it.
+        ConfigError: a fractional step for whole numbers.
     """
     given = next((steps[name] for name in axis.names if name in steps), None)
     if given is None:
@@ -107,10 +109,10 @@ def step_of(axis: Axis, steps: Mapping[str, float]) -> float:
 
 
 def check_steps(space: Space, steps: Mapping[str, float], blocks: Blocks) -> None:
-    """Refuse steps of what the space does not have, or of the wrong kind.
+    """Check the configured steps against the space's axes.
 
     Raises:
-        ConfigError: with the nearest name that there is.
+        ConfigError: a step for an unknown axis (the message has the nearest name), or of the wrong type.
     """
     axes = axes_of(space, blocks)
     known = list(dict.fromkeys(name for axis in axes for name in axis.names))

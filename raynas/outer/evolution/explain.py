@@ -15,7 +15,7 @@ from raynas.space.counting import shown_count
 
 
 def heading(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str, Bounds]) -> str:
-    """What an evolution is about to do, in one line."""
+    """Return a line that announces an evolution with its settings."""
     within = Constraints(space, constraints).describe()
     return (
         f"space evolution of {space.name}: {config.iterations} iteration(s) of {config.archs:,} subnets"
@@ -24,7 +24,7 @@ def heading(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str
 
 
 def explain(iteration: Iteration, config: SpaceEvolutionConfig) -> list[str]:
-    """An iteration in lines, each of its axes with the numbers that moved it."""
+    """Return an iteration as lines of text: each axis with the numbers that moved it."""
     space, whole, best = iteration.space, iteration.quality, iteration.best
     lines = [
         f"space {iteration.index}: {space.name}, {shown_count(space.cardinality())} archs",
@@ -57,7 +57,7 @@ def _measured(quality: SpaceQuality) -> str:
 
 
 def _rule(move: Move, config: SpaceEvolutionConfig) -> str:
-    """Eq. 8 with its numbers."""
+    """Return Eq. 8 with its numbers."""
     points = " points" if config.unit == "percent" else ""
     slope = f"slope {move.slope:+.3g} ± {move.slope_error:.2g}{points} per {config.per}, tau {config.tau:g}"
     unit = "step" if abs(move.steps) == 1 else "steps"
@@ -78,7 +78,7 @@ def _follows(iteration: Iteration) -> str:
 
 
 def listed(choices: Sequence[Choice]) -> str:
-    """Choices as they stand in a YAML file."""
+    """Return choices as text, as in a YAML file."""
     return f"[{', '.join(f'{choice:g}' for choice in choices)}]"
 
 

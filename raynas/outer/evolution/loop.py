@@ -1,7 +1,7 @@
 """Space evolution: the loop of S3 over whole spaces (Chen et al., 2021, Algorithm 1).
 
-It measures a space by subnets that something scores (`Measure`: a supernet's training, or any function), moves each of
-its axes, and measures again. It runs in one process; many of them side by side are `raynas.outer.experiment`.
+It measures a space by the scores of sampled subnets (`Measure`: a supernet's training, or any function), moves each of
+its axes, and repeats. It runs in one process; `raynas.outer.experiment` runs several evolutions side by side.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
 
 Measure = Callable[[int, Space, Sequence[Arch]], Sequence[float | None]]
-"""The top-1 accuracy of some archs of the space of an iteration, in their order; None for one that failed.
+"""Function that returns the top-1 accuracies of archs of an iteration's space, in their order; None for failed ones.
 
-Called again after an interruption, with the same arguments: it should answer what it knows from rows.
+It is called again with the same arguments after an interruption, and should then reuse the rows that it wrote.
 """
 
 LOG, BEST = "space_evolution.txt", "spaces/best.yaml"
-_LEAST = 2  # archs: one alone says nothing of a space
+_LEAST = 2  # archs needed to measure a space
 
 
 def evolve_space(
@@ -57,27 +57,27 @@ def evolve_space(
     progress: Progress = silent,
     after_each: Callable[[Iteration], None] = lambda iteration: None,
 ) -> list[Iteration]:
-    """Carry out an evolution, or go on with it: iterations that are over are read back, and nothing is measured twice.
+    """Run an evolution, or resume it: finished iterations are read back, and nothing is measured twice.
 
     Args:
-        run: gets `spaces/0.yaml` and so on, `spaces/best.yaml` (the one of the lowest E-T error), the log
-            `space_evolution.txt`, and the tables `spaces`, `space_moves` and `space_scores`.
-        space: the initial one.
-        config: the settings.
-        measure: scores the sampled archs.
+        run: run directory for `spaces/0.yaml` and so on, `spaces/best.yaml` (the space of the lowest E-T error), the
+            log `space_evolution.txt`, and the tables `spaces`, `space_moves` and `space_scores`.
+        space: initial space.
+        config: settings of the evolution.
+        measure: function that scores the sampled archs.
         constraints: inclusive bounds by cost that every scored arch meets.
-        about: what the measurement depends on, to refuse to go on with another one.
+        about: settings that the measurement depends on; an evolution is not resumed with others.
         progress: called with the lines of the log.
-        after_each: called after each iteration, those that were read back included.
+        after_each: called after each iteration, including those that were read back.
 
     Returns:
         The iterations, one for each space.
 
     Raises:
-        ConfigError: a step is of no dimension, or the space is larger than allowed.
-        InfeasibleError: nothing in the initial space meets the constraints.
+        ConfigError: a step is for an unknown dimension, or the space is larger than allowed.
+        InfeasibleError: no arch of the initial space meets the constraints.
         RunDirError: the run directory began with other settings, or is in use.
-        UserError: a space has fewer than two archs that could be scored.
+        UserError: fewer than two archs of a space could be scored.
     """
     bounds = dict(constraints or {})
     check_evolution(space, config, bounds)
@@ -113,7 +113,7 @@ def evolve_space(
 
 
 def check_evolution(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str, Bounds]) -> None:
-    """Refuse settings that an evolution could not begin with; see `evolve_space`."""
+    """Check that an evolution can begin with some settings; errors as in `evolve_space`."""
     check_steps(space, config.steps, config.blocks)
     if config.largest is not None and space.cardinality() > config.largest:
         count = shown_count(space.cardinality())
@@ -122,7 +122,7 @@ def check_evolution(space: Space, config: SpaceEvolutionConfig, constraints: Map
 
 
 def can_move(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str, Bounds]) -> bool:
-    """Whether the archs that an evolution begins with are enough for some axis; see `evolve_space`."""
+    """Return True if the first sample of archs suffices to fit a line for some axis; see `evolve_space`."""
     return has_lines(space, space.encode(_archs(space, constraints, config, 0)), config)
 
 
@@ -153,7 +153,7 @@ def _iterate(
     rng = np.random.default_rng([config.seed, index])
     whole, moves = measure_space(space, space.encode(good), errors, config, rng)
     root = (before[0] if before else space).name
-    # With fewer archs than that no axis of the next space would have a line; what this one has not got is not asked.
+    # With fewer archs no line could be fitted in the next space; it need not have more than this one, though.
     fewest = min(2 * config.fewest, len(good))
     moved, made = next_space(space, moves, f"{root}.{index + 1}", Limits(config.largest, bounds, fewest))
     ended = None
@@ -181,12 +181,12 @@ def _iterate(
 
 
 def _place(space: Space, before: Sequence[Space]) -> int | None:
-    """Which earlier space this one is."""
+    """Return the index of the earlier space that equals this one, or None."""
     return next((index for index, each in enumerate(before) if each == space), None)
 
 
 def _archs(space: Space, bounds: Mapping[str, Bounds], config: SpaceEvolutionConfig, index: int) -> list[Arch]:
-    """The sampled archs: all different, each choice equally likely before the constraints."""
+    """Return the sampled archs: all different, each choice equally likely before the constraints."""
     sampler, archs = _sampler(space, bounds, config, index), []
     while asked := sampler.ask(config.archs):
         archs += asked

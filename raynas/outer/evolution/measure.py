@@ -1,4 +1,4 @@
-"""The measurement of S3's space evolution: a supernet is trained on each space, and scores its subnets."""
+"""Measurement of spaces as in S3: a supernet is trained on each space, and its subnets are scored."""
 
 from __future__ import annotations
 
@@ -81,16 +81,16 @@ def prepare(preset: Preset, resources: Resources, progress: Progress = silent) -
 
 
 def constraints_of(preset: Preset) -> Bounds:
-    """The bounds that scored subnets keep: those of the preset's search that can be counted."""
+    """Return the bounds for scored subnets: those of the preset's search on counted costs."""
     return {name: bounds for name, bounds in preset.search.constraints.items() if name not in TIMED}
 
 
 def by_supernet(
     run: Run, preset: Preset, resources: Resources, progress: Progress
 ) -> Callable[[int, Space, Sequence[Arch]], list[float | None]]:
-    """The measurement (see `raynas.outer.evolution.loop.Measure`) that trains a supernet and scores with it.
+    """Return a `raynas.outer.evolution.loop.Measure` that trains a supernet and scores its subnets.
 
-    What of it was done before is answered from the iteration's run directory.
+    Finished parts are read back from the iteration's run directory.
     """
 
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
@@ -114,9 +114,9 @@ def by_supernet(
 
 
 def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, progress: Progress) -> str | None:
-    """The file of the weights that an iteration's supernet begins with; None for the first, which has none before it.
+    """Return the file of an iteration's initial weights, inherited from the one before; None for the first iteration.
 
-    What the one before does not hold is drawn as it would be without it.
+    Weights that the earlier supernet does not hold are drawn as usual.
     """
     import torch
     from safetensors.torch import save
@@ -142,7 +142,7 @@ def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, pr
 
 @contextmanager
 def _as_file(run: Run, index: int, space: Space) -> Iterator[str]:
-    """A local file of an iteration's space; presets name spaces by files."""
+    """Provide an iteration's space as a local file, since presets name spaces by files."""
     if run.path is not None:
         yield run.local_or_uri(space_file(index))
         return

@@ -1,4 +1,4 @@
-"""Where each axis of a space should move: the line through its E-T errors and the update rule (S3, Eq. 8)."""
+"""Moves of a space's axes: the line through their E-T errors and the update rule (S3, Eq. 8)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from raynas.space import Choice, Codes, Space
 from raynas.space.definition import rule_of
 
 ROUNDING = 1e-9
-"""Of a step: a slope that is this close to a whole number of tau is one, and one this close to 0 is flat."""
+"""Tolerance, in steps: a slope this close to a whole multiple of tau counts as one, and this close to 0 as flat."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """What was measured along one axis, and where it goes.
+    """The measurement and the move of one axis.
 
     Attributes:
-        axis: its name.
-        members: the dimensions that move together.
-        before: the choices that were measured.
-        after: the choices of the next space.
-        qualities: of the sub-space of each choice.
-        slope: of the line through their E-T errors, in the settings' units; NaN where no line can be drawn.
-        slope_error: its standard error, by the bootstrap over archs.
-        steps: so many steps, below 0 towards cheaper choices; before anything was taken back.
-        step: the size of one.
-        sure: the share of the bootstrap resamples that move the axis by the same number of steps.
-        notes: what else there is to say: why it stays, which choices were removed and why.
+        axis: name of the axis.
+        members: dimensions that move together.
+        before: measured choices.
+        after: choices of the next space.
+        qualities: quality of the sub-space of each choice.
+        slope: slope of the line through their E-T errors, in the settings' units; NaN if no line can be fitted.
+        slope_error: standard error of the slope, by the bootstrap over archs.
+        steps: number of steps by the update rule, negative towards cheaper choices.
+        step: size of one step.
+        sure: share of the bootstrap resamples that move the axis by the same number of steps.
+        notes: reasons why the axis stays or choices were removed.
     """
 
     axis: str
@@ -50,27 +50,27 @@ class Move:
 
     @property
     def moved(self) -> bool:
-        """Whether the next space has other choices here."""
+        """True if the next space has other choices on this axis."""
         return self.after != self.before
 
     def stays(self, note: str) -> Move:
-        """This move taken back."""
+        """Return this move taken back, with a note."""
         return replace(self, after=self.before, notes=(*self.notes, note))
 
 
 def measure_space(
     space: Space, codes: Codes, errors: np.ndarray, config: SpaceEvolutionConfig, rng: np.random.Generator
 ) -> tuple[SpaceQuality, list[Move]]:
-    """The quality of a space, and where each of its axes should move.
+    """Return the quality of a space and a move for each of its axes.
 
-    All from one sample and the same resamples of it, so that what the sub-spaces have in common cancels in slopes.
+    All are computed on the same resamples of one sample, so that errors common to the sub-spaces cancel in slopes.
 
     Args:
-        space: what the archs are of.
-        codes: of the scored archs [n, dimensions], within the constraints.
+        space: the archs' space.
+        codes: codes of the scored archs, [n, dimensions], within the constraints.
         errors: their top-1 errors [n], 0 to 1.
-        config: the settings.
-        rng: of the bootstrap.
+        config: settings of the evolution.
+        rng: generator of the bootstrap.
     """
     times = resamples(rng, len(errors))
     whole, _ = space_quality(errors, times, config.top)
@@ -78,7 +78,7 @@ def measure_space(
 
 
 def has_lines(space: Space, codes: Codes, config: SpaceEvolutionConfig) -> bool:
-    """Whether a line can be drawn for some axis once these archs are scored: see `measure_space`."""
+    """Return True if scores of these archs suffice to fit a line for some axis; see `measure_space`."""
     counts = [axis.belongs(space, codes, config.blocks).sum(1) for axis in axes_of(space, config.blocks)]
     return any((count >= config.fewest).sum() > 1 for count in counts)
 
@@ -86,10 +86,10 @@ def has_lines(space: Space, codes: Codes, config: SpaceEvolutionConfig) -> bool:
 def propose(
     space: Space, axis: Axis, codes: Codes, errors: np.ndarray, times: np.ndarray, config: SpaceEvolutionConfig
 ) -> Move:
-    """Where one axis should move, as far as the measured errors and the family's range of values say.
+    """Return the move of one axis by the measured errors and the family's range of values.
 
     Args:
-        times: from `resamples`, [1 + draws, n]; the rest as in `measure_space`.
+        times: counts from `resamples`, [1 + draws, n]; the rest as in `measure_space`.
     """
     belongs = axis.belongs(space, codes, config.blocks)
     found = [space_quality(errors[inside], times[:, inside], config.top) for inside in belongs]
@@ -103,8 +103,8 @@ def propose(
         return move.stays("it has one choice: no line")
     if len(usable) < 2:
         return move.stays(f"fewer than two choices have {config.fewest} scored subnets (fewest): no line")
-    # Each set stands where its archs are on average. That is its choice where an arch has one value; where blocks
-    # differ the sets lie closer together than their choices, and so do their errors.
+    # The abscissa of a sub-space is the mean over its archs: its choice if all blocks of an arch have one value.
+    # If blocks differ, the sub-spaces lie closer together than their choices, and so do their errors.
     where = axis.places(space, codes, config.per)
     places = np.array([where[belongs[index]].mean() for index in usable])
     if np.ptp(places) < ROUNDING:
@@ -132,21 +132,18 @@ def propose(
 
 
 def line_slopes(places: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """Slopes of the least-squares lines through some errors.
+    """Return the slopes of least-squares lines, [samples].
 
     Args:
-        places: [points].
+        places: abscissas, [points].
         errors: [points, samples].
-
-    Returns:
-        [samples].
     """
     centred = places - places.mean()
     return centred @ (errors - errors.mean(axis=0)) / (centred @ centred)
 
 
 def steps_of(slopes: np.ndarray, config: SpaceEvolutionConfig) -> np.ndarray:
-    """By how many steps slopes move an axis (Eq. 8): down in cost where the error grows with it, else up; int [n]."""
+    """Return the numbers of steps for some slopes (Eq. 8), int [n]: negative if the error grows with the cost."""
     counts = slopes / config.tau
     if config.rounding == "floor":
         whole = np.floor(counts + ROUNDING)
@@ -157,14 +154,14 @@ def steps_of(slopes: np.ndarray, config: SpaceEvolutionConfig) -> np.ndarray:
 
 
 def shifted(space: Space, axis: Axis, move: Move) -> Move:
-    """A move with its choices shifted, and without those that fall out of the range of the dimension's values."""
+    """Return a move with its choices shifted, without those outside the dimension's range of values."""
     rule = rule_of(space.family, axis.members[0])
     assert rule is not None
     shift = move.steps * move.step * (-1 if axis.descending else 1)
     kept, gone = [], []
     for choice in axis.choices:
         value = rule.type(round(choice + shift, 6))
-        if value <= 0 and not (value == 0 and 0 in axis.choices):  # a stage or a network may be of depth 0
+        if value <= 0 and not (value == 0 and 0 in axis.choices):  # a depth may be 0
             gone.append(f"{choice:g} would become {value:g}, which is not above 0: it is left out")
         elif not rule.minimum <= value <= rule.maximum:
             span = f"{rule.minimum:g} to {rule.maximum:g}"
@@ -177,5 +174,5 @@ def shifted(space: Space, axis: Axis, move: Move) -> Move:
 
 
 def moved_axes(moves: Sequence[Move]) -> list[Move]:
-    """Those that go elsewhere."""
+    """Return the moves that change their axis's choices."""
     return [move for move in moves if move.moved]

@@ -1,4 +1,4 @@
-"""From moves to the next space: what the family can build, and no larger than allowed."""
+"""The next space after some moves: one that the family can build, within size and cost limits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from raynas.space.counting import shown_count
 from raynas.space.definition import write_dimensions
 
 Choices = Mapping[str, tuple[Choice, ...]]
-"""By dimension name."""
+"""Choices by dimension name."""
 
 _DRAWS = 8  # for each arch that a space must have within the constraints
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a next space must keep to.
+    """Limits of a next space.
 
     Attributes:
-        largest: the most archs that it may hold; None for any number.
-        constraints: bounds by cost that some of its archs must meet.
-        fewest: how many.
+        largest: maximum number of archs; None for no limit.
+        constraints: bounds by cost that some archs must meet.
+        fewest: minimum number of archs that meet them.
     """
 
     largest: float | None = None
@@ -39,7 +39,7 @@ class Limits:
     fewest: int = 1
 
     def broken(self, space: Space) -> str | None:
-        """Which limit a space does not keep; None where it keeps all."""
+        """Return a description of the limit that a space breaks, or None."""
         if self.largest is not None and (count := space.cardinality()) > self.largest:
             return f"the space would hold {shown_count(count)} archs, more than {self.largest:,.0f}"
         for cost, (low, high) in self.constraints.items():
@@ -52,7 +52,7 @@ class Limits:
         return None
 
     def _within(self, space: Space) -> int:
-        """How many archs of a space are found within the constraints, where more than the fewest make no difference."""
+        """Return the number of archs found within the constraints, with enough draws to tell if they are `fewest`."""
         try:
             codes = sample_within(space, self.constraints, np.random.default_rng(0), _DRAWS * self.fewest)
         except InfeasibleError:
@@ -63,17 +63,17 @@ class Limits:
 def next_space(
     space: Space, moves: Sequence[Move], name: str, limits: Limits | None = None
 ) -> tuple[Space, list[Move]]:
-    """The space after some moves.
+    """Return the space after some moves, and the moves as they were made.
 
     Args:
-        space: before them.
-        moves: from `measure_space`, one for each axis.
-        name: of the next space.
-        limits: of the next space.
+        space: the space before the moves.
+        moves: moves from `measure_space`, one for each axis.
+        name: name of the next space.
+        limits: limits of the next space.
 
     Returns:
-        The space (with no move left, the same one under its old name), and the moves as they were made: without
-        choices that the family cannot build, and taken back where nothing else would do. Their notes say so.
+        The next space (the same one under its old name if no move is left), and the moves as made: without choices
+        that the family cannot build, or taken back, with notes.
     """
     wanted = {move.axis: move for move in moves}
     settled = _buildable(space, moved_axes(moves), name)
@@ -85,13 +85,13 @@ def next_space(
 
 
 def with_choices(space: Space, choices: Choices, name: str | None = None) -> Space:
-    """A space with other choices for some dimensions.
+    """Return a space with other choices for some dimensions.
 
-    A depth takes its blocks with it: those beyond the largest go, and new ones are like the last that there was. A
-    constant that has the value that follows from the dimensions by default follows the new ones, too.
+    With a depth, blocks beyond the largest choice are removed, and new blocks copy the last one. Constants that have
+    the value derived from the dimensions by default are derived from the new ones.
 
     Raises:
-        ConfigError: the family cannot build it.
+        ConfigError: the family cannot build the space.
     """
     listed = {dimension.name: choices.get(dimension.name, dimension.choices) for dimension in space.dimensions}
     for depth in [each for each in listed if each.rpartition(".")[2] == "depth"]:
@@ -112,7 +112,7 @@ def with_choices(space: Space, choices: Choices, name: str | None = None) -> Spa
 
 @lru_cache(maxsize=8)
 def _own_constants(space: Space) -> dict[str, Any]:
-    """The constants of a space that are not what the family would fill in by itself; not to be changed."""
+    """Return the constants of a space that differ from the family's defaults; not to be changed."""
     own = space.constants.model_dump(exclude_defaults=True)
     for name in list(own):
         without = {other: value for other, value in own.items() if other != name}
@@ -129,7 +129,7 @@ def _choices(moves: Iterable[Move]) -> dict[str, tuple[Choice, ...]]:
 
 
 def _unbuildable(space: Space, moves: Iterable[Move], name: str) -> str | None:
-    """Why the family cannot build a space after some moves; None where it can."""
+    """Return the reason why the family cannot build a space after some moves, or None."""
     try:
         with_choices(space, _choices(moves), name)
     except ConfigError as error:
@@ -138,9 +138,10 @@ def _unbuildable(space: Space, moves: Iterable[Move], name: str) -> str | None:
 
 
 def _settle(moves: Sequence[Move], problem: Callable[[list[Move]], str | None]) -> tuple[list[Move], list[Move]]:
-    """The moves that can be made together, and the others: the surest first, again and again until no other fits.
+    """Split moves into those that can be made together and the others, greedily, the surest first.
 
-    A width may have to wait until the next stage's has made room for it, a costly move for one that saves.
+    Moves that do not fit are tried again after others: a width may first fit after the next stage's has grown, or a
+    costly move after one that saves.
     """
     if problem(list(moves)) is None:
         return list(moves), []
@@ -157,7 +158,7 @@ def _settle(moves: Sequence[Move], problem: Callable[[list[Move]], str | None]) 
 
 
 def _buildable(space: Space, moves: list[Move], name: str) -> list[Move]:
-    """The moves as far as the family can build the space after them; of those that it cannot, single choices."""
+    """Return the moves that the family can build, the others reduced to the choices that it can build."""
     settled, waiting = _settle(moves, lambda made: _unbuildable(space, made, name))
     for move in waiting:
         tried = {choice: [*settled, replace(move, after=(choice,))] for choice in move.after}
@@ -173,7 +174,7 @@ def _buildable(space: Space, moves: list[Move], name: str) -> list[Move]:
 
 
 def _bounded(space: Space, moves: list[Move], name: str, limits: Limits) -> list[Move]:
-    """The moves without those that lead out of the limits."""
+    """Return the moves, with those that would break the limits taken back."""
 
     def problem(made: list[Move]) -> str | None:
         if (why := _unbuildable(space, made, name)) is not None:

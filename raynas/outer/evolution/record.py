@@ -1,4 +1,4 @@
-"""The rows of space evolution: what each iteration leaves in a run directory, and reading it back."""
+"""Rows and files of space evolution in a run directory, written and read back by iteration."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from raynas.space import Arch, Space
 
 @dataclass(frozen=True)
 class Iteration:
-    """One space, measured.
+    """One measured space of an evolution.
 
     Attributes:
-        index: counted from 0, the initial space.
-        space: what was measured.
+        index: number of the iteration; 0 is the initial space.
+        space: the measured space.
         quality: its E-T error.
-        moves: of each of its axes, as they were made.
+        moves: the move made on each axis.
         best: the best scored subnet's row: `best`, `best_error`, `best_macs`, `best_params`.
-        mean_macs: of the scored subnets.
-        seconds: wall time of its training and scoring, all attempts.
-        next: the space after it; None where the evolution ends.
-        ended: why it ends; None where it goes on.
+        mean_macs: mean MACs of the scored subnets.
+        seconds: wall time of training and scoring, over all attempts.
+        next: the next space; None at the end of the evolution.
+        ended: reason why the evolution ended; None if it goes on.
     """
 
     index: int
@@ -46,36 +46,36 @@ class Iteration:
 
 
 def best_iterations(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Those of the lowest E-T error, the best first: of equals that of fewer MACs on average, then the first."""
+    """Return iterations by ascending E-T error; ties by mean MACs, then by order."""
     order = best_first([each.quality.error for each in iterations], [[each.mean_macs for each in iterations]])
     best = iterations[order[0]]
     return [iterations[index] for index in order if iterations[index].quality.error == best.quality.error]
 
 
 def space_file(index: int) -> str:
-    """The file of an iteration's space, which any command takes that takes a space."""
+    """Return the file name of an iteration's space, a valid space for any command."""
     return f"spaces/{index}.yaml"
 
 
 def iteration_folder(index: int) -> str:
-    """The folder of an iteration's supernet and scores, a run directory of its own."""
+    """Return the folder of an iteration's supernet and scores, itself a run directory."""
     return f"iterations/{index}"
 
 
 def read_space_file(run: Run, index: int) -> Space:
-    """A space that is written already."""
+    """Return the stored space of an iteration."""
     return Space.from_dict(run.read_yaml(space_file(index)))
 
 
 def seconds_of(run: Run, index: int) -> float | None:
-    """What an iteration's supernet and its scoring have taken, all attempts; None where it was measured otherwise."""
+    """Return the seconds of an iteration's training and scoring, over all attempts; None without a supernet."""
     if not run.exists(iteration_folder(index)):
         return None
     return sum(row["seconds"] for row in read_phases(Run(run.local_or_uri(iteration_folder(index)))))
 
 
 def supernet_of(run: Run, index: int) -> str | None:
-    """Fingerprint of the supernet that an iteration was measured by; None where it was measured otherwise."""
+    """Return the fingerprint of an iteration's supernet, or None if it was measured otherwise."""
     if not run.exists(iteration_folder(index)):
         return None
     return Run(run.local_or_uri(iteration_folder(index))).about_supernet.get("fingerprint")
@@ -102,9 +102,9 @@ def write_scores(run: Run, index: int, space: Space, archs: Sequence[Arch], accu
 
 
 def write_iteration(run: Run, iteration: Iteration, seed: int) -> None:
-    """Write an iteration's moves, the next space and, last, its row: with that it is over.
+    """Write an iteration's moves, the next space and, last, its row, which marks it as finished.
 
-    A driver that was killed in between has written some of it: what is there is not written again.
+    Parts that a killed driver has written are not written again.
     """
     index, space = iteration.index, iteration.space.fingerprint
     common = {"iteration": index, "space": space, "supernet": supernet_of(run, index), "seed": seed}
@@ -131,7 +131,7 @@ def write_iteration(run: Run, iteration: Iteration, seed: int) -> None:
 
 
 def read_iterations(run: Run) -> list[Iteration]:
-    """The iterations of a run that are over."""
+    """Return the finished iterations of a run."""
     found = []
     for row in sorted(run.store.read("spaces").to_pylist(), key=lambda row: row["iteration"]):
         index = row["iteration"]
@@ -156,7 +156,7 @@ def _rows(run: Run, table: str, index: int) -> list[Row]:
 
 
 def read_scores(run: Run, index: int) -> list[Row]:
-    """The scored subnets of an iteration's space."""
+    """Return the rows of the scored subnets of an iteration's space."""
     return _rows(run, "space_scores", index)
 
 

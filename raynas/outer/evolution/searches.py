@@ -1,4 +1,4 @@
-"""The searches after an evolution: the best subnet of every space at the same budget (S3, Table 5)."""
+"""Searches after an evolution: the best subnet of every space at the same budget (S3, Table 5)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from raynas.runs.run import Run
 
 
 def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -> None:
-    """Carry out the preset's search in every space of an evolution, with the supernet of each, or go on with it.
+    """Run or resume the preset's search in every space of an evolution, with the supernet of each.
 
-    Budget and constraints are the same for all; an iteration is then as `raynas search` leaves it.
+    Budget and constraints are the same for all. The iterations' run directories are then as after `raynas search`.
 
     Args:
-        run: of an evolution by `evolve_preset`.
+        run: run of an evolution by `evolve_preset`.
         resources: the replicas that score.
         progress: called with lines of progress.
 

@@ -1,4 +1,4 @@
-"""Warm start: what of one supernet's weights the supernet of another space can begin with."""
+"""Warm start of a supernet with the weights of another space's supernet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from raynas.space import Arch, Choice, Space
 
 
 def check_inheritable(space: Space) -> None:
-    """Raises: ConfigError: widths share channels in a way that another largest width changes."""
+    """Check that a space's weights can be inherited.
+
+    Raises:
+        ConfigError: the sharing of channels depends on the largest width.
+    """
     if space.constants.sharing not in NESTED:
         raise ConfigError(
             f"space_evolution.warm_start: with sharing {space.constants.sharing} other choices mean other channels: "
@@ -24,20 +28,20 @@ def check_inheritable(space: Space) -> None:
 
 @torch.no_grad()
 def inherit(new: Supernet, old: Supernet) -> float:
-    """Give a supernet the weights of another one, as far as both hold them; the rest stays as it is.
+    """Copy weights into a supernet from another one, as far as both hold them; the rest is left unchanged.
 
-    What an arch uses in one it uses in the other: weights go over by archs that both can run, the largest such and, for
-    parameters that are private to a choice (a patch size, a head count), one for each choice that both have.
+    Weights are copied through archs that both supernets hold: the largest one and, for parameters private to a choice
+    (such as a patch size or a head count), one for each common choice.
 
     Args:
-        new: of ordinal sharing; changed in place.
-        old: of the same family.
+        new: supernet of ordinal sharing; changed in place.
+        old: supernet of the same family.
 
     Returns:
-        The share of the new one's parameters that were inherited.
+        The inherited share of the new supernet's parameters.
 
     Raises:
-        ConfigError: the spaces have other constants: the same weights would compute something else.
+        ConfigError: the spaces have different constants.
     """
     if differences := new.space.differences(old.space):
         raise ConfigError(
@@ -56,12 +60,12 @@ def inherit(new: Supernet, old: Supernet) -> float:
 
 
 def _shared(old: Space, new: Space) -> Iterator[Arch]:
-    """The largest arch that both spaces' supernets hold, then for every choice of both the largest one with it."""
+    """Yield the largest arch that both spaces' supernets hold, then the largest one with each common choice."""
     largest = {}
     for dimension in new.dimensions:
         if old.has(dimension.name):
             common = [choice for choice in dimension.choices if choice in old[dimension.name].choices]
-            # Not a choice of both, but held by both; of what is private to choices nothing is then held by both.
+            # Without a common choice both still hold the smaller value, except in parameters private to a choice.
             largest[dimension.name] = (
                 common[-1] if common else min(dimension.choices[-1], old[dimension.name].choices[-1])
             )
@@ -80,7 +84,7 @@ def _shared(old: Space, new: Space) -> Iterator[Arch]:
 
 
 def _acts(name: str, values: dict[str, Choice]) -> bool:
-    """Whether a dimension acts beside these values: not in a block beyond the depth, nor in one that is dropped."""
+    """Return True if a dimension acts, given these values: its block is within the depth and not dropped."""
     before, block, after = name.partition("blocks.")
     if not block:
         return True
