@@ -1,1 +1,1 @@
-"""What is done to a run: train, search, retrain, evaluate, rank, export, import, report."""
+"""Phases of a run: train, search, retrain, evaluate, rank, export, import, report."""

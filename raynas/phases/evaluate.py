@@ -1,6 +1,6 @@
-"""Evaluation of finished networks on the test split: the only code that reads it, and every reading is a row.
+"""Evaluation of finished networks on the test split, the only code that reads it; each reading is a row.
 
-A network chosen by looking at test accuracies is chosen on the test split. So rows say how often it had been read.
+Rows count the earlier readings, since a network that is chosen by test accuracy is overfitted to the test split.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from raynas.space import Arch
 
 
 def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress = silent) -> list[Network]:
-    """The finished networks of a run: its winner with inherited weights, and all that were retrained.
+    """Return the finished networks of a run: its winner with inherited weights, and all retrained networks.
 
     Args:
-        arch: only the networks of this one (see `find_arch`), or of a front (see `find_front`).
-        progress: called with a line where the arch is for other images than the run's.
+        arch: return only the networks of this arch (see `Run.arch`), or of a front (`front` or `NAME/front`).
+        progress: called with a line if the arch is for other images than the run's.
 
     Raises:
         UserError: there is no such arch, or nothing is finished yet.
@@ -59,15 +59,15 @@ def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress =
     if arch is not None:
         trained = of_arch(trained, chosen)
     if trained and not own:
-        return trained  # such as a reference: it is no subnet, and has no weights but its own
+        return trained  # such as a reference, which is no subnet and inherits no weights
     return [Network(chosen, "inherited"), *trained]
 
 
 def _front(run: Run, name: str) -> list[Arch]:
-    """The front that a search left: `front` is that of the main search, `NAME/front` that of the search called NAME.
+    """Return the front of a search: `front` for the main search, `NAME/front` for the search called NAME.
 
     Raises:
-        RunDirError: there is none.
+        RunDirError: the search has no front.
     """
     stored = run.search(name.rpartition("/")[0] or MAIN)
     if not (front := stored.front):
@@ -87,8 +87,8 @@ def evaluate(
     """Measure networks of a run on the test split, in passes of `batch_size` images; see `raynas.evaluate`.
 
     Returns:
-        Rows of table `evaluations`, in the order of the networks. Unless `again`, those that have a row are not
-        measured.
+        Rows of table `evaluations`, in the order of the networks. Networks that have a row are not measured unless
+        `again` is True.
     """
     with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
         config = run.data_config
@@ -136,6 +136,6 @@ def evaluate(
 
 
 def _newest(run: Run) -> dict[tuple[str, ...], Row]:
-    """The last row of every network that was evaluated, by what its result depends on."""
+    """Return the last row of every evaluated network, by the columns that its result depends on."""
     rows = run.store.read("evaluations").to_pylist()
     return {tuple(row[name] for name in ("network", "how", "weights", "data")): row for row in rows}

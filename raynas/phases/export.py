@@ -1,8 +1,8 @@
 """A found network as plain files that others can use: arch, weights, a torch.export archive and ONNX.
 
-How images become its input is in each that has room for it: a file, the archive's extra files, ONNX's metadata.
+The preprocessing of its images is in a file of its own, in the archive's extra files and in ONNX's metadata.
 
-What is written is read back and compared with the network before it is called an export.
+The files are read back and compared with the network before the export counts as finished.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from raynas.space import Arch
 
 ARCHIVE_FILE, ONNX_FILE, README_FILE = "model.pt2", "model.onnx", "README.md"
 RECEIPT = "export.json"
-"""In a run directory's export: what it is of, and what its files hold."""
+"""File in a run directory's export that records the exported network and the digests of the files."""
 
 FILES = frozenset({ARCH_FILE, WEIGHTS_FILE, ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE, README_FILE, RECEIPT})
-"""What an export consists of: another one leaves nothing of it."""
+"""Files of an export; a new export replaces all of them."""
 
 TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
-"""The largest difference of logits, relative to the largest logit, that an export may have."""
+"""Largest allowed difference of an export's logits, relative to the largest logit."""
 
 
 def export(
@@ -53,11 +53,11 @@ def export(
     """Write a network of a run as a folder of plain files; see `raynas.export`.
 
     Args:
-        to: the folder, outside of any run directory; it is made, or an earlier export in it is replaced, in one step.
-            Other files beside that stay.
+        to: folder outside of any run directory. It is created, or an earlier export in it is replaced, in one step;
+            other files in it are kept.
 
     Returns:
-        The files.
+        The written files.
     """
     _check_folder(to)
     folder = Path(os.path.realpath(to))  # the user's own link is followed
@@ -77,27 +77,27 @@ def export(
 
 
 def _no_part(name: str) -> bool:
-    """Whether a file in the folder of an export is no part of it."""
+    """Return True if a file in the folder of an export does not belong to the export."""
     return name not in FILES
 
 
 def _check_folder(to: str | Path) -> None:
-    """An export has common names, `README.md` for one: it replaces an earlier export and nothing else."""
+    """Refuse a folder with other files than an export's, since names such as `README.md` are common."""
     if "://" in str(to):
         raise UserError(f"{to}: --to is a folder on this machine; without it the export goes into the run directory")
     around = run_around(to)
     if around is not None:
         raise UserError(f"{to} lies in the run directory {around}: give a folder elsewhere, or none for its `export`")
-    with contextlib.suppress(OSError):  # what cannot be listed, or is not there yet
+    with contextlib.suppress(OSError):  # not there yet, or cannot be listed
         if os.listdir(to) and not (Path(to) / ARCH_FILE).exists():
             raise UserError(f"{to} holds other files than an export's: give a new folder, or an empty one")
 
 
 def _onnx_here(wanted: bool | None, progress: Progress) -> bool:
-    """Whether ONNX is written.
+    """Return True if ONNX is to be written.
 
     Raises:
-        UserError: it is asked for, and its packages are missing.
+        UserError: it is asked for, but its packages are missing.
     """
     missing = [] if wanted is False else _missing_for_onnx()
     if missing and wanted:
@@ -108,10 +108,10 @@ def _onnx_here(wanted: bool | None, progress: Progress) -> bool:
 
 
 def _write(run: Run, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
-    """Write an export's files into an empty folder; their names.
+    """Write an export's files into an empty folder, and return their names.
 
     Args:
-        name: of the folder when it is finished.
+        name: name of the finished folder.
     """
     reading = _reading(run, model.space.input_size)
     _write_network(model, network, folder)
@@ -125,7 +125,7 @@ def _write(run: Run, network: Network, model: Supernet, folder: Path, name: str,
 
 
 def example(model: Supernet, images: int = 2) -> Tensor:
-    """Standard normal images [images, channels, height, width], always the same."""
+    """Return standard normal images of a fixed seed, [images, channels, height, width]."""
     generator = torch.Generator().manual_seed(0)
     space = model.space
     return torch.randn(images, space.channels, *space.input_size, generator=generator)
@@ -140,7 +140,7 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> None:
 
 
 def _reading(run: Run, size: tuple[int, int]) -> Preprocessing:
-    """How images become the input of a run's networks of a size."""
+    """Return the preprocessing for a run's networks of an image size."""
     data = run.data()
     return preprocessing_of(data.resized(size))
 
@@ -149,7 +149,7 @@ def _write_archive(model: Supernet, reading: Preprocessing, path: Path) -> None:
     with _quiet():
         dynamic = {"x": {0: torch.export.Dim("batch", min=1)}}
         program = torch.export.export(_ImagesOnly(model).eval(), (example(model),), dynamic_shapes=dynamic)
-        written = io.BytesIO()  # written by us: a full disk is then an OSError, as with the other files
+        written = io.BytesIO()  # written here, so that a full disk is an OSError as with the other files
         torch.export.save(program, written, extra_files={PREPROCESSING_FILE: reading.text()})
         path.write_bytes(written.getvalue())
         again = torch.export.load(path).module()
@@ -169,7 +169,7 @@ def _write_onnx(model: Supernet, reading: Preprocessing, path: Path) -> None:
         )
         assert program is not None
         program.model.metadata_props[PREPROCESSING_FILE] = reading.text()
-        path.write_bytes(program.model_proto.SerializeToString())  # by us, as the archive
+        path.write_bytes(program.model_proto.SerializeToString())  # written here, as the archive
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -221,14 +221,14 @@ logits = session.run(["logits"], {{"images": images}})[0]
 
 
 def _classify(reading: Preprocessing) -> str:
-    """The line of Python that classifies an image of PIL's."""
+    """Return a line of Python that classifies a PIL image."""
     if reading.mode is None:
         return f"# it is of images with {reading.channels} channels, which PIL has no mode for"
     return f'logits = model(transform(image.convert("{reading.mode}"))[None])  # of an image of PIL\'s'
 
 
 class _ImagesOnly(nn.Module):
-    """The network with images as its only argument, for exporters that trace every argument."""
+    """A network with images as its only argument, for exporters that trace every argument."""
 
     def __init__(self, model: Supernet):
         super().__init__()
@@ -249,7 +249,7 @@ def _check(path: Path, model: Supernet, again: Callable[[Tensor], Tensor]) -> No
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' chatter, which says nothing of the result; that is checked."""
+    """Silence the exporters, whose output does not matter, since the result is checked."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -268,10 +268,10 @@ def _missing_for_onnx() -> list[str]:
 
 
 def export_into_run(run: Run, network: Network, onnx: bool | None = None, progress: Progress = silent) -> str:
-    """Export into the folder `export` of the run directory, wherever that is, unless it is there already.
+    """Export into the folder `export` of a run directory, local or remote, unless it is there already.
 
     Returns:
-        Its path, or its URI without credentials.
+        The folder's path, or its URI without credentials.
     """
     with run.lock():
         model = run.model(network)
@@ -291,12 +291,12 @@ def export_into_run(run: Run, network: Network, onnx: bool | None = None, progre
 
 
 def _is_exported(run: Run, wanted: Mapping[str, Any]) -> bool:
-    """Whether the run's export is of what is wanted, and its files are those that were written."""
+    """Return True if the run's export is the wanted one, with its files unchanged."""
     if not run.exists(f"export/{RECEIPT}"):
         return False
     receipt = run.read_json(f"export/{RECEIPT}")
     if not isinstance(receipt, dict) or not isinstance(files := receipt.pop("files", None), dict) or receipt != wanted:
-        return False  # one without `files` is of a version that wrote file by file
+        return False  # older versions wrote no `files`
     return all(
         run.exists(f"export/{name}") and _digest(run.read_bytes(f"export/{name}")) == digest
         for name, digest in files.items()
@@ -310,13 +310,13 @@ def _digest(content: bytes) -> str:
 def choose_network(
     networks: Sequence[Network], winner: Arch, size: tuple[int, int] | None = None, seed: int | None = None
 ) -> Network:
-    """Return the network that stands for a run: its winner, retrained if it was, else with inherited weights.
+    """Return the network to export from a run: its winner, retrained if available, else with inherited weights.
 
     Args:
-        networks: the retrained networks of the run.
-        winner: its best arch.
+        networks: retrained networks of the run.
+        winner: best arch of the run.
         size: image size of the network; None for the run's.
-        seed: of its training; None for the lowest.
+        seed: seed of the training; None for the lowest.
 
     Raises:
         UserError: the winner was not trained at that size, or with that seed.

@@ -1,4 +1,4 @@
-"""What a preset's images are and how they will be read: looked at, refused and told before anything is trained."""
+"""Checks and description of a preset's images before anything is trained."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
 def check_made_for(before: Preset, preset: Preset) -> None:
-    """Refuse a dataset in place of the preset's own, where the space, made for that one, would lose much of the images.
+    """Refuse a replacement of the preset's dataset whose images would lose colour or size in the preset's space.
 
     Args:
-        before: the preset before it was given other data.
-        preset: and after.
+        before: the preset with its own data.
+        preset: the preset with the other data.
 
     Raises:
-        UserError: images would lose colour or size, and nothing says that they are to.
+        UserError: images would lose colour or size without a setting that asks for it.
     """
     config = preset.data
     if before.data is None or config is None or config.name == before.data.name or not are_files(config):
@@ -71,7 +71,7 @@ def _colours(channels: int) -> str:
 
 
 def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
-    """The shapes of images in a few words: `16 x 16 RGB`, `20 x 30 to 400 x 600 grey and RGB`."""
+    """Return the shapes of images in words: `16 x 16 RGB`, `20 x 30 to 400 x 600 grey and RGB`."""
     listed = list(shapes)
     sizes = sorted({shape[:2] for shape in listed}, key=lambda size: (size[0] * size[1], size))
     colours = " and ".join(_colours(channels) for channels in sorted({shape[2] for shape in listed}))
@@ -80,10 +80,10 @@ def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
 
 
 def check_images(preset: Preset, progress: Progress) -> None:
-    """Look at every image before anything is trained; what cannot be read is listed.
+    """Read every image before anything is trained, and list those that cannot be read.
 
     Raises:
-        UserError: some image cannot be read, and the data do not say to skip those; or all of them are of one colour.
+        UserError: some image cannot be read and is not skipped by the settings, or each image has a single colour.
     """
     config = named_data(preset)
     if config.name not in EMBEDDED:
@@ -113,7 +113,7 @@ def _unreadable_lines(found: Findings) -> list[str]:
     kinds: dict[str, tuple[str, list[str]]] = {}
     for name, line in found.unreadable.items():
         why = line.split(name, 1)[-1].removeprefix(": ")
-        kinds.setdefault(re.sub(r"\d+", "0", why), (why, []))[1].append(name)  # "12 bytes" and "13 bytes" are one kind
+        kinds.setdefault(re.sub(r"\d+", "0", why), (why, []))[1].append(name)  # "12 bytes" and "13 bytes": one reason
     lines = []
     for why, names in kinds.values():
         more = f", and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
@@ -122,7 +122,7 @@ def _unreadable_lines(found: Findings) -> list[str]:
 
 
 def check_data(config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent) -> None:
-    """Tell what a dataset holds and how it will be read, for a preset if there is one; see `raynas.check`."""
+    """Describe a dataset and its preprocessing, for a preset if one is given; see `raynas.check`."""
     if preset is not None:
         config = named_data(preset)
     assert config is not None
@@ -157,7 +157,7 @@ def check_data(config: DataConfig | None, preset: Preset | None = None, progress
 
 
 def _sizes_text(sizes: Counter[tuple[int, int]]) -> str:
-    """Sizes in a few words, height before width."""
+    """Return sizes in words, height before width."""
     if len(sizes) <= 4:
         return ", ".join(f"{height} x {width} {count:,}" for (height, width), count in sizes.most_common())
     ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
@@ -180,11 +180,11 @@ def _order_text(config: DataConfig, names: tuple[str, ...]) -> str:
 
 
 def describe_reading(preset: Preset, data: Data) -> list[str]:
-    """A line on how images become a network's input, and one on the order of the classes where there is a choice.
+    """Return a line about the preprocessing, and one about the order of the classes if there is a choice.
 
     Args:
-        preset: with data as the user gave them.
-        data: as they are read.
+        preset: preset with the data settings as given by the user.
+        data: the loaded data.
     """
     config = data.config
     height, width, channels = *data.size, data.channels

@@ -1,4 +1,4 @@
-"""Released weights of others as run directories, ready to be searched, evaluated or fine-tuned."""
+"""Import of released weights into run directories, to be searched, evaluated or fine-tuned."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SYSTEMS = {
     "s3": "s3/preset",
     "timm": "timm/preset",
 }
-"""Whose checkpoints are read, with the preset that says how to search and retrain them."""
+"""Systems whose checkpoints can be read, with the preset to search and retrain them."""
 
 FAMILY_OF = {"autoformer": "vit", "vit-resnas": "vit_res", "nasvit": "hybrid", "s3": "s3"}
-"""The family that reads a system's released checkpoints."""
+"""Family that reads each system's released checkpoints."""
 
 TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
-"""The family that reads one of timm's models, by the start of the model's name."""
+"""Family that reads each of timm's models, by the start of the model's name."""
 
 
 def import_supernet(
@@ -106,10 +106,10 @@ def import_supernet(
 
 
 def preset_of(system: str) -> str:
-    """The shipped preset that searches and retrains a system's supernets.
+    """Return the shipped preset that searches and retrains a system's supernets.
 
     Raises:
-        UserError: raynas reads nothing of such a system.
+        UserError: checkpoints of this system cannot be read.
     """
     if system not in SYSTEMS:
         raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
@@ -117,10 +117,10 @@ def preset_of(system: str) -> str:
 
 
 def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Space, dict[str, Tensor]]:
-    """A released checkpoint, read; whatever is wrong with it names the file.
+    """Read a released checkpoint.
 
     Raises:
-        UserError: it cannot be read, or is of another space.
+        UserError: it cannot be read, or is of another space; the message names the file.
     """
     try:
         return family_module(FAMILY_OF[system], "checkpoint").read_released(checkpoint, space)
@@ -128,14 +128,14 @@ def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Spa
         named = str(checkpoint) in str(error)
         raise UserError(str(error) if named else f"{checkpoint}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # Names as a release has them, with tensors of shapes that none has: readers go by shapes.
+        # The names of a release with tensors of unknown shapes: readers go by shapes.
         raise UserError(
             f"{checkpoint} is not of a network of {system}: its tensors have other shapes ({reason(error)})"
         ) from error
 
 
 def _space_of(name: str) -> Space:
-    """A space by name or path, or that of an arch alone."""
+    """Return a space by name or path, or the one-point space of an arch."""
     if not describes_arch(name):
         return load_space(name)
     arch = load_arch(name)
@@ -143,10 +143,10 @@ def _space_of(name: str) -> Space:
 
 
 def _check_order(images: Data) -> None:
-    """Refuse to guess the order of the classes that a checkpoint numbers.
+    """Refuse data whose class order is ambiguous, since a checkpoint numbers its classes.
 
     Raises:
-        UserError: the names of the classes can be ordered in two ways, and nothing says which.
+        UserError: the class names can be ordered in two ways, and no setting says which.
     """
     plain, natural = (in_order(images.class_names, order)[:4] for order in ("plain", "natural"))
     if images.config.class_order is None and order_of(images.class_names) == "plain":
@@ -158,7 +158,7 @@ def _check_order(images: Data) -> None:
 
 
 def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progress) -> None:
-    """Say where a model was trained on pixels that were normalised otherwise than those that it will be given."""
+    """Report if a model was trained with another normalisation than that of the data."""
     theirs, ours = [trained["mean"], trained["std"]], [images.mean, images.std]
     if not np.allclose(theirs, ours, atol=1e-3):
         shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in (theirs, ours)]
@@ -166,7 +166,7 @@ def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progres
 
 
 def _timm_family(name: str) -> Any:
-    """The checkpoint module of the family that reads a timm model."""
+    """Return the checkpoint module of the family that reads a timm model."""
     for start, family in TIMM.items():
         if name.startswith(start):
             return family_module(family, "checkpoint")

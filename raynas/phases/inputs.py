@@ -1,4 +1,4 @@
-"""The space and data of a preset, fitted to each other, and what training on them will cost."""
+"""The space and data of a preset, fitted to each other, and the estimated cost of training."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from raynas.training.recipe import Recipe
 from raynas.training.samplers import SAMPLERS, Pass, check_emitted, on_sides
 
 _STEPS = 200
-"""Steps that are looked at together, spread evenly over the epochs."""
+"""Number of steps that are drawn at a time, spread evenly over the epochs."""
 
 _ERROR, _PATIENCE_S = 0.005, 2.0
-"""Where a mean cost comes from draws: its relative standard error that is enough, and the time after which any is."""
+"""End of drawing for a mean cost: a small enough relative standard error, or a time limit in seconds."""
 
 
 def resolve_data(preset: Preset, space: Space) -> DataConfig:
-    """The preset's data with what it leaves open: image size and channels, of files those of the space, and the rest.
+    """Return the preset's data settings with defaults filled in; image files get the space's size and channels.
 
-    Embedded datasets and datasets of the user's own keep their size and channels, and the space follows.
+    Embedded datasets and the user's own keep their size and channels, and the space is fitted to them.
 
     Raises:
-        UserError: the preset names no data, or it is missing.
+        UserError: the preset names no data, or they are missing.
     """
     config = named_data(preset)
     if config.name not in EMBEDDED:
@@ -48,10 +48,10 @@ def resolve_data(preset: Preset, space: Space) -> DataConfig:
 
 
 def named_data(preset: Preset) -> DataConfig:
-    """The preset's data.
+    """Return the preset's data settings.
 
     Raises:
-        UserError: it names none.
+        UserError: the preset names no data.
     """
     if preset.data is None:
         raise UserError("this preset names no dataset: give one (data=..., or --data on the command line)")
@@ -59,12 +59,12 @@ def named_data(preset: Preset) -> DataConfig:
 
 
 def are_files(config: DataConfig) -> bool:
-    """Whether the images are files, or in Parquet files."""
+    """Return True if the images are files or rows of Parquet files."""
     return config.name not in EMBEDDED and ("://" in config.name or ":" not in config.name)
 
 
 def with_known_skips(preset: Preset, run: Run) -> Preset:
-    """The preset with the images that a run skips already in place of `skip: unreadable`, not looked for again."""
+    """Return the preset with `skip: unreadable` replaced by the images that the run is known to skip."""
     if preset.data is None or preset.data.skip != "unreadable" or not run.has_preset:
         return preset
     known = run.data_config.skip
@@ -75,10 +75,10 @@ def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data
     """Load the data, and the space with the data's image size, channels and classes.
 
     Args:
-        space: in place of the one that the preset names.
+        space: space to use instead of the preset's.
 
     Raises:
-        UserError: space or data are missing or wrong, or the space cannot take such images.
+        UserError: space or data are missing or wrong, or the space does not support the images.
     """
     space = space or load_space(preset.space)
     data = load_data(resolve_data(preset, space))
@@ -87,13 +87,12 @@ def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training will cost.
+    """Estimated cost of a training.
 
     Attributes:
-        steps: optimiser steps.
-        images: images drawn, each seen once by every pass of its step.
-        macs: multiply-accumulates of all forward passes over one image, on average; training takes about three times
-            as many.
+        steps: number of optimiser steps.
+        images: number of images drawn, each used once by every pass of its step.
+        macs: mean multiply-accumulates of all forward passes over one image; training takes about three times as many.
     """
 
     steps: int
@@ -109,7 +108,7 @@ class Estimate:
 
 
 def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe) -> Estimate:
-    """Count what training will cost, from what the sampler emits.
+    """Estimate the cost of a training from the passes that the sampler emits.
 
     Raises:
         UserError: the sampler cannot draw from this space.
@@ -121,9 +120,9 @@ def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe) -> Estimate:
 
 
 def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
-    """The mean MACs of a step: computed for our samplers, but for archs that are chosen; else of what is drawn.
+    """Return the mean MACs of a step: exact for raynas's samplers without selection of archs, else from draws.
 
-    Candidates of which a sampler asks the loss count a third: they have no backward pass.
+    Candidates whose loss a sampler asks for count a third, since they have no backward pass.
     """
     sampler, rng = plan.build_sampler(), np.random.default_rng(recipe.seed)
     opened = [plan.open_space(space, i * recipe.epochs // _STEPS, recipe.epochs) for i in range(_STEPS)]
@@ -134,7 +133,7 @@ def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
         def losses(archs: Sequence[Arch]) -> list[float]:
             if asked is not None:
                 asked.extend(Pass("candidate", "random", (arch,)) for arch in archs)
-            return rng.random(len(archs)).tolist()  # any may be chosen
+            return rng.random(len(archs)).tolist()  # each may be chosen
 
         emitted = sampler(of, rng, losses)
         check_emitted(emitted)
@@ -162,7 +161,7 @@ def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:
 
 
 def _macs(space: Space, steps: Sequence[Sequence[Pass]]) -> np.ndarray:
-    """The MACs over one image of all passes of each step, [steps]; the archs of one pass share its images."""
+    """Return the MACs per image of all passes of each step, [steps]; the archs of one pass share its images."""
     runs = [(i, arch, 1 / len(this.archs)) for i, step in enumerate(steps) for this in step for arch in this.archs]
     places, archs, shares = zip(*runs, strict=True) if runs else ((), (), ())
     return np.bincount(places, np.multiply(shares, cost(space, archs)["macs"]), minlength=len(steps))

@@ -1,4 +1,4 @@
-"""The end of a search by latency: what it would choose is timed, and what truly keeps the limits is chosen."""
+"""End of a search by latency: the best archs are timed, and the winner is chosen by the measured times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raynas.search.objectives import non_dominated
 from raynas.space import Arch
 
 CANDIDATES = 10
-"""So many of the best archs by one objective are timed; of several objectives the whole front."""
+"""Number of best archs to time with one objective; with several, the whole front is timed."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Candidate:
 
     Attributes:
         arch: the arch.
-        predicted_ms: what the search went by.
-        ms, quartiles: what it takes, as on the quiet device (see `LatencyPredictor.steady`); None where it could not be
-            timed.
-        images_per_s: its throughput.
-        reason: why it could not be timed.
-        excess: by how much its median breaks the limits, as a fraction of the limit; 0 where it keeps them, infinite
-            where it could not be timed.
+        predicted_ms: latency predicted during the search.
+        ms, quartiles: median latency and quartiles, as on the quiet device (see `LatencyPredictor.steady`); None if
+            timing failed.
+        images_per_s: throughput.
+        reason: reason why timing failed.
+        excess: largest violation of the limits by the median, as a fraction of the limit; 0 if it keeps them, infinite
+            if timing failed.
     """
 
     arch: Arch
@@ -55,7 +55,7 @@ class Candidate:
         return f"{self.arch.id}, predicted {self.predicted_ms:.4g} ms, takes {self.ms:.4g} ms ({spread}; {rate})"
 
     def describe(self) -> dict[str, Any]:
-        """The same as plain values, for files and tables."""
+        """Return the candidate as plain values, for files and tables."""
         low, high = self.quartiles or (None, None)
         return {
             "predicted_ms": self.predicted_ms,
@@ -75,24 +75,24 @@ def time_candidates(
     progress: Progress = silent,
     attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Candidate]:
-    """Time what a finished search may choose from: its best archs, or its front; of a user's own search its `best()`.
+    """Time the candidates of a finished search: its best archs or its front, or `best()` of a user's own search.
 
     Args:
-        store: keeps the rows.
-        search: finished.
-        config: how its subnets are timed.
-        predictor: what it went by.
-        limits: its constraints, of which those on latency and throughput count.
-        progress: called with progress lines.
-        attempt: the block within which they are timed.
+        store: store for the rows.
+        search: the finished search.
+        config: settings of the timing.
+        predictor: the search's latency predictor.
+        limits: the search's constraints; only those on latency and throughput are used.
+        progress: called with lines of progress.
+        attempt: context manager to time within.
 
     Returns:
         The candidates, best first.
 
     Raises:
-        UserError: no arch has a score, or the device is not there, or is not the predictor's.
+        UserError: no arch has a score, or the device is missing or not the predictor's.
     """
-    archs = search.finalists(CANDIDATES)  # raises where nothing has a score
+    archs = search.finalists(CANDIDATES)  # raises if nothing has a score
     predicted = list(predictor(predictor.space.encode(archs)))
     rows = time_archs(store, archs, config, config.resources, predictor.on, predicted, progress, attempt)
     return _best_first(_checked(archs, rows, predictor, limits), search)
@@ -101,7 +101,7 @@ def time_candidates(
 def known_candidates(
     store: Store, search: History, predictor: LatencyPredictor, limits: Mapping[str, Bounds]
 ) -> list[Candidate]:
-    """Those candidates of a search that have been timed."""
+    """Return the candidates of a search that have been timed."""
     known = Latencies(store, predictor.on)
     found = {arch: row for arch in search.finalists(CANDIDATES) if (row := known.find(arch)) is not None}
     return _best_first(_checked(list(found), list(found.values()), predictor, limits), search)
@@ -124,7 +124,7 @@ def _checked(
 
 
 def _best_first(found: Sequence[Candidate], search: History) -> list[Candidate]:
-    """Candidates in the order of the search, in which equals go by what was measured; a front as it is."""
+    """Return candidates in the order of the search, with ties broken by measured values; a front stays as it is."""
     if len(search.objectives.names) > 1:
         return list(found)
     by_arch = {one.arch: one for one in found}
@@ -139,7 +139,7 @@ def _best_first(found: Sequence[Candidate], search: History) -> list[Candidate]:
 
 
 def _excess(value: float, bounds: Bounds | None) -> float:
-    """How far a value is outside of bounds, as a fraction of the bound; 0 inside."""
+    """Return the distance of a value from its bounds, as a fraction of the bound; 0 inside."""
     low, high = bounds or (None, None)
     if high is not None and value > high:
         return value / high - 1 if high > 0 else math.inf
@@ -147,11 +147,11 @@ def _excess(value: float, bounds: Bounds | None) -> float:
 
 
 def unbeaten(found: Sequence[Candidate], search: History) -> list[Candidate]:
-    """Those that no other beats, by their scores and what was measured: a front that was found by predicted times.
+    """Return the Pareto front of candidates by scores and measured times, since the search used predicted times.
 
     Args:
-        found: what `choose` kept.
-        search: that it was found by.
+        found: candidates kept by `choose_within_limits`.
+        search: the search that found them.
     """
     if len(found) < 2 or len(search.objectives.names) < 2:
         return list(found)
@@ -164,14 +164,14 @@ def unbeaten(found: Sequence[Candidate], search: History) -> list[Candidate]:
 
 
 def choose_within_limits(found: Sequence[Candidate], several: bool) -> tuple[list[Candidate], str]:
-    """What keeps the limits, and a line that says what was found.
+    """Return the candidates that keep the limits, and a line for the user.
 
     Args:
-        found: best first.
-        several: whether there are several objectives, and so a front to keep.
+        found: candidates, best first.
+        several: True if there are several objectives, and so a front.
 
     Returns:
-        Those that keep the limits, in their order: the first is the best. If none does, the one that breaks them least.
+        The candidates that keep the limits, best first; if none does, the one with the smallest violation.
     """
     kept = [one for one in found if one.excess == 0]
     if not kept:

@@ -1,4 +1,4 @@
-"""Training one network in one process: retraining, fine-tuning, debugging."""
+"""Training of one network in one process: retraining, fine-tuning, debugging."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Trained:
     """A finished training.
 
     Attributes:
-        weights: the learnt state dict, on the CPU.
+        weights: trained state dict, on the CPU.
         history: one entry for each epoch: loss, seconds, images, learning rate, probe scores.
     """
 
@@ -62,25 +62,25 @@ def train_network(
 ) -> Trained:
     """Train the network of a one-point space (`space.fix(arch)`), or a supernet, in this process.
 
-    It runs anywhere: in a notebook, or as a Ray task. Called again with the same `out_dir` and arguments it goes on
-    from its newest checkpoint, and returns at once when it was finished.
+    It runs anywhere, in a notebook or as a Ray task. Called again with the same `out_dir` and arguments, it resumes
+    from the newest checkpoint, or returns at once if it was finished.
 
     Args:
-        space: with the data's image size, channels and classes.
-        seed: in place of the recipe's.
-        out_dir: where checkpoints are kept; None keeps none.
-        init: weights to start from, such as `supernet.extract(arch).state_dict()`.
+        space: space with the data's image size, channels and classes.
+        seed: seed instead of the recipe's.
+        out_dir: folder for checkpoints; None for no checkpoints.
+        init: initial weights, such as `supernet.extract(arch).state_dict()`.
         train_on: `train` or `train+search`.
         on_event: called with progress events, which `raynas.training.progress.TrainingLines` shows.
 
     Raises:
         RunDirError: `out_dir` holds a training with other settings.
-        UserError: as `raynas.training.loop.train_loop`.
+        UserError: as in `raynas.training.loop.train_loop`.
     """
     if seed is not None:
         recipe = recipe.model_copy(update={"seed": seed})
     plan, teachers = plan or Plan(), load_teachers(recipe, data)
-    if out_dir is not None:  # what can be refused is refused before the folder remembers the settings
+    if out_dir is not None:  # check everything before the folder records the settings
         recipe.check_device(torch.device(device).type)
         check_trainable(space, data, plan, recipe, train_on=train_on)
         _check_settings(Path(out_dir), space, data, recipe, plan, train_on, teachers)

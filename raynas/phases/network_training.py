@@ -1,6 +1,6 @@
-"""Trainings of networks on their own, one after the other or side by side as Ray tasks, with progress of all of them.
+"""Trainings of single networks, one after the other or side by side as Ray tasks, with progress of all of them.
 
-What they give back is not kept here: see `raynas.phases.retrain`.
+`raynas.phases.retrain` writes the results.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class NetworkTraining:
     """One network to be trained.
 
     Attributes:
-        arch: its architecture, in a space for its images.
-        recipe: with the seed of this network.
-        data: what to train on, at the run's image size.
+        arch: architecture, in a space for its images.
+        recipe: recipe with the seed of this network.
+        data: training data, at the run's image size.
         train_on: `train` or `train+search`.
-        label: what progress lines call it.
-        start: the network whose weights it starts from; None for fresh ones.
-        size: of its images, where that is not the run's.
-        checkpoints: a local folder that every try of this job sees; None keeps none.
+        label: name in progress lines.
+        start: network with the initial weights; None for random ones.
+        size: image size if it is not the run's.
+        checkpoints: local folder for checkpoints that every attempt of this job sees; None for no checkpoints.
     """
 
     arch: Arch
@@ -61,7 +61,7 @@ class NetworkTraining:
 
     @property
     def network(self) -> Network:
-        """What it will be."""
+        """The network that the job produces."""
         how = "scratch" if self.start is None else "finetuned" if self.start.path is None else "resized"
         if self.start is not None and self.start.path is not None:
             path = f"{self.start.path}-{how}"
@@ -75,7 +75,7 @@ class NetworkTraining:
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """What a job gives back: weights by name, one history entry for each epoch, and the numbers of its row."""
+    """Result of a job: weights by name, one history entry for each epoch, and the numbers of its row."""
 
     weights: dict[str, Tensor]
     history: list[Row]
@@ -88,8 +88,8 @@ def train_one(
     """Train the network of a job in this process.
 
     Args:
-        job: what to train.
-        start: the weights to start from; None for fresh ones.
+        job: network to train.
+        start: initial weights; None for random ones.
         on_event: called with progress events.
         device: `cpu` or `cuda`.
     """
@@ -107,7 +107,7 @@ def train_one(
         on_event=on_event,
     )
     accuracy = None
-    if job.train_on == "train":  # else the search split has been trained on, and says nothing
+    if job.train_on == "train":  # else the search split is training data
         model = build_supernet(space)
         model.load_state_dict(trained.weights)
         pixels, labels = (tensor.to(device) for tensor in decode(data.search, space.input_size, space.channels))
@@ -125,7 +125,7 @@ def train_one(
 
 
 def device_here(jobs: Sequence[NetworkTraining], parallel: int | None) -> str | None:
-    """What jobs are trained on, if that is in this process; None where they become Ray tasks."""
+    """Return the device of jobs that train in this process; None if they become Ray tasks."""
     if parallel != 1 and len(jobs) > 1:
         return None
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -138,17 +138,17 @@ def train_all(
     progress: Progress,
     attempt: Callable[..., AbstractContextManager[None]],
 ) -> Generator[tuple[NetworkTraining, TrainedNetwork], None, None]:
-    """Train the networks of jobs, and give each as soon as it is finished.
+    """Train the networks of jobs, and yield each as soon as it is finished.
 
     Args:
-        jobs: what to train.
-        starts: the weights that each starts from; None for fresh ones.
-        parallel: how many at a time as Ray tasks; None for as many as there are CPUs (or GPUs), 1 without Ray.
+        jobs: networks to train.
+        starts: initial weights of each; None for random ones.
+        parallel: number of Ray tasks at a time; None for as many as there are CPUs (or GPUs), 1 to train without Ray.
         progress: called with lines of text.
-        attempt: the block within which they train, told whether that is on a `cluster`.
+        attempt: context manager to train within; its argument `cluster` is True for Ray tasks.
 
     Raises:
-        UserError: a job cannot be trained; the others are finished first where they are tasks.
+        UserError: a job cannot be trained; other Ray tasks are finished first.
     """
     if not jobs:
         return
@@ -183,7 +183,7 @@ def _train_in_tasks(
             torch.set_num_threads(1)
             device = "cuda" if torch.cuda.is_available() else "cpu"
 
-            def put(event: Row) -> None:  # nothing is waited for: a waiting task lends its CPU to another one
+            def put(event: Row) -> None:  # without waiting: a waiting task lends its CPU to another one
                 mailbox.put.remote({"label": job.label, **event})
 
             return train_one(job, start, put, device)
@@ -198,7 +198,7 @@ def _train_in_tasks(
                     job, start = waiting.pop(0)
                     running[train_job.remote(job, start)] = job
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
-                if ray.wait([news], timeout=0)[0]:  # the mailbox may take its time to start: it is not waited for
+                if ray.wait([news], timeout=0)[0]:  # without waiting for the mailbox to start
                     for event in ray.get(news)[0]:
                         states.event(event["label"], event)
                     news = mailbox.take.remote()
@@ -207,7 +207,7 @@ def _train_in_tasks(
                     states.ended(job.label)
                     try:
                         yield job, ray.get(ref)
-                    except ray.exceptions.RayTaskError as error:  # the others go on first
+                    except ray.exceptions.RayTaskError as error:  # raised after the others have finished
                         failed = error.cause if isinstance(error.cause, UserError) else error
         ray.kill(mailbox)
         if failed is not None:
@@ -216,7 +216,7 @@ def _train_in_tasks(
 
 @contextmanager
 def _cancelled(running: Mapping[Any, NetworkTraining]) -> Iterator[None]:
-    """Whatever ends the block early ends the tasks, which would go on in a cluster that outlives us."""
+    """Cancel the tasks if the block ends early; they would go on in a cluster that outlives this process."""
     import ray
 
     try:
@@ -228,27 +228,27 @@ def _cancelled(running: Mapping[Any, NetworkTraining]) -> Iterator[None]:
 
 
 class _States:
-    """The states of all trainings under way, as that of one activity."""
+    """States of all running trainings, shown as one activity."""
 
     def __init__(self, jobs: Sequence[NetworkTraining], activity: Activity):
         self._activity = activity
-        self._steps = {job.label: (0, 0) for job in jobs}  # done and in all
+        self._steps = {job.label: (0, 0) for job in jobs}  # done, total
         self._states: dict[str, str] = {}
 
     def event(self, label: str, event: Row) -> None:
-        """Take an event of a training's loop."""
+        """Handle an event of a training loop."""
         if event["kind"] != "message":
             self._steps[label] = event["step"], event["steps"]
             self._states[label] = f"{label}: {state_text(event)}"
             self._update()
 
     def ended(self, label: str) -> None:
-        """Leave one out of the states."""
+        """Remove a training from the shown states."""
         self._states.pop(label, None)
         self._update()
 
     def _update(self) -> None:
         begun = [steps for steps in self._steps.values() if steps[1]]
         done, total = (sum(column) for column in zip(*begun, strict=True)) if begun else (0, 0)
-        total = round(total / max(1, len(begun)) * len(self._steps))  # those that wait count like the others
+        total = round(total / max(1, len(begun)) * len(self._steps))  # waiting trainings count like the others
         self._activity.update(done, "; ".join(self._states.values()), total)

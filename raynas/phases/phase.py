@@ -1,4 +1,4 @@
-"""What each phase of a run takes: its seconds, and the energy of the machines meanwhile."""
+"""Time and energy of each phase of a run."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ from raynas.text import energy_text, seconds_text
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 60.0  # between readings: the fastest counters (AMD's, 65 kJ) take two minutes for a turn at 500 W
+BEAT_S = 60.0  # seconds between readings: the fastest counters (AMD's, 65 kJ) wrap around in two minutes at 500 W
 
 
 @contextmanager
 def phase(
     run: RunDir, what: str, name: str | None = None, cluster: bool = False, progress: Progress = silent
 ) -> Iterator[None]:
-    """The block is one attempt of a phase of a run, and becomes a row of table `phases` however it ends.
+    """Measure the block as one attempt of a phase, written as a row of table `phases` however it ends.
 
-    Killed, its row is written by the next attempt of any phase, from what was known a while before the end: half of its
-    seconds at the most, and never more than a minute. A block must not lie within another one: the same seconds would
-    be counted twice.
+    The row of a killed attempt is written by the next attempt of any phase, from its last notes, which lack at most
+    half of its seconds and at most a minute. Blocks must not be nested, since time would be counted twice.
 
     Args:
-        run: owned by this process.
+        run: run directory owned by this process.
         what: `supernet`, `search`, `retraining`, `ranking` or `timing`.
-        name: which of several, such as a search's name.
-        cluster: whether the work is done on all of the Ray cluster that this process is connected to, and not in this
-            process.
+        name: name among several of the same kind, such as a search's.
+        cluster: True if the work is done on all of the connected Ray cluster, not in this process.
         progress: called with one line at the end.
     """
     attempt = _Attempt(run, what, name, cluster)
@@ -55,11 +53,11 @@ def phase(
 
 
 def phase_line(row: Row, told: bool = False) -> str:
-    """An attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`.
+    """Return an attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`.
 
     Args:
-        row: of table `phases`.
-        told: whether it was said before that this run's energy is not known.
+        row: row of table `phases`.
+        told: True if the user has been told that this run's energy is unknown.
     """
     what = " ".join(dict.fromkeys(word for word in (row["phase"], row["name"]) if word))
     seconds = seconds_text(row["seconds"])
@@ -71,18 +69,18 @@ def phase_line(row: Row, told: bool = False) -> str:
 
 
 class _Attempt:
-    """Reads counters in a thread from its making to `end`. Whatever goes wrong with that, the work goes on."""
+    """A running attempt, which reads counters in a thread until `end`; errors of that never stop the work."""
 
     def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool):
         self._run = run
         self._about = {"phase": what, "name": name, "began": datetime.now(timezone.utc), "versions": versions_text()}
         self._began = time.monotonic()
         self._meter = Meter()
-        self._totals = self._meter.totals()  # as of the newest round
+        self._totals = self._meter.totals()  # after the latest round
         self._others = OtherNodes() if cluster and not on_loopback() else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="raynas-phase", daemon=True)
-        self.told = False  # whether it was said before that the run's energy is not known
+        self.told = False  # True if the user has been told that the run's energy is unknown
         try:
             keep_last(run)
             ended = run.store.read("phases", ["status", "joules"]).to_pylist()
@@ -93,7 +91,7 @@ class _Attempt:
         self._thread.start()
 
     def end(self, status: str) -> Row:
-        """Write the row, and give it back."""
+        """Write the row, and return it."""
         seconds = time.monotonic() - self._began
         self._stop.set()
         self._thread.join(2 * LIMIT_S + 5)  # the first round may be under way; the last one follows

@@ -40,14 +40,14 @@ STAGES = 6
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """What a pipeline leaves.
+    """Result of a pipeline.
 
     Attributes:
-        run: its run directory.
+        run: the run directory.
         winner: the best arch.
         evaluations: rows of the finished networks on the test split.
-        exported: the folder of the exported winner.
-        report: path or URI of the page.
+        exported: folder of the exported winner.
+        report: path or URI of the HTML page.
     """
 
     run: Run
@@ -112,9 +112,9 @@ def pipeline(
 
 
 def make_reference(run: Run, preset: Preset, winner: Arch, space: Space) -> Arch | None:
-    """The preset's hand-designed arch with its widths scaled to the winner's MACs; None where it names none.
+    """Return the preset's hand-designed arch with its widths scaled to the winner's MACs, or None if it names none.
 
-    It is the run's arch `reference` from then on.
+    It is written as the run's arch `reference`.
     """
     if preset.reference is None:
         return None
@@ -134,8 +134,8 @@ def retrain_with_reference(
 ) -> list[Network]:
     """Train the winner as the preset says, and the reference from scratch.
 
-    A winner that is fine-tuned has most of its training behind it, in the supernet. The reference inherits nothing: a
-    recipe for fine-tuning would leave it untrained, so it gets the whole recipe that the winner's weights come from.
+    A fine-tuned winner was mostly trained in the supernet, while the reference inherits no weights and would hardly be
+    trained by a fine-tuning recipe; it is trained by the recipe of the supernet instead.
 
     Returns:
         The winner's networks, one for each seed.
@@ -160,7 +160,7 @@ def finetune_winner(
     progress: Progress,
     parallel: int | None = None,
 ) -> None:
-    """Fine-tune the retrained winner at another image size, where the preset says so."""
+    """Fine-tune the retrained winner at another image size, if the preset asks for it."""
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
@@ -169,7 +169,7 @@ def finetune_winner(
 
 @contextmanager
 def _stage(run: Run, progress: Reporter, number: int, heading: str, explanation: str = "") -> Iterator[None]:
-    """Show the block as a stage, in words for someone who sees it for the first time, and keep its duration."""
+    """Show the block as a stage, explained for a first-time user, and record its duration."""
     progress(f"\n[{number}/{STAGES}] {heading}{f': {explanation}' if explanation else ''}")
     began = time.monotonic()
     with progress.indented(), progress.doing(heading[0].lower() + heading[1:]):
