@@ -1,4 +1,4 @@
-"""How well inherited weights rank subnets: correlations with MACs, and with the networks trained on their own."""
+"""Ranking quality of inherited weights: correlations with MACs, and with networks trained on their own."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
 RESAMPLES = 1000
-FEWEST = 4  # pairs: an interval from fewer says nothing
-FINETUNE_RATE = 0.1  # of the recipe's learning rate: what is inherited is refined, not replaced
+FEWEST = 4  # pairs for a meaningful interval
+FINETUNE_RATE = 0.1  # share of the recipe's learning rate, to refine inherited weights
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What is ranked: archs, by eight or so equal ranges of MACs.
+    """Archs to rank, grouped by equal ranges of MACs.
 
     Attributes:
-        edges: [buckets + 1] MACs.
-        buckets: the archs of each, the cheapest first.
+        edges: bounds of the ranges in MACs, [buckets + 1].
+        buckets: archs of each range, the cheapest range first.
     """
 
     edges: np.ndarray
     buckets: list[list[Arch]]
 
     def spread(self, n: int) -> list[Arch]:
-        """n of them, as evenly from the buckets as there are archs in them."""
+        """Return n archs, as evenly from the buckets as possible."""
         rounds = max(len(bucket) for bucket in self.buckets)
         return [bucket[i] for i in range(rounds) for bucket in self.buckets if i < len(bucket)][:n]
 
 
 def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sample:
-    """About n different archs: as many from each of some equal ranges of MACs, equally likely by dimension within it.
+    """Return about n different archs, equally many from each of some equal ranges of MACs, drawn by dimension.
 
-    A range with fewer archs gives all that were found in it. Where all archs have the same MACs there is one range.
+    A range with too few archs contributes all that were found. If all archs have the same MACs there is one range.
 
     Raises:
-        UserError: there are fewer archs wanted than buckets, or too few in the space.
+        UserError: n is smaller than the number of buckets, or the space has too few archs.
     """
     if not 1 <= buckets <= n:
         raise UserError(f"rank at least as many archs as there are buckets: {n} archs, {buckets} buckets")
@@ -69,12 +69,12 @@ def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sampl
     edges = np.linspace(low, high, buckets + 1)
     each = n // buckets
     found: list[list[Arch]] = []
-    known: set[Arch] = set()  # whose MACs are the end of one range and the start of the next
+    known: set[Arch] = set()  # archs of earlier ranges, since two ranges share a bound
     for bucket in range(buckets):
         window = (float(edges[bucket]), float(edges[bucket + 1]))
         try:
             codes = sample_within(space, {"macs": window}, np.random.default_rng([seed, bucket]), 4 * each)
-        except InfeasibleError:  # a range that no arch is in
+        except InfeasibleError:  # no arch in this range
             codes = space.sample_codes(np.random.default_rng(0), 0)
         found.append([arch for arch in dict.fromkeys(space.decode(codes)) if arch not in known][:each])
         known.update(found[-1])
@@ -93,21 +93,20 @@ def rank(
     """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
 
     Args:
-        run: gets the rows as its table `rankings`.
+        run: run directory for the table `rankings`.
         scorer: a `ScorePool` or `LocalScorer` of this run, entered.
-        sample: what is scored.
-        truth: accuracies by network id, by what they are of: `{"scratch": {...}}`. Their archs must be in the sample
-            or among `others`.
-        others: archs outside the sample that are scored for their truth alone.
-        seed: of the bootstrap.
+        sample: archs to score.
+        truth: accuracies by kind of training and network id: `{"scratch": {...}}`. Their archs must be in the sample or
+            among `others`.
+        others: archs outside the sample that are scored only because they have a truth.
+        seed: seed of the bootstrap.
         progress: called with a line once everything is scored.
 
     Returns:
-        One row for each pair of quantities, statistic and bucket (`bucket` None: all of them; the only one where there
-        is one bucket). Intervals are 95 %
-        percentile bootstrap over networks.
+        One row for each pair of quantities, statistic and bucket (`bucket` is None for all networks together, the only
+        rows if there is one bucket). Intervals are 95 % percentile bootstrap intervals over networks.
     """
-    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
+    replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
     with phase(run, "ranking", "inherited", cluster=replicas > 0, progress=progress):
         sampled = [arch for bucket in sample.buckets for arch in bucket]
         scored = iter(score_with_progress(scorer, [*sampled, *others], "ranking", progress))
@@ -124,13 +123,13 @@ def rank(
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
     ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
     places = [{"bucket": i, "low": low, "high": high} for i, (low, high) in enumerate(ranges)]
-    grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # one bucket is all of them
+    grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # a single bucket equals the whole
     for place, measured in [*grouped, (overall, everything)]:
         good = [row for row in measured if row["accuracy"] is not None]
         found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
         rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
     truth = truth or {}
-    # Of this call's scores alone: the run may hold others, on other images or in another precision.
+    # Only this call's scores: the run may hold others, on other images or in another precision.
     known = {"inherited": _by_network([*everything, *other_scores]), **truth}
     names = list(known)
     for i, x in enumerate(names):
@@ -145,28 +144,28 @@ def rank(
 
 
 def pearson(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of each resample [draws]: indices [draws, n] into x and y [n]."""
+    """Return Pearson's correlation of each resample, [draws], for indices [draws, n] into x and y [n]."""
     x, y = x[draws], y[draws]
     x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
     return (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
 
 
 def spearman(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each resample: Pearson's of the ranks within it, ties at their mean."""
+    """Return Spearman's correlation of each resample: Pearson's of its ranks, with ties at their mean."""
     x, y = (stats.rankdata(each[draws], axis=1).ravel() for each in (x, y))
     return pearson(x, y, np.arange(draws.size).reshape(draws.shape))
 
 
 def kendall(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Kendall's tau-b of each resample.
+    """Return Kendall's tau-b of each resample.
 
-    How often each pair of points comes in a resample is the product of how often its points do: with counts w, the
-    pairs that agree less those that disagree are w' S w, S the products of the signs of their differences.
+    With counts w of the points in a resample, a pair occurs as often as the product of its points' counts. So the
+    number of concordant minus discordant pairs is w' S w, where S has the products of the signs of their differences.
     """
     n = len(x)
     counts = np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float32)
     agree, differ_x, differ_y = np.zeros((3, len(draws)))
-    for start in range(0, n, 1000):  # so many rows of the matrices at a time
+    for start in range(0, n, 1000):  # rows of the matrices at a time
         rows = slice(start, start + 1000)
         signs = [np.sign(each[rows, None] - each).astype(np.float32) for each in (x, y)]
         mine = counts[:, rows]
@@ -184,9 +183,9 @@ STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generator) -> list[Row]:
-    """Pearson, Spearman and Kendall (tau-b) of two lists, each with its 95 % bootstrap interval.
+    """Return Pearson, Spearman and Kendall (tau-b) of two lists, each with its 95 % bootstrap interval.
 
-    A value is None where there are too few pairs or one of the lists is constant.
+    A value is None if there are too few pairs or one of the lists is constant.
     """
     pairs = (np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     n = len(pairs[0])
@@ -203,12 +202,15 @@ def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generato
 
 
 def read_truth(path: str | Path) -> pa.Table:
-    """A table of networks trained on their own: Parquet, by path or URI, with columns `network`, `values`, `accuracy`.
+    """Read a Parquet table of networks trained on their own, with columns `network`, `values` and `accuracy`.
 
-    `values` is the architecture as JSON; rows of one network are several seeds.
+    `values` is the architecture as JSON; several rows of one network are several seeds.
+
+    Args:
+        path: a path or URI.
 
     Raises:
-        UserError: there is no such file, or it lacks a column, or accuracies are no numbers.
+        UserError: there is no such file, it lacks a column, or accuracies are no numbers.
     """
     filesystem, inside = open_location(str(path))
     path = hide_secrets(str(path))
@@ -228,13 +230,13 @@ def read_truth(path: str | Path) -> pa.Table:
 
 
 def archs_of(table: pa.Table, space: Space, source: str | Path = "the table") -> list[Arch]:
-    """The archs of a truth table, each once.
+    """Return the archs of a truth table, each once.
 
     Args:
-        source: of the table, for messages.
+        source: name of the table in messages.
 
     Raises:
-        UserError: one is not of the space, or not an arch as JSON.
+        UserError: an arch is not of the space, or not given as JSON.
     """
     values = dict.fromkeys(table["values"].to_pylist())
     try:
@@ -246,7 +248,7 @@ def archs_of(table: pa.Table, space: Space, source: str | Path = "the table") ->
 
 
 def accuracies(table: pa.Table) -> dict[str, float]:
-    """Mean accuracy over seeds by network id; networks that failed or were not measured are left out."""
+    """Return mean accuracy over seeds by network id, without networks that failed or were not measured."""
     return _by_network(table.select(["network", "accuracy"]).to_pylist())
 
 
@@ -267,9 +269,9 @@ def train_alone(
     parallel: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, dict[str, float]]:
-    """Train networks on their own, from scratch and (with a number of epochs) also from what they inherit.
+    """Train networks on their own, from scratch and, if epochs are given, also from inherited weights.
 
-    What was trained before in this run is not trained again.
+    Networks that were trained before in this run are not trained again.
 
     Returns:
         Accuracies on the search split by network id: `{"scratch": ..., "finetuned": ...}`.
@@ -284,7 +286,7 @@ def train_alone(
 
 
 def rank_lines(rows: Sequence[Row]) -> list[str]:
-    """The table of a ranking as text."""
+    """Return the table of a ranking as lines of text."""
     lines = [f"{'':<34}{'networks':>9}" + "".join(f"{name:>26}" for name in STATISTICS)]
     groups: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
@@ -320,10 +322,10 @@ def rank_run(
     """Score a sample of a run's subnets, train some of them alone, and correlate; see `raynas.rank`.
 
     Args:
-        scorer: a `ScorePool` or `LocalScorer` of this run, not entered: trainings come first, and need its CPUs.
-        recipe: of the networks trained alone.
-        parallel: trainings side by side, as Ray tasks; 1 trains in this process.
-        seed: of the sample and the bootstrap.
+        scorer: a `ScorePool` or `LocalScorer` of this run, not entered, since trainings come first and need its CPUs.
+        recipe: recipe of the networks trained alone.
+        parallel: number of Ray tasks that train at a time; 1 to train in this process.
+        seed: seed of the sample and the bootstrap.
     """
     if not train and (finetune_epochs is not None or seeds is not None):
         raise UserError("epochs of fine-tuning and seeds are those of networks trained alone: say how many (--train)")

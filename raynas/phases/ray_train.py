@@ -38,7 +38,7 @@ ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserE
 MOST_FAILURES = 3  # in a row, without an epoch finished between them, that are made good
 WAIT_S = 1800.0  # for the workers' resources, whenever workers are started
 LAST_NEWS_S = 30.0
-LOOK_S = 2.0  # between two looks at what the cluster lacks
+LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 
 
 def fit(
@@ -219,7 +219,7 @@ class _Attempt:
             self._end()
 
     def _fetch(self, activity: Activity, wait_s: float = 0.0) -> None:
-        """Hand over the events that have arrived, after waiting for them so many seconds at most."""
+        """Handle the events that have arrived, after waiting for them at most `wait_s` seconds."""
         self._asked = self._asked or self._mailbox.take.remote()
         if not ray.wait([self._asked], timeout=wait_s)[0]:
             return
@@ -227,7 +227,7 @@ class _Attempt:
         try:
             events, error = ray.get(asked)
         except RayActorError:
-            return  # progress is lost, nothing else: rows are in the checkpoints, too
+            return  # only progress is lost: rows are in the checkpoints, too
         for event in events:
             self._started = True
             if event["kind"] == STARTED:
@@ -250,7 +250,7 @@ def _work(config: dict[str, Any]) -> None:
 
 
 def _causes(error: Exception) -> str:
-    """Why workers were lost, in one line."""
+    """Return the reasons why workers were lost, in one line."""
     failures = getattr(error, "worker_failures", None) or {}
     causes = {rank: str(cause).strip() for rank, cause in failures.items() if str(cause).strip()}
     text = "; ".join(f"worker {rank}: {_cause(cause)}" for rank, cause in causes.items())

@@ -1,4 +1,4 @@
-"""What a run's searches did, for its report: each is read back from its rows."""
+"""Courses of a run's searches, read back from rows for the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raynas.space import Arch, Space
 
 
 def traces(run: Run) -> list[Trace]:
-    """What each search of a run asked for, the main one first."""
+    """Return the course of each search of a run, the main one first."""
     found: list[Trace] = []
     for name in run.searches():
         stored, space = run.search(name), run.space
@@ -61,7 +61,7 @@ def traces(run: Run) -> list[Trace]:
 def _costs(
     space: Space, predictor: LatencyPredictor | None, names: Collection[str], archs: Sequence[Arch]
 ) -> dict[str, list[float]]:
-    """Of each arch those costs that no table has, as the search counts or predicts them; NaN for archs off its grid."""
+    """Return the archs' costs that are in no table, by name, as the search computes them; NaN for off-grid archs."""
     names = [name for name in names if name not in ("macs", "params")]
     known = [arch in space for arch in archs]
     if not names or not any(known):
@@ -80,7 +80,7 @@ def _costs(
 
 
 def _best(made: History) -> str | None:
-    """The id of the arch that is best by accuracy, where that is an objective."""
+    """Return the id of the arch with the best accuracy; None if accuracy is no objective."""
     if made.objectives.directions.get("accuracy") != "max":
         return None
     rows = made.best_first(made.scored(), "accuracy")
@@ -94,7 +94,7 @@ def _timed(store: Store, config: SearchConfig, made: Any, predictor: LatencyPred
 
 
 def _front(stored: StoredSearch, made: Any, timed: Timed | None) -> list[Row]:
-    """The objectives of what a search left as its front, those of time as they were measured."""
+    """Return the objectives of the archs on a search's front, with measured times."""
     left = {arch.id for arch in stored.front}
     if not left or not hasattr(made, "front"):
         return []
@@ -113,7 +113,7 @@ _TIMES = {"ms": "latency", "images_per_s": "throughput"}
 
 
 def _predicted(made: Any) -> Predicted | None:
-    """How the predictors of a search did: on what they were tried, and on what was scored because of them."""
+    """Return the quality of a search's predictors on held-out archs and on the archs that they proposed."""
     if not isinstance(made, PredictorEvolution) or not made.qualities:
         return None
     tried = [

@@ -1,8 +1,8 @@
 """Retraining of found networks: from scratch, or fine-tuned from the weights that they inherit or were trained to.
 
-Images may be of another size than the run's. A network is the supernet of a one-point space, so it is the same loop
-that trains it. Several seeds run side by side as Ray tasks where the machine allows; what is finished is kept, and the
-same call goes on with the rest.
+Images may be of another size than the run's. A network is the supernet of a one-point space, trained by the same loop.
+Several seeds run side by side as Ray tasks if there are enough CPUs or GPUs. Finished networks are kept, and the same
+call resumes with the rest.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def retrain(
         recipe: how to train; each of `seeds` replaces its seed.
         how: `scratch`, or `finetuned` from the weights inherited from the run's supernet.
         train_on: `train`, or `train+search` once the search is over.
-        labels: names of archs in progress lines, by id, such as `winner`; else they are named by id.
+        labels: names in progress lines by arch id, such as `winner`; by default the id.
         size: image size in pixels if not the run's; the folder's name then ends in it.
-        purpose: the phase of the run that this is, in table `phases`.
+        purpose: name of the phase in table `phases`.
 
     Returns:
-        The rows of table `networks`, archs by seeds.
+        The rows of table `networks`, all seeds of an arch together.
     """
     with run.lock():
         check_images(archs, run.space)
@@ -89,8 +89,8 @@ def finetune_resized(
 ) -> list[Row]:
     """Fine-tune networks that were trained in a run on images of another size; see `raynas.retrain`.
 
-    Position embeddings are resized, and all else is kept (`Supernet.resized`). Each network keeps its seed and the
-    images that it was trained on; the new ones are folders `networks/<network>-resized-<size>/`.
+    Position embeddings are resized, and all other weights are kept (`Supernet.resized`). Each network keeps its seed
+    and its training images. The new networks are in folders `networks/<network>-resized-<size>/`.
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
@@ -122,7 +122,7 @@ def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] |
 
 
 def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
-    """The arch for images of a size, and that size; the arch itself and None where they have it already."""
+    """Return the arch for an image size, and that size; the arch itself and None if it has that size already."""
     wanted = (size, size) if isinstance(size, int) else size
     if wanted is None or wanted == arch.space.input_size:
         return arch, None
@@ -138,7 +138,7 @@ def _train_and_keep(
     progress: Progress,
     purpose: str = "retraining",
 ) -> list[Row]:
-    """Train what is not trained yet; the rows of all, in the order of the jobs, whose recipes differ in seeds alone."""
+    """Train jobs whose recipes differ in seeds alone, unless trained already; return the rows in their order."""
     if not jobs:
         return []
     _check_folders(run, jobs)
@@ -147,7 +147,7 @@ def _train_and_keep(
     todo = [job for job in jobs if not run.has_network(job.network)]
     for train_on in dict.fromkeys(job.train_on for job in todo):
         progress(_images_in_words(train_on))
-    # What can be refused is refused before anything is written.
+    # Check everything before anything is written.
     if todo and (device := device_here(todo, parallel)) is not None:
         recipe.check_device(device)
     for job in todo:
@@ -170,7 +170,7 @@ def _train_and_keep(
 
 
 def _images_in_words(train_on: str) -> str:
-    """What networks are about to be trained on."""
+    """Return a line about the images that networks are trained on."""
     if train_on == "train":
         return "training on the training images alone: the search split is left for scoring (train_on: train)"
     return (
@@ -180,10 +180,10 @@ def _images_in_words(train_on: str) -> str:
 
 
 def _check_folders(run: Run, jobs: Sequence[NetworkTraining]) -> None:
-    """Refuse an arch whose folder holds, or would hold, one of the same values with other constants.
+    """Refuse archs of equal values and different constants, which would share a folder.
 
     Raises:
-        RunDirError: names what differs.
+        RunDirError: there are such archs; the message names the difference.
     """
     spaces: dict[str | None, Space] = {}
     for job in jobs:
@@ -197,25 +197,25 @@ def _check_folders(run: Run, jobs: Sequence[NetworkTraining]) -> None:
 
 
 def _begin(run: Run, job: NetworkTraining, teachers: Mapping[str, Any]) -> None:
-    """Record the settings of a training, or check them where it began before."""
+    """Record the settings of a training, or check them if it began before."""
     network = job.network
     settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
     if job.size is not None:
         settings["size"] = job.size
     again = f"give the same, or delete {run.name}/{network.path} to train it anew"
     if not begin(run, f"{network.path}/training", {**settings, **teachers}, again) and job.checkpoints is not None:
-        shutil.rmtree(job.checkpoints, ignore_errors=True)  # those of a network whose folder was deleted
+        shutil.rmtree(job.checkpoints, ignore_errors=True)  # left by a network whose folder was deleted
 
 
 def _weights_to_start_from(run: Run, job: NetworkTraining, supernet: TrainedSupernet) -> dict[str, Tensor] | None:
-    """The weights that a training begins with, for its image size; None for fresh ones."""
+    """Return the initial weights of a training, for its image size; None for random ones."""
     if job.start is None:
         return None
     return run.model(job.start, supernet).resized(job.arch.space.input_size).state_dict()
 
 
 def _keep(run: Run, job: NetworkTraining, trained: TrainedNetwork, reading: Preprocessing) -> None:
-    """Write a network's files, then its rows: a row says that all of it is there."""
+    """Write a network's files, then its rows, which mark it as complete."""
     network, path = job.network, job.network.path
     row = {
         **arch_columns(job.arch),

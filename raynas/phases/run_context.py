@@ -1,6 +1,6 @@
-"""A training in this process, without Ray, whose checkpoints lie in a run directory beside those of Ray Train.
+"""Training in this process, without Ray, with checkpoints in a run directory beside those of Ray Train.
 
-Whichever wrote the newest checkpoint, either goes on from it: the number of workers may change between two starts, to
+Either kind resumes from the newest checkpoint of both, so the number of workers may change between two starts, also to
 none (this process) and back.
 """
 
@@ -18,7 +18,7 @@ from raynas.runs.run import Run
 from raynas.training.context import Context, Event, State, read_state
 
 RUN = RAY_CHECKPOINTS.rpartition("/")[2]
-"""The Ray Train run's name; with its storage path it is how a rerun finds the checkpoints."""
+"""Name of the Ray Train run, by which a rerun finds the checkpoints in the storage path."""
 
 STATE = "state.pt"  # in each of Ray Train's checkpoints
 _SNAPSHOT = f"{RAY_CHECKPOINTS}/checkpoint_manager_snapshot.json"  # Ray Train's own list of committed checkpoints
@@ -28,10 +28,10 @@ class RunContext(Context):
     """One process that keeps its checkpoints in a run directory, by path or URI.
 
     Args:
-        run: owned by this process.
-        keep: how many checkpoints are kept: those with the best scores, and always the newest.
-        on_event: gets progress events.
-        device: where to train.
+        run: run directory owned by this process.
+        keep: number of checkpoints to keep: those with the best scores, and always the newest.
+        on_event: called with progress events.
+        device: device to train on.
     """
 
     def __init__(self, run: Run, keep: int, on_event: Callable[[Event], None], device: str | torch.device):
@@ -52,18 +52,18 @@ class RunContext(Context):
 
 
 def furthest(*states: State | None) -> State | None:
-    """The state of most progress: a rollback counts before steps, since it takes some of them back."""
+    """Return the state of most progress, by rollbacks before steps, since a rollback takes steps back."""
     return max((state for state in states if state is not None), key=_name, default=None)
 
 
 def newest_here(run: Run) -> State | None:
-    """The newest state that a training without Ray has left; None where there is none."""
+    """Return the newest state of a training without Ray, or None."""
     names = run.list(LOCAL_CHECKPOINTS)
     return _read(run, f"{LOCAL_CHECKPOINTS}/{max(names)}") if names else None
 
 
 def read_weights(run: Run, name: str | None) -> dict[str, torch.Tensor] | None:
-    """The weights of a safetensors file of the run; None where no file is named."""
+    """Return the weights in a safetensors file of the run; None if no file is named."""
     return None if name is None else parse_weights(run.read_bytes(name), name)
 
 
@@ -79,7 +79,7 @@ def _read(run: Run, name: str) -> State:
 
 
 def _name(state: State) -> str:
-    """The start of a checkpoint's file name: names sort as progress does."""
+    """Return the start of a checkpoint's file name, which sorts by progress."""
     return f"{state['rollbacks']:02d}-{state['step']:09d}"
 
 

@@ -1,4 +1,4 @@
-"""Searches of a run, carried out or gone on with: its space timed, its archs scored, its winner chosen."""
+"""Searches of a run, from timing its space to scoring its archs and choosing the winner; resumable."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from raynas.search.loop import run_search
 from raynas.space import Arch, Space
 
 BASELINE = "random"
-"""The search that follows the main one for comparison."""
-_ROUGH = 0.1  # median error of a predictor of latency; on a quiet device it is a few hundredths
+"""Name of the search that follows the main one for comparison."""
+_ROUGH = 0.1  # median relative error of a poor latency predictor; on a quiet device it is a few hundredths
 
 
 @dataclass(frozen=True)
 class ReadySearch:
-    """A search that can begin: its space is timed where it goes by latency, and something meets its constraints.
+    """A search that can begin: some arch meets its constraints and, if it uses latency, its space is timed.
 
     Attributes:
-        stored: where it is kept.
-        space: what it searches.
-        settings: what it is, what its scores are measured on, and what its timings hold for.
-        predictor: of latency, where it goes by that.
+        stored: the search in the run directory.
+        space: the search space.
+        settings: settings of the search, of its scores and of its timings.
+        predictor: latency predictor; None if the search does not use latency.
     """
 
     stored: StoredSearch
@@ -44,11 +44,11 @@ class ReadySearch:
     predictor: LatencyPredictor | None = None
 
     def make(self) -> Any:
-        """The ask/tell object, as it begins."""
+        """Return a new ask/tell object."""
         return make_search(self.space, self.settings, self.predictor)
 
     def random(self, evaluations: int) -> ReadySearch:
-        """Random search for the same objectives and constraints, at the budget that this one spent."""
+        """Return random search with the same objectives and constraints, at the budget that this one spent."""
         settings = self.settings.model_copy(update={"search": baseline(self.settings.search, evaluations)})
         name = BASELINE if self.stored.name == MAIN else f"{self.stored.name}-{BASELINE}"
         return replace(self, stored=replace(self.stored, name=name), settings=settings)
@@ -68,7 +68,7 @@ def search_fully(
     Raises:
         UserError: as `prepare`, `search` and `choose_winner`.
     """
-    # Timed before there are replicas, which would disturb it.
+    # Timed before there are replicas, which would disturb the timing.
     ready = prepare(run, SearchSettings(search=config, scoring=scoring or Scoring()), name, progress)
     with make_scorer(run, ready.settings.scoring, resources) as scorer:
         done = [(ready, search(ready, scorer, progress))]
@@ -86,22 +86,22 @@ def prepare(
     progress: Progress = silent,
     space: Space | None = None,
 ) -> ReadySearch:
-    """Get a search ready: time the subnets that it goes by if it goes by latency, and see that it can be made.
+    """Prepare a search: time subnets for its latency predictor, if it uses one, and check that it can be built.
 
-    Nothing is timed twice, and nothing at all for a search that goes by other costs.
+    Nothing is timed twice.
 
     Args:
-        run: keeps the timings. It may be untrained: weights do not matter.
-        settings: of the search.
-        name: of the search; one run directory may hold several. The winner of the one called `search` is `best`. One
-            that began on a device goes on there or not at all.
-        progress: called with progress lines, and one about how good the predictor is.
-        space: of a run that has none yet.
+        run: run directory for the timings; it may be untrained, since weights do not matter.
+        settings: settings of the search.
+        name: name of the search; one run directory may hold several. The winner of the one called `search` is `best`. A
+            search can be resumed only on the device that it began on.
+        progress: called with lines of progress and of the predictor's quality.
+        space: the space, for a run that has none yet.
 
     Raises:
-        InfeasibleError: nothing in the space meets the constraints.
-        UserError: the search cannot be built; there is no such device, it is not the one that the search began on, or
-            no subnet can be timed.
+        InfeasibleError: no arch of the space meets the constraints.
+        UserError: the search cannot be built, the device is missing or another than the one that the search began on,
+            or no subnet can be timed.
     """
     stored, config = run.search(name), settings.search.latency
     ready = ReadySearch(stored, space or run.space, settings)
@@ -136,27 +136,26 @@ def make_scorer(run: Run, scoring: Scoring, resources: Resources) -> Any:
 
 
 def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
-    """Carry out a search in its run directory, or go on with it.
+    """Run a search in its run directory, or resume it.
 
-    A search by latency has its winner from `choose_winner`, to be called when the scorer has ended.
+    For a search by latency call `choose_winner` afterwards, when the scorer has ended.
 
     Args:
-        ready: from `prepare`.
+        ready: search from `prepare`.
         scorer: a `ScorePool` or `LocalScorer` of this run, entered, made for the search's `scoring`.
-        progress: called with progress lines.
+        progress: called with lines of progress.
 
     Returns:
-        The search object. What it chooses is then `run.search(name).winner`, and its `front` where there are several
-        objectives.
+        The search object. The winner is `run.search(name).winner`; with several objectives there is also its `front`.
 
     Raises:
         RunDirError: a search of that name began with other settings.
-        InfeasibleError: nothing in the space meets the constraints.
+        InfeasibleError: no arch of the space meets the constraints.
         UserError: every arch failed.
     """
     stored, settings = ready.stored, ready.settings
     begun = stored.begin(settings, check=True)
-    replicas: int = getattr(scorer, "replicas", 0)  # of a pool, in the cluster; all others score in this process
+    replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
     work = partial(phase, stored.run, "search", stored.name, cluster=replicas > 0, progress=progress)
 
     def begin() -> None:
@@ -170,7 +169,7 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
             progress(f"{stored.name}: {tie}")
         if ready.predictor is None:
             _write_winners(stored, finished, {})
-    except Exception:  # a refused search, such as a user's own, leaves its name free; scores do not depend on it
+    except Exception:  # a search that fails at once leaves its name free; scores do not depend on it
         if not begun:
             stored.forget()
         raise
@@ -178,17 +177,17 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
 
 
 def choose_winner(ready: ReadySearch, finished: Any, progress: Progress = silent) -> None:
-    """Time what a finished search by latency may choose, and write the best that truly keeps its limits.
+    """Time the candidates of a finished search by latency, and write the best one that keeps the limits when timed.
 
-    Not while a scorer's replicas may hold the device. For a search that goes by other costs nothing is left to do.
+    Not to be called while a scorer's replicas use the device. Does nothing for a search by other costs.
 
     Args:
-        ready: what was carried out.
-        finished: what `search` returned.
-        progress: called with progress lines, and one that says what was chosen.
+        ready: the search that was run.
+        finished: search object returned by `search`.
+        progress: called with lines of progress and of the choice.
 
     Raises:
-        UserError: every arch failed, or the device is not there.
+        UserError: every arch failed, or the device is missing.
     """
     run, goal, predictor = ready.stored.run, ready.settings.search, ready.predictor
     if goal.latency is None or predictor is None:
@@ -205,19 +204,19 @@ def choose_winner(ready: ReadySearch, finished: Any, progress: Progress = silent
 
 
 def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:
-    """Random search for the same objectives and constraints, at the budget that another search spent."""
+    """Return random search with the same objectives and constraints, at the budget that another search spent."""
     changes: dict[str, Any] = {"name": "random", "evaluations": evaluations, "generations": None, "options": {}}
     return SearchConfig.model_validate({**config.model_dump(), **changes})
 
 
 def _write_winners(stored: StoredSearch, finished: Any, chosen: Mapping[Arch, Candidate]) -> None:
-    """Write what a search found best; of that only what is in `chosen`, if it has any."""
+    """Write the winner and the front of a search; only archs in `chosen`, unless that is empty."""
     best, on = finished.best(), str(stored.settings.timed_on)
     front: list[Arch] = []
     if isinstance(best, Arch):
         winner = next(iter(chosen), best)
     else:
-        # Of the front, the one that is best by accuracy stands for the search; by the first objective if it has none.
+        # The winner is the front's best arch by accuracy, or by the first objective if accuracy is none.
         front, names = list(chosen or best), finished.objectives.names
         rows = [row for row in finished.history if row.arch in front]
         winner = finished.best_first(rows, "accuracy" if "accuracy" in names else names[0])[0].arch
@@ -230,13 +229,13 @@ def _write_winners(stored: StoredSearch, finished: Any, chosen: Mapping[Arch, Ca
 
 
 def _found(row: dict[str, Any] | None) -> dict[str, Any]:
-    """What a winner's file says of it, for information."""
+    """Return costs and accuracy for a winner's file, for information only."""
     names = ("macs", "params", "accuracy", "images")
     return {} if row is None else {"inherited weights": {name: row[name] for name in names}}
 
 
 def _measured(candidate: Candidate | None, on: str) -> dict[str, Any]:
-    """What a winner's file says of its time, for information."""
+    """Return latency and device for a winner's file, for information only."""
     if candidate is None:
         return {}
     return {"latency": {**candidate.describe(), "timed_on": on}}

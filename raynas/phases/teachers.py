@@ -1,4 +1,4 @@
-"""External teachers read from where they are kept: timm's models with weight files, and networks of runs."""
+"""Loading of external teachers: timm's models with weight files, and networks of runs."""
 
 from __future__ import annotations
 

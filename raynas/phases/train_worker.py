@@ -28,8 +28,8 @@ class RayContext(DistributedContext):
     """One Ray Train worker: checkpoints through `ray.train.report`, events to the mailbox.
 
     Args:
-        mailbox: the actor that is sent the events.
-        run: the run directory's path or URI, where a process without Ray may have left a newer checkpoint.
+        mailbox: actor that receives the events.
+        run: path or URI of the run directory, where a process without Ray may have left a newer checkpoint.
     """
 
     def __init__(self, mailbox: Any, run: str):
@@ -60,12 +60,12 @@ def work(config: dict[str, Any]) -> None:
     """Train, as one worker of the job.
 
     Args:
-        config: `preset` and `space` as they are written, the `mailbox` that is sent events, the `run` directory,
-            and its file of the weights to begin with (`init`), or None.
+        config: `preset` and `space` as plain values, the `mailbox` for events, the `run` directory, and its file of
+            initial weights (`init`) or None.
     """
     mailbox = config["mailbox"]
     if ray.get(mailbox.error.remote()) is not None:
-        return  # a mistake of the user's stopped the workers before these
+        return  # a user's mistake stopped earlier workers
     context = RayContext(mailbox, config["run"])
     if context.rank == 0:
         context.event({"kind": STARTED})
@@ -81,4 +81,4 @@ def work(config: dict[str, Any]) -> None:
     except UserError as error:
         ray.get(mailbox.fail.remote(type(error).__name__, str(error)))
         if context.world_size > 1:
-            raise  # others may be waiting for this one: Ray ends them, and starts all again once
+            raise  # other workers may wait for this one: Ray ends them, and restarts all once

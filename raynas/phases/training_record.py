@@ -1,4 +1,4 @@
-"""What training leaves in the run directory: rows for every epoch, and the weights at the end."""
+"""Records of training in the run directory: rows for every epoch, and the final weights."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WHAT = "supernet"
 
 
 class Recorder:
-    """Appends the history's entries to the tables `training` and `probes`, each once.
+    """Writer of the history's entries to the tables `training` and `probes`, each once.
 
-    The history only grows, and its entries have a fixed order: the number of rows that are there says how far it was
-    written, also by a driver that was killed.
+    The history only grows and has a fixed order, so the number of rows tells how far it was written, also by a killed
+    driver.
     """
 
     def __init__(self, run: Run, space: Space, data: Data, recipe: Recipe):
@@ -49,7 +49,7 @@ class Recorder:
         self._probed = len(run.store.read("probes", ["epoch"])) // len(probes)
 
     def event(self, event: Event) -> None:
-        """Take one event of the loop."""
+        """Handle one event of the training loop."""
         if event["kind"] == "history":
             self.history(event["history"])
 
@@ -73,7 +73,7 @@ class Recorder:
 
 
 def _row(entry: Mapping[str, Any]) -> Row:
-    """An entry of the history for the table `training`."""
+    """Return an entry of the history as a row of table `training`."""
     row = {key: value for key, value in entry.items() if key != "probes"}
     if "conflict_layers" in row:
         row["conflict_layers"] = json.dumps(row["conflict_layers"])
@@ -81,7 +81,7 @@ def _row(entry: Mapping[str, Any]) -> Row:
 
 
 def write_supernet(run: Run, state: State, space: Space, data: Data, recipe: Recipe) -> None:
-    """Write the final weights and their record, whose presence says that training is finished."""
+    """Write the final weights and then their record, which marks the training as finished."""
     averaged = state["ema"] is not None
     weights = {name: tensor.contiguous() for name, tensor in state["ema" if averaged else "model"].items()}
     last: list[dict[str, Any]] = next((e["probes"] for e in reversed(state["history"]) if "probes" in e), [])

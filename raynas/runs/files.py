@@ -1,4 +1,4 @@
-"""The files of a run directory as typed values: their names stand here and nowhere else."""
+"""The files of a run directory as typed values; the only module with their names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHECKPOINTS = "checkpoints"
 RAY_CHECKPOINTS, LOCAL_CHECKPOINTS = f"{CHECKPOINTS}/supernet", f"{CHECKPOINTS}/local"
 
 EVOLUTION = ("space_evolution", "trials")
-"""The work of an evolution of spaces, whose run directory holds others."""
+"""Work on space evolutions, whose run directories hold others."""
 
 
 class RunFiles(RunDir):
@@ -44,14 +44,14 @@ class RunFiles(RunDir):
     """
 
     def require(self, name: str, otherwise: str = "train a supernet first (raynas train, or raynas import)") -> None:
-        """Refuse a run that does not have a file.
+        """Raise unless the run has a file.
 
         Args:
-            name: of the file.
-            otherwise: what is to be done then.
+            name: name of the file.
+            otherwise: advice for the message.
 
         Raises:
-            RunDirError: it does not; of an evolution of spaces, the message says where its runs are.
+            RunDirError: the file is missing; for a space evolution the message names its runs.
         """
         if self.exists(name):
             return
@@ -66,7 +66,7 @@ class RunFiles(RunDir):
             otherwise = "it was lost, since a supernet is there: restore it, or use another run directory"
         raise RunDirError(f"{self.name} has no {name}: {otherwise}")
 
-    # -- what is trained -------------------------------------------------------------------------------------------
+    # -- space and data --------------------------------------------------------------------------------------------
 
     @property
     def space(self) -> Space:
@@ -76,12 +76,12 @@ class RunFiles(RunDir):
 
     @property
     def has_space(self) -> bool:
-        """Whether the run has a space: from the start of its training on."""
+        """True if the run has a space, which is written when its training starts."""
         return self.exists(SPACE)
 
     @property
     def has_preset(self) -> bool:
-        """Whether the run has a preset: from the start of its training on."""
+        """True if the run has a preset, which is written when its training starts."""
         return self.exists(PRESET)
 
     @property
@@ -89,7 +89,7 @@ class RunFiles(RunDir):
         """The preset as the run resolved it.
 
         Raises:
-            ConfigError: it does not validate, such as one that names parts of the user's own that are not here.
+            ConfigError: it does not validate, for example if it names a user's own part that cannot be imported.
         """
         from raynas.presets.preset import Preset
 
@@ -98,7 +98,7 @@ class RunFiles(RunDir):
 
     @property
     def data_config(self) -> DataConfig:
-        """The settings of the data, which can be read where the rest of the preset cannot."""
+        """The settings of the data, which can be read even if the rest of the preset cannot."""
         self.require(PRESET)
         return stored_config(self.read_yaml(PRESET, "data"))
 
@@ -106,7 +106,7 @@ class RunFiles(RunDir):
         """Load the data.
 
         Raises:
-            UserError: they are missing or cannot be read.
+            UserError: the data are missing or cannot be read.
         """
         from raynas.data.load import load_data
 
@@ -139,12 +139,12 @@ class RunFiles(RunDir):
 
     @property
     def is_trained(self) -> bool:
-        """Whether the supernet's training, or its import, is finished."""
+        """True if the supernet's training or import is finished."""
         return self.exists(SUPERNET) and self.exists(SUPERNET_WEIGHTS)
 
     @property
     def about_supernet(self) -> Row:
-        """The record of the supernet: `fingerprint`, `seed` and so on; empty where it is not trained."""
+        """The record of the supernet: `fingerprint`, `seed` and so on; empty if it is not trained."""
         return dict(self.read_json(SUPERNET)) if self.exists(SUPERNET) else {}
 
     def weights(self) -> dict[str, Tensor]:
@@ -155,7 +155,7 @@ class RunFiles(RunDir):
         return parse_weights(self.read_bytes(SUPERNET_WEIGHTS), f"{self.name}/{SUPERNET_WEIGHTS}")
 
     def write_supernet(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Write a supernet's weights, and then its record, whose presence says that they are finished."""
+        """Write a supernet's weights, and then its record, which marks them as finished."""
         from safetensors.torch import save
 
         content = save({name: tensor.contiguous() for name, tensor in weights.items()})
@@ -164,7 +164,7 @@ class RunFiles(RunDir):
     # -- archs -----------------------------------------------------------------------------------------------------
 
     def read_arch(self, path: str) -> Arch:
-        """An arch file of the run, which holds its whole space."""
+        """Read an arch file of the run, which holds its whole space."""
         document = self.read_document(path, "space", "arch")
         return Space.from_document(document, "space", ("space",)).arch(document.data["arch"])
 
@@ -176,7 +176,7 @@ class RunFiles(RunDir):
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def table(self, name: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:
-        """A table of the run, such as `scores`, `training` or `evaluations`; empty where nothing is written yet.
+        """Read a table of the run, such as `scores`, `training` or `evaluations`; empty if nothing is written yet.
 
         Raises:
             UserError: there is no such table.
@@ -184,13 +184,13 @@ class RunFiles(RunDir):
         return self.store.read(name, columns, filter)
 
     def scores(self, images: int | None = None, precision: str | None = None) -> pa.Table:
-        """The newest score of each arch, all of the run's present supernet and measured alike.
+        """Return the newest score of each arch with the run's present supernet, all measured in the same way.
 
         Args:
-            images: on so many images of the search split; None for the most that any was measured on.
-            precision: in this precision; None for that of the newest row.
+            images: number of images of the search split; None for the largest number in the table.
+            precision: precision of the scores; None for that of the newest row.
 
         Returns:
-            Rows of table `scores`; `.to_pandas()` and `.to_pylist()` turn them into others' values.
+            Rows of table `scores`; `.to_pandas()` and `.to_pylist()` convert them.
         """
         return comparable_scores(self.store, self.about_supernet.get("fingerprint"), images, precision)

@@ -1,6 +1,6 @@
 """Folders that hold one network: `arch.yaml`, with its whole space, and `model.safetensors`.
 
-`raynas retrain` and `raynas export` write them; they need nothing else of the run.
+`raynas retrain` and `raynas export` write them; they do not depend on other files of the run.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 ARCH_FILE = "arch.yaml"
 WEIGHTS_FILE = "model.safetensors"
 ABOUT_FILE = "network.json"
-"""A retrained network's row, and how images become its input."""
+"""File with a retrained network's row and preprocessing."""
 
 
 def load_network_folder(
     arch: str | Path, weights: bool = True, classes: int | None = None, channels: int | None = None
 ) -> Supernet:
-    """A network from a folder, an arch file or a shipped arch's name.
+    """Load a network from a folder, an arch file or a shipped arch's name.
 
-    How images become its input is its `pretrained_cfg`, which timm's tools read: what lies beside the arch file says
-    so. A network of fresh weights that has nothing beside it may be trained on any: it gets its size and ImageNet's
-    mean and deviation.
+    Its preprocessing is the attribute `pretrained_cfg`, which timm's tools read. It comes from a file beside the arch
+    file; without one, a network with random weights gets its image size and ImageNet's mean and deviation.
 
     Args:
         arch: a folder that `raynas export` or `raynas retrain` wrote, an arch file, or a shipped arch's name.
-        weights: whether to load the `model.safetensors` beside the arch file; fresh weights otherwise.
-        classes: another number of classes than the arch's: the head is then new, with a message.
-        channels: another number of channels than the arch's: weights are summed or spread over them, with a message.
+        weights: True to load the `model.safetensors` beside the arch file; random weights otherwise.
+        classes: another number of classes than the arch's; the head is then new, with a message.
+        channels: another number of channels than the arch's; weights are summed or spread over them, with a message.
 
     Raises:
         UserError: there is no such arch, it has no weights beside it, or they do not fit.
@@ -64,10 +63,10 @@ def load_network_folder(
 
 
 def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
-    """How images become the input of the network in a folder, if the folder says so.
+    """Return the preprocessing of the network in a folder, or None if the folder has no description of it.
 
     Raises:
-        UserError: what it says is damaged, or of other images.
+        UserError: the description is damaged, or for other images.
     """
     for name, part in ((PREPROCESSING_FILE, None), (ABOUT_FILE, "preprocessing")):
         file = folder / name
@@ -92,7 +91,7 @@ def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
 
 
 def _imagenet(space: Space) -> Preprocessing:
-    """How images of ImageNet become the input of a space's networks."""
+    """Return the preprocessing of ImageNet's images for a space's networks."""
     from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
     from raynas.data.config import DataConfig, crop_pct_for
@@ -113,11 +112,11 @@ def _imagenet(space: Space) -> Preprocessing:
 def build_network(
     arch: Arch, weights: bytes | None, name: str, classes: int | None = None, channels: int | None = None
 ) -> Supernet:
-    """The network of an arch, with the weights of a safetensors file or fresh ones.
+    """Build the network of an arch, with the weights of a safetensors file or random ones.
 
     Args:
-        name: of the file, for messages.
-        classes: another number of classes than the arch's: the head is then new, with a message.
+        name: name of the file in messages.
+        classes: another number of classes than the arch's; the head is then new, with a message.
         channels: another number of channels than the arch's; see `adapt_channels`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Finished networks: how they are named and told apart, and which archs fit a run."""
+"""Finished networks: their names and identity, and the fit of archs to a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from raynas.space import Arch, Space
 from raynas.space.space import RESIZED
 
 IMAGES = ("size", "channels", "classes")
-"""Those of `Space.differences` that are the data's; a network that is trained on its own may differ in all others."""
+"""Names in `Space.differences` that depend on the data; a network trained on its own may differ in all others."""
 
 WAYS = ("resized", "scratch", "finetuned")
-"""How networks are trained, the one that stands for an arch at an image size first."""
+"""Kinds of training, in the order of preference for the network that represents an arch at an image size."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Network:
     """One network with weights.
 
     Attributes:
-        arch: its architecture, in a space for its images.
+        arch: architecture, in a space for its images.
         how: `inherited`, `finetuned`, `scratch` or `resized`.
-        seed: of its training; None where that is not known.
-        path: its folder in the run directory; None for weights that are cut out of the supernet when needed.
+        seed: seed of the training; None if unknown.
+        path: folder in the run directory; None for weights that are extracted from the supernet when needed.
     """
 
     arch: Arch
@@ -38,17 +38,17 @@ class Network:
 
     @property
     def name(self) -> str:
-        """A word for messages and folders."""
+        """Name in messages and of folders."""
         return f"{self.arch.id}-{self.how}" if self.path is None else self.path.rpartition("/")[2]
 
 
 def belongs(arch: Arch, space: Space) -> bool:
-    """Return True if an arch is a subnet of a space: its values are choices, and what is fixed is the same."""
+    """Return True if an arch is a subnet of a space: its values are choices, and its constants are equal."""
     return not space.differences(arch.space) and arch.space.constants == space.constants and arch in space
 
 
 def fitted(arch: Arch, space: Space, name: str, progress: Progress) -> Arch:
-    """An arch of a file for the images and classes of a run, with a line where it is for others."""
+    """Return an arch fitted to the images and classes of a run, and report if it was for others."""
     values = dict(arch)
     if differences := space.differences(arch.space).keys() & IMAGES:
         told = [space.differences(arch.space)[each] for each in IMAGES if each in differences]
@@ -59,10 +59,10 @@ def fitted(arch: Arch, space: Space, name: str, progress: Progress) -> Arch:
 
 
 def check_images(archs: Sequence[Arch], space: Space) -> None:
-    """Refuse archs that are for other images or classes than a run's space.
+    """Check that archs are for the images and classes of a run's space.
 
     Raises:
-        UserError: names what differs.
+        UserError: they are not; the message names the difference.
     """
     for arch in archs:
         differences = space.differences(arch.space)
@@ -74,7 +74,7 @@ def check_images(archs: Sequence[Arch], space: Space) -> None:
 
 
 def arch_text(arch: Arch, **found: Any) -> str:
-    """An arch with its whole space, as the text of an arch file; `found` is what was measured of it."""
+    """Return the text of an arch file, with the whole space; `found` has measurements of the arch."""
     content: dict[str, Any] = {"space": arch.space.to_dict(), "arch": arch.to_dict()}
     if found:
         content["found"] = found
@@ -82,19 +82,19 @@ def arch_text(arch: Arch, **found: Any) -> str:
 
 
 def input_size(arch: Arch) -> dict[str, int]:
-    """The columns of the image size that tables of finished networks have."""
+    """Return the columns of the image size in tables of finished networks."""
     height, width = arch.space.input_size
     return {"height": height, "width": width}
 
 
 def of_size(networks: Sequence[Network], arch: Arch, size: tuple[int, int] | None = None) -> list[Network]:
-    """Those networks that are of an arch, at an image size; at its own where that is left out."""
+    """Return the networks of an arch at an image size, by default the arch's own."""
     size = size or arch.space.input_size
     return [network for network in of_arch(networks, arch) if network.arch.space.input_size == size]
 
 
 def of_arch(networks: Sequence[Network], arch: Arch) -> list[Network]:
-    """Those networks that are of an arch, at any image size: with its values and its constants."""
+    """Return the networks of an arch (equal values and constants) at any image size."""
     return [
         network
         for network in networks

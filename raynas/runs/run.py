@@ -38,17 +38,17 @@ _MISSING = {
 
 
 class Run(RunFiles):
-    """Everything that one run holds, read when it is asked for; cheap to make, picklable.
+    """The content of one run, read when needed; cheap to create, picklable.
 
-    Args, attributes and errors are those of `RunDir`. Values that are not there yet raise `RunDirError` with a line
-    that says which command makes them. The values of single files are those of `RunFiles`.
+    Args, attributes and errors are those of `RunDir`. Values that do not exist yet raise `RunDirError` with a line that
+    names the command to create them. Values of single files are those of `RunFiles`.
     """
 
     def supernet(self, device: torch.device | str = "cpu") -> TrainedSupernet:
-        """The trained supernet, which its subnets inherit from; its weights are read when they are needed.
+        """Return the trained supernet; its weights are read when needed.
 
         Args:
-            device: where the supernet is, and its subnets.
+            device: device of the supernet and its subnets.
         """
         from raynas.runs.trained_supernet import TrainedSupernet
 
@@ -57,31 +57,31 @@ class Run(RunFiles):
     # -- searches --------------------------------------------------------------------------------------------------
 
     def search(self, name: str = MAIN) -> StoredSearch:
-        """A search of the run: its settings, what it chose, and the way there.
+        """Return a search of the run, with its settings, scores, winner and front.
 
         Args:
-            name: of the search; that of the one called `search` chooses the run's `best`.
+            name: name of the search; the one called `search` chooses the run's `best`.
         """
         return StoredSearch(self, name)
 
     def searches(self) -> list[str]:
-        """Names of the run's searches, the main one first."""
+        """Return the names of the run's searches, the main one first."""
         names = [name.removesuffix(".yaml") for name in self.list(SEARCH_FOLDER) if name.endswith(".yaml")]
         return sorted(names, key=lambda name: (name != MAIN, name))
 
     # -- archs -----------------------------------------------------------------------------------------------------
 
     def has_arch(self, name: Literal["best", "reference"]) -> bool:
-        """Whether there is a winner, or a reference."""
+        """Return True if there is a winner, or a reference."""
         return self.exists(f"{name}/{ARCH_FILE}")
 
     def arch(self, name: str = BEST, progress: Progress = silent) -> Arch:
-        """The arch that a user means.
+        """Return an arch by name.
 
         Args:
             name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run, an arch file,
                 or a shipped arch's name.
-            progress: called with a line where the file is of an arch for other images or classes than the run's.
+            progress: called with a line if the file's arch is for other images or classes than the run's.
 
         Raises:
             UserError: there is no such arch; the message says what to do.
@@ -103,19 +103,19 @@ class Run(RunFiles):
     # -- finished networks -----------------------------------------------------------------------------------------
 
     def network_rows(self) -> list[Row]:
-        """The rows of table `networks`, without those of networks that were deleted, and perhaps trained again."""
+        """Return the rows of table `networks`, without those of deleted networks, which may be trained again."""
         newest = {row["path"] or row["weights"]: row for row in self.table("networks").to_pylist()}
         return [row for row in newest.values() if not row["path"] or self._holds_network(row)]
 
     def _holds_network(self, row: Row) -> bool:
-        """Return True if a row's folder holds its network, and not one that was trained after it and has no row yet."""
+        """Return True if a row's folder holds its network, not a later one that has no row yet."""
         if not self.exists(f"{row['path']}/{ARCH_FILE}"):
             return False
         about = f"{row['path']}/{ABOUT_FILE}"
         return not self.exists(about) or self.read_json(about)["weights"] == row["weights"]
 
     def networks(self) -> list[Network]:
-        """The networks that were retrained in the run and are still there."""
+        """Return the networks that were retrained in the run and still exist."""
         return [
             Network(self.read_arch(f"{row['path']}/{ARCH_FILE}"), row["how"], row["seed"], row["path"])
             for row in self.network_rows()
@@ -123,7 +123,7 @@ class Run(RunFiles):
         ]
 
     def network(self, name: str) -> Network:
-        """A network by its folder, `networks/...`, or by an arch (see `arch`) with inherited weights.
+        """Return a network by its folder, `networks/...`, or by an arch (see `arch`) with inherited weights.
 
         Raises:
             UserError: there is none.
@@ -133,12 +133,12 @@ class Run(RunFiles):
         return Network(self.arch(name), "inherited")
 
     def trained_network(self, arch: Arch, seed: int, train_on: str) -> Network:
-        """The network of an arch that was retrained: from scratch, or else fine-tuned from inherited weights.
+        """Return an arch's network that was trained from scratch or, if there is none, fine-tuned.
 
         Args:
-            arch: with the image size of the network.
-            seed: of its training.
-            train_on: what it was trained on.
+            arch: arch with the image size of the network.
+            seed: seed of the training.
+            train_on: `train` or `train+search`.
 
         Raises:
             UserError: there is none.
@@ -154,11 +154,11 @@ class Run(RunFiles):
         return min(found, key=lambda network: WAYS.index(network.how))
 
     def model(self, network: Network, supernet: TrainedSupernet | None = None) -> Supernet:
-        """A network of the run, ready to be called.
+        """Load a network of the run, ready to be called.
 
         Args:
-            network: with weights of its own, or inherited ones.
-            supernet: what it inherits from, where several networks do.
+            network: network with weights of its own, or inherited ones.
+            supernet: supernet to inherit from, shared by several networks; None to load the run's.
 
         Raises:
             UserError: its files are missing or do not fit each other, or its weights are not finite.
@@ -174,12 +174,12 @@ class Run(RunFiles):
         return model
 
     def write_network(self, network: Network, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Write the folder of a retrained network; what else is in it stays.
+        """Write the folder of a retrained network, keeping other files in it.
 
         Args:
-            network: with its path.
-            weights: by name.
-            about: its row of table `networks`, and how images become its input.
+            network: network with a path.
+            weights: weights by name.
+            about: row of table `networks`, and the preprocessing.
         """
         from safetensors.torch import save
 
@@ -189,25 +189,25 @@ class Run(RunFiles):
             (folder / ABOUT_FILE).write_text(json_text(about))
 
     def network_arch(self, network: Network) -> Arch | None:
-        """The arch of the network that lies in a network's folder; None where none does."""
+        """Return the arch stored in a network's folder, or None."""
         file = f"{network.path}/{ARCH_FILE}"
         return self.read_arch(file) if self.exists(file) else None
 
     def has_network(self, network: Network) -> bool:
-        """Return True if a network is trained: its files are there, and its row."""
+        """Return True if a network is trained: it has its files and a row."""
         path = network.path
         return any(row["path"] == path for row in self.network_rows()) and self.exists(f"{path}/{WEIGHTS_FILE}")
 
     def checkpoints_of(self, network: Network) -> str | None:
-        """The local folder of a network's checkpoints; None on an object store."""
+        """Return the local folder of a network's checkpoints; None on an object store."""
         return None if self.path is None else str(self.path / CHECKPOINTS / network.name)
 
 
 def open_run(run: str | os.PathLike[str] | RunDir) -> Run:
-    """Open a run directory, to read what is in it.
+    """Open a run directory for reading.
 
     Args:
-        run: a local path or any pyarrow filesystem URI; a `Run` is given back as it is.
+        run: a local path or any pyarrow filesystem URI; a `Run` is returned as it is.
 
     Raises:
         RunDirError: it does not exist, is not a run directory, or cannot be reached.

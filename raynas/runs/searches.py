@@ -1,7 +1,7 @@
-"""Searches that a run holds: their settings, what they chose, and the way there, read back from the rows of scores.
+"""Searches of a run: their settings, winners and course, read back from the rows of scores.
 
-A search leaves two things: its settings, and the rows of its scores. That is enough: asked and told again from the
-rows, it goes through the same archs, whether to go on where it was stopped or to be reported.
+A search stores only its settings and the rows of its scores. Asked and told again from these rows, it goes through the
+same archs, to be resumed or reported.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _BATCH = 256  # archs asked at a time when a search is read back
 
 
 class Scoring(Config):
-    """What scores are measured on.
+    """Settings of the measurement of scores.
 
     Attributes:
-        images: so many images of the search split; None for all.
+        images: number of images of the search split; None for all.
         precision: `fp32`, or `bf16` or `fp16` by autocast.
     """
 
@@ -48,9 +48,9 @@ class Scoring(Config):
 
 
 class SearchSettings(Config):
-    """The record of a search's settings: the search, and what its scores and timings were measured on.
+    """The record of a search's settings: the search, its scoring and its timing.
 
-    `timed_on` is filled in when the space is timed, where the search goes by latency or throughput.
+    `timed_on` is filled in when the space is timed, if the search uses latency or throughput.
     """
 
     search: SearchConfig
@@ -60,29 +60,29 @@ class SearchSettings(Config):
 
 @dataclass(frozen=True)
 class StoredSearch:
-    """One search of a run, by its name; made by `Run.search`."""
+    """One search of a run by name; created by `Run.search`."""
 
     run: RunFiles
     name: str
 
     @property
     def work(self) -> str:
-        """The piece of work that its settings are recorded as."""
+        """Name under which its settings are recorded."""
         return f"{SEARCH_FOLDER}/{self.name}"
 
     @property
     def folder(self) -> str:
-        """The folder of the archs that it chose."""
+        """Folder of the chosen archs."""
         return BEST if self.name == MAIN else self.work
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run has a search of this name."""
+        """True if the run has a search of this name."""
         return self.run.exists(f"{self.work}.yaml")
 
     @property
     def settings(self) -> SearchSettings:
-        """The settings that it began with.
+        """The recorded settings.
 
         Raises:
             RunDirError: the run has no search of that name.
@@ -95,46 +95,46 @@ class StoredSearch:
 
     @property
     def winner_file(self) -> str:
-        """The file of the arch that it chose, in the run directory."""
+        """File of the winner in the run directory."""
         return f"{self.folder}/{ARCH_FILE}"
 
     @property
     def winner(self) -> Arch:
-        """The arch that it chose; of several objectives the one that stands for its front.
+        """The winner; with several objectives, the arch that represents the front.
 
         Raises:
-            RunDirError: it has not chosen yet.
+            RunDirError: the search has no winner yet.
         """
         return self.run.read_arch(self.winner_file)
 
     @property
     def front(self) -> list[Arch]:
-        """All archs that it chose, in the order of their MACs; empty if it has one objective, or is not finished."""
+        """The archs on the front by ascending MACs; empty with one objective, or if the search is not finished."""
         folder = f"{self.folder}/front"
         archs = [self.run.read_arch(f"{folder}/{file}") for file in self.run.list(folder)]
         return sorted(archs, key=lambda arch: int(cost(arch.space, [arch])["macs"][0]))
 
     def begin(self, settings: SearchSettings, check: bool = False) -> bool:
-        """Record the settings, or check them where it began before; see `raynas.runs.settings.begin`.
+        """Record the settings, or check them if the search began before; see `raynas.runs.settings.begin`.
 
         Args:
-            settings: with what its timings hold for.
-            check: look only, and write nothing.
+            settings: settings, including the conditions of the timings.
+            check: True to check only, and write nothing.
         """
         record = check_settings if check else begin
         return record(self.run, self.work, settings, "give the same, or the search another name (--name)")
 
     def forget(self) -> None:
-        """Take the record of its settings back, so that others can have the name."""
+        """Delete the record of its settings, so that another search can use the name."""
         self.run.delete(f"{self.work}.yaml")
 
     def write(self, winner: Arch, front: Sequence[Arch], text: Mapping[Arch, str]) -> None:
-        """Write what it chose, in one step.
+        """Write the winner and the front in one step.
 
         Args:
-            winner: the one that stands for the search.
-            front: all, where it has several objectives; else none.
-            text: of each arch's file.
+            winner: the winner.
+            front: archs on the front, with several objectives; else empty.
+            text: text of each arch's file.
         """
         with self.run.folder(self.folder, last=ARCH_FILE) as folder:
             if front:
@@ -144,12 +144,12 @@ class StoredSearch:
             (folder / ARCH_FILE).write_text(text[winner])
 
     def scores(self) -> dict[str, dict[str, Any]]:
-        """The rows of scores that it goes by, by the ids of their archs."""
+        """Return the rows of its scores by arch id."""
         scoring = self.settings.scoring
         return {row["arch"]: row for row in self.run.scores(scoring.images, scoring.precision).to_pylist()}
 
     def read_back(self) -> tuple[Any, bool]:
-        """The search as it stands: asked and told again from the rows of its scores, without scoring anything.
+        """Restore the search in its present state from the rows of its scores, without scoring anything.
 
         Returns:
             The search object, and whether it has ended.
@@ -167,21 +167,21 @@ class StoredSearch:
         return made, True
 
     def has_ended(self) -> bool:
-        """Return True if it was carried out to its end."""
+        """Return True if the search is finished."""
         return self.has_begun and self.read_back()[1]
 
 
 def make_search(space: Space, settings: SearchSettings, predictor: LatencyPredictor | None = None) -> Any:
-    """The search that settings describe; see `raynas.search.build_search`.
+    """Build the search that settings describe; see `raynas.search.build_search`.
 
-    One of the user's own is held to its contract and recorded: see `RecordedSearch`.
+    A user's own search is checked against the interface and recorded: see `RecordedSearch`.
 
     Args:
-        predictor: of a search by latency.
+        predictor: latency predictor, for a search by latency.
 
     Raises:
-        UserError: it cannot be built, or goes by latency and there is no predictor.
-        InfeasibleError: nothing in the space meets the constraints.
+        UserError: the search cannot be built, or uses latency and there is no predictor.
+        InfeasibleError: no arch of the space meets the constraints.
     """
     costs: dict[str, CostFunction] = {}
     if predictor is not None:
@@ -194,11 +194,11 @@ def make_search(space: Space, settings: SearchSettings, predictor: LatencyPredic
 
 
 def predictor_of(space: Space, settings: SearchSettings, store: Store) -> LatencyPredictor | None:
-    """The predictor that a search by latency goes by, fitted to a run's rows; None for a search by other costs.
+    """Return the latency predictor of a search, fitted to a run's rows; None for a search by other costs.
 
     Raises:
-        UserError: its space was not timed.
-        RunDirError: the run lacks timings that it goes by.
+        UserError: the space was not timed.
+        RunDirError: the run lacks some of the timings.
     """
     config = settings.search.latency
     if config is None:

@@ -1,4 +1,4 @@
-"""The settings of a piece of work, recorded in a run directory, and what binds a run to them."""
+"""Settings of a piece of work, recorded in a run directory and binding once results depend on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from raynas.runs.files import (
 from raynas.runs.network_folder import WEIGHTS_FILE
 
 KINDS = (("train",), ("import",), EVOLUTION)
-"""Pieces of work of which a run directory holds one: what comes after them goes by what they left."""
+"""Pieces of work of which a run directory holds only one, since later work uses its results."""
 
 
 def begin(
@@ -40,22 +40,22 @@ def begin(
     settings: Mapping[str, Any] | pydantic.BaseModel,
     otherwise: str = "give the same, or another run directory",
 ) -> bool:
-    """Record the resolved settings of a piece of work in `<what>.yaml`, or check them where it began before.
+    """Record the resolved settings of a piece of work in `<what>.yaml`, or check them if it began before.
 
     Software versions, host and time are added to the file's list of starts each time. Settings bind once something
-    depends on them, such as the first checkpoint: until then, others take their place.
+    depends on them, such as the first checkpoint; until then they can be replaced.
 
     Args:
-        what: the work: `train`, `search`, ...; a slash makes folders.
-        settings: everything that its result depends on, as plain values or a pydantic model.
-        otherwise: what is to be done where it began with others.
+        what: name of the work: `train`, `search`, ...; a slash makes folders.
+        settings: everything that the result depends on, as plain values or a pydantic model.
+        otherwise: advice for the message if it began with other settings.
 
     Returns:
-        Whether it began before, with equal settings: then what it has done is to be resumed.
+        True if the work began before with equal settings, and is to be resumed.
 
     Raises:
-        RunDirError: it began with other settings (the message names the first that differs), or the directory is
-            of another kind of work.
+        RunDirError: it began with other settings (the message names the first difference), or the directory holds
+            another kind of work.
     """
     begun = check_settings(run, what, settings, otherwise)
     start = {
@@ -64,7 +64,7 @@ def begin(
         "machine": platform.machine(),
         **versions(),
     }
-    for work in _others(what):  # nothing has come of them, and their presets are not this work's
+    for work in _others(what):  # they left no results, and their presets are not this work's
         if run.exists(f"{work}.yaml"):
             for file in (f"{work}.yaml", PRESET, SPACE):
                 run.delete(file)
@@ -80,10 +80,10 @@ def check_settings(
     settings: Mapping[str, Any] | pydantic.BaseModel,
     otherwise: str = "give the same, or another run directory",
 ) -> bool:
-    """Return True if a piece of work began before with equal settings; nothing is written. See `begin`.
+    """Return True if a piece of work began before with equal settings, without writing; see `begin`.
 
     Raises:
-        RunDirError: as `begin`.
+        RunDirError: as in `begin`.
     """
     if found := [work for work in _others(what) if is_bound(run, work)]:
         raise RunDirError(f"{run.name} holds other work (its {found[0]}.yaml): give another run directory")
@@ -121,14 +121,14 @@ def has_begun(uri: str | os.PathLike[str] | RunDir, what: str) -> bool:
 
 
 def _others(what: str) -> list[str]:
-    """The pieces of work that a run directory cannot hold beside one."""
+    """Return the pieces of work that a run directory cannot hold beside this one."""
     if not any(what in kind for kind in KINDS):
         return []
     return [work for kind in KINDS if what not in kind for work in kind]
 
 
 def _left_by(what: str) -> list[str]:
-    """Files and folders that bind the settings of a piece of work; none: the settings bind from its start."""
+    """Return the files and folders that bind a piece of work's settings; if none, they bind from its start."""
     if what.startswith(f"{NETWORKS}/"):
         path = what.rpartition("/")[0]
         name = path.removeprefix(f"{NETWORKS}/")

@@ -1,4 +1,4 @@
-"""The trained supernet of a run, which its subnets inherit their weights from."""
+"""The trained supernet of a run, from which subnets inherit their weights."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from raynas.space import Arch, Space
 
 
 class TrainedSupernet:
-    """A run's supernet and the images that its subnets are calibrated on, each read when it is needed, and once.
+    """A run's supernet and the calibration images of its subnets, each read once when needed.
 
     Args:
         run: the run directory.
-        device: where the supernet is, and its subnets.
+        device: device of the supernet and its subnets.
     """
 
     def __init__(self, run: RunFiles, device: torch.device | str = "cpu"):
         self._run, self.device = run, torch.device(device)
 
     def subnet(self, arch: Arch) -> Supernet:
-        """The subnet of an arch, with inherited weights.
+        """Return the subnet of an arch, with inherited weights.
 
-        Its batch norms, where it has any, go by statistics of its own, calibrated as for its score.
+        Its batch norms, if any, have statistics of their own, calibrated as for its score.
 
         Raises:
             RunDirError: the supernet is not trained yet.
@@ -64,10 +64,10 @@ class TrainedSupernet:
 
     @cached_property
     def data(self) -> Data:
-        """The data that it was trained on."""
+        """The data of the training."""
         return self._run.data()
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The images that batch norms are calibrated on; None for a supernet whose subnets need none."""
+        """The images for batch-norm calibration; None if the subnets need none."""
         return self._run.calibration(self.data) if wants_calibration(self.module) else None
