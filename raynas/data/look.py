@@ -64,8 +64,8 @@ def look(pools: Sequence[Pool], reading: Reading, progress: Progress) -> Finding
     """Read every image of some pools, on all CPUs.
 
     Args:
-        pools: of all splits.
-        reading: how images are read.
+        pools: images of all splits.
+        reading: conversion of images when they are read.
         progress: called with lines of text.
     """
     digest = hashlib.sha256(repr(reading).encode())

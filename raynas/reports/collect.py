@@ -1,4 +1,4 @@
-"""What a report shows, read from the tables and files of a run directory. Whatever is not there yet is left empty."""
+"""Content of a report, read from the tables and files of a run directory; missing parts are left empty."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Bounds = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Timed:
-    """What the best archs of a search by latency take.
+    """Measured times of the best archs of a search by latency.
 
     Attributes:
-        about: what latency was predicted from, and how well.
-        rows: best first: `arch`, `predicted_ms`, `ms`, `ms_q1`, `ms_q3`, `images_per_s`, and whether it `keeps` the
-            search's limits.
+        about: description of the latency predictor and its quality.
+        rows: rows, best first: `arch`, `predicted_ms`, `ms`, `ms_q1`, `ms_q3`, `images_per_s`, and `keeps` (True if it
+            keeps the search's limits).
     """
 
     about: str
@@ -39,12 +39,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class Predicted:
-    """How good the predictors of a search were.
+    """Quality of the predictors of a search.
 
     Attributes:
-        tried: one row for each: `objective`, number of archs `fitted` and `held_out`, `kendall`, `by_macs`, `spearman`,
-            `rmse`, `regret` (see `raynas.search.predictors.Quality`), and whether it was `used`.
-        points: one row for each arch and objective that was predicted and measured: `of` what (`held out`, `proposed`),
+        tried: one row for each predictor: `objective`, number of archs `fitted` and `held_out`, `kendall`, `by_macs`,
+            `spearman`, `rmse`, `regret` (see `raynas.search.predictors.Quality`), and `used`.
+        points: one row for each arch and objective that was predicted and measured: `of` (`held out` or `proposed`),
             `arch`, `objective`, `predicted`, `measured`.
     """
 
@@ -54,21 +54,21 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Trace:
-    """What one search asked for, in its order.
+    """Course of one search: the archs that it asked for, in order.
 
     Attributes:
-        name: `evolution`, `random`, ...
-        archs: ids.
-        accuracy: of each arch, 0 to 1; None where scoring it failed.
-        limits: the search's bounds on what it goes by: the costs that it is limited in, and those that are objectives.
-        finished: whether it had spent its budget.
-        timed: what its best archs take, where it went by latency.
-        front: `arch` and measured objectives of what it left as its front, where it had several objectives.
-        predicted: how good its predictors were, where it had any.
-        costs: of each arch, in order, those of the costs in `limits` that the rows of `scores` do not have: MACs as
-            papers count them, and latency and throughput as predicted.
-        timed_on: what its latencies hold for; empty where it does not go by them.
-        best: id of the best arch by accuracy; the first that reached the best accuracy where left out.
+        name: name such as `evolution` or `random`.
+        archs: ids of the archs.
+        accuracy: accuracy of each arch, 0 to 1; None if scoring failed.
+        limits: bounds on the costs that are constraints or objectives of the search.
+        finished: True if it spent its budget.
+        timed: measured times of its best archs, for a search by latency.
+        front: `arch` and measured objectives of the archs on its front, with several objectives.
+        predicted: quality of its predictors, if it had any.
+        costs: values, in the order of `archs`, of the costs in `limits` that are not in the rows of `scores`: MACs as
+            papers count them, and predicted latency and throughput.
+        timed_on: conditions of its latencies; empty if it does not use them.
+        best: id of the best arch by accuracy; by default the first that reached the best accuracy.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Trace:
     best: str | None = None
 
     def best_so_far(self) -> np.ndarray:
-        """The best accuracy up to each evaluation [n]; NaN before the first that did not fail."""
+        """Return the best accuracy up to each evaluation, [n]; NaN before the first success."""
         values = np.array([np.nan if value is None else value for value in self.accuracy], dtype=float)
         return np.fmax.accumulate(values) if len(values) else values
 
@@ -95,9 +95,9 @@ class Finished:
 
     Attributes:
         label: `winner`, `reference`, or the arch's id.
-        size: height and width of its images, where they are not the run's.
-        rows: the rows of `networks`, one for each seed; empty for inherited weights.
-        tested: the rows of `evaluations`, the newest for each network.
+        size: height and width of its images, if they are not the run's.
+        rows: rows of `networks`, one for each seed; empty for inherited weights.
+        tested: rows of `evaluations`, the newest for each network.
     """
 
     label: str
@@ -112,25 +112,25 @@ class Finished:
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """Name in the report."""
         where = f" on {self.trained_on}" if self.trained_on not in (None, "train") else ""
         where += "" if self.size is None else f", {self.size[0]} x {self.size[1]} pixels"
         return f"{self.label}, {HOW.get(self.how, self.how)}{where}"
 
     def test_accuracy(self) -> tuple[float, float | None] | None:
-        """Mean top-1 on the test split with the half-width of its 95 % interval; None if it was not evaluated."""
+        """Return mean top-1 on the test split and the half-width of its 95 % interval; None if it was not evaluated."""
         return mean_interval([row["accuracy"] for row in self.tested]) if self.tested else None
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What one trial of several evolutions has measured so far.
+    """Measurements so far of one trial of an experiment of space evolutions.
 
     Attributes:
-        values: what differs from the preset, in words.
-        folder: its run directory, within the experiment's.
-        spaces: the rows of its table `spaces`, in order.
-        scores: of `space_scores`.
+        values: settings that differ from the preset, in words.
+        folder: its run directory, relative to the experiment's.
+        spaces: rows of its table `spaces`, in order.
+        scores: rows of its table `space_scores`.
         searched: as `Content.searched`.
     """
 
@@ -143,9 +143,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Content:
-    """Everything that the page shows.
+    """The whole content of the page.
 
-    Of an evolution's spaces `searched` are the best subnets; see `raynas.outer.report_data.searched_spaces`.
+    `searched` has the best subnets of an evolution's spaces; see `raynas.outer.report_data.searched_spaces`.
     """
 
     run: str
@@ -187,7 +187,7 @@ def collect(
     winner, reference = (run.arch(name) if run.has_arch(name) else None for name in ("best", "reference"))
     labels: dict[str, str] = {}
     for arch, label in ((reference, "reference"), (winner, "winner")):
-        if arch is not None:  # by its own id too: at another image size it can be another network
+        if arch is not None:  # also by its own id: at another image size it can be another network
             labels |= {arch.id: label, arch.network_id: label}
     settings, starts = _settings(run)
     return Content(
@@ -215,7 +215,7 @@ def collect(
 
 
 def pareto(macs: np.ndarray, accuracy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The points that no other beats in fewer MACs and higher accuracy, by ascending MACs."""
+    """Return the Pareto front of fewer MACs and higher accuracy, by ascending MACs."""
     order = np.lexsort((-accuracy, macs))
     best = np.maximum.accumulate(accuracy[order]) if len(order) else accuracy
     keep = np.r_[True, best[1:] > best[:-1]] if len(order) else np.zeros(0, bool)
@@ -256,20 +256,20 @@ def _rows(run: Run, table: str) -> list[Row]:
 
 
 def _rankings(run: Run) -> list[Row]:
-    """Of every pair of quantities the rows of its newest ranking: a later one need not have measured them all."""
+    """Return the rows of the newest ranking of each pair of quantities; a ranking need not have all pairs."""
     rows = _rows(run, "rankings")
-    newest = {(row["x"], row["y"]): row["time"] for row in rows}  # rows stand in the order of their writing
+    newest = {(row["x"], row["y"]): row["time"] for row in rows}  # rows are in the order of writing
     return [row for row in rows if row["time"] == newest[row["x"], row["y"]]]
 
 
 def _scores(run: Run) -> list[Row]:
-    """One row for each arch, measured as the main search measures; any way of measuring where there is none."""
+    """Return one row for each arch, measured as in the main search, or in any way if there is no search."""
     main = run.search()
     return list(main.scores().values()) if main.has_begun else run.scores().to_pylist()
 
 
 def _settings(run: Run) -> tuple[dict[str, Any], list[Row]]:
-    """Settings by piece of work, and every start with the work's name, as `Run.begin` recorded them."""
+    """Return settings by piece of work, and every start with the work's name; see `raynas.runs.settings.begin`."""
     settings: dict[str, Any] = {}
     starts: list[Row] = []
     names = [name for name in run.list() if name.endswith(".yaml")]

@@ -1,4 +1,4 @@
-"""What a report shows of conflicting gradients in the supernet's training."""
+"""Report section on conflicting gradients in the supernet's training."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from raynas.results.schemas import Row
 
 
 def conflict_section(rows: Sequence[Row]) -> Section | None:
-    """The section on the conflict ratio; None where it was not measured.
+    """Return the section on the conflict ratio; None if it was not measured.
 
     Args:
-        rows: of the table `training`, all of them.
+        rows: all rows of table `training`.
     """
     found = {row["epoch"]: row for row in rows if row["what"] == "supernet" and row["conflict"] is not None}
     if not found:

@@ -1,4 +1,4 @@
-"""What a report shows of space evolution: how the choices moved, how the errors fell, what each space's best is."""
+"""Report section on space evolution: moves of the choices, errors, and the best subnet of each space."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from raynas.results.schemas import Row
 from raynas.space.counting import shown_count
 from raynas.text import seconds_text
 
-_COLUMNS = 3  # of small plots
+_COLUMNS = 3  # columns of small plots
 
 
 def evolution_section(
     spaces: Sequence[Row], moves: Sequence[Row], scores: Sequence[Row], searched: Sequence[Row] = ()
 ) -> Section | None:
-    """The section on the evolution of a run's space; None where there was none.
+    """Return the section on the evolution of a run's space; None if there was none.
 
     Args:
-        spaces: the rows of table `spaces`, in order.
-        moves: of `space_moves`.
-        scores: of `space_scores`.
-        searched: the best subnet of each space that was searched; see `raynas.outer.report_data.searched_spaces`.
+        spaces: rows of table `spaces`, in order.
+        moves: rows of table `space_moves`.
+        scores: rows of table `space_scores`.
+        searched: best subnet of each space that was searched; see `raynas.outer.report_data.searched_spaces`.
     """
     if not spaces:
         return None
@@ -90,12 +90,12 @@ def evolution_section(
 
 
 def best_space(spaces: Sequence[Row]) -> Row:
-    """The row of the lowest E-T error; of equals that of fewer MACs on average, then the first."""
+    """Return the row of the lowest E-T error; ties by mean MACs, then by order."""
     return spaces[best_first([row["error"] for row in spaces], [[row["mean_macs"] for row in spaces]])[0]]
 
 
 def evolution_lead(spaces: Sequence[Row]) -> str:
-    """The result in a sentence."""
+    """Return the result in a sentence."""
     first, best = spaces[0], best_space(spaces)
     return (
         f"The space evolved over {len(spaces)} iteration(s): its E-T error was {first['error']:.2%} at first, and is "
@@ -108,7 +108,7 @@ def _end(last: Row) -> str:
 
 
 def _searched(rows: Sequence[Row]) -> list[Part]:
-    """Table 5 of S3: what a search finds in each space."""
+    """Return Table 5 of S3: the best subnet that a search finds in each space."""
     if not rows:
         return []
     header = ["space", "search", "subnets scored", "best subnet", "its error", "its MACs", "its parameters"]
@@ -121,14 +121,14 @@ def _searched(rows: Sequence[Row]) -> list[Part]:
 
 
 def budgets_differ(rows: Sequence[Row]) -> str:
-    """A warning where searches differ in what they were given; empty where they do not."""
+    """Return a warning if searches had different budgets, else an empty text."""
     if len({(row["search"], row["evaluations"]) for row in rows}) < 2:
         return ""
     return "These searches differ in their budgets or limits: their best subnets do not compare."
 
 
 def errors_of(scores: Sequence[Row], iteration: int) -> np.ndarray:
-    """The errors of the subnets that a space was measured by, ascending [n]."""
+    """Return the errors of the subnets that a space was measured by, ascending [n]."""
     found = [1 - row["accuracy"] for row in scores if row["iteration"] == iteration and row["accuracy"] is not None]
     return np.sort(np.array(found))
 
@@ -145,10 +145,10 @@ def _listed(choices: str) -> str:
 
 @matplotlib.rc_context(figures.STYLE)
 def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
-    """Cumulative distributions of subnets' errors, a curve for each space.
+    """Draw cumulative distributions of subnets' errors, a curve for each space.
 
     Args:
-        errors: by name of the space, each ascending [n] between 0 and 1.
+        errors: ascending errors [n] between 0 and 1, by name of the space.
     """
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.add_subplot()
@@ -164,7 +164,7 @@ def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
 
 @matplotlib.rc_context(figures.STYLE)
 def choices_by_iteration(moves: Sequence[Row]) -> Figure:
-    """The choices of each kind of dimension by iteration, a line of dots for each stage (S3, Figure 2).
+    """Draw the choices of each kind of dimension by iteration, a line of dots for each stage (S3, Figure 2).
 
     Args:
         moves: rows of table `space_moves`.

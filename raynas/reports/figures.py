@@ -1,7 +1,7 @@
 """The report's figures, from plain arrays: each function returns one matplotlib figure.
 
-The colours are told apart by people who do not see red and green, and stand out on white and on black alike. Text and
-axes are drawn in `INK`, which `svg` replaces by the page's own text colour.
+The colours are safe for red-green colour blindness and have contrast on white and on black. Text and axes are drawn in
+`INK`, which `svg` replaces by the page's own text colour.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from raynas.reports.quantities import QUANTITIES, amount
 from raynas.space import Arch, Space
 
 Estimates = Mapping[str, tuple[float, float, float]]
-"""By statistic: its value, and the ends of its interval."""
+"""Value and interval (lower end, upper end) by statistic."""
 
 INK = "#010203"
-_LONGEST = 90  # characters of a name that a figure has room for; the page's tables have all of it
+_LONGEST = 90  # characters of a name in a figure; tables have the whole name
 STYLES = ("-", "--", "-.", ":")
 PALETTE = ("#3b82d6", "#e08a1e", "#2c9f70", "#b05cc6", "#d1495b", "#7a8793")
 STYLE: dict[Any, Any] = {
@@ -51,7 +51,7 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished network: what it costs, its accuracy in [0, 1] and the half-width of the interval around it."""
+    """A finished network: its cost, its accuracy in [0, 1] and the half-width of the interval around it."""
 
     label: str
     cost: float
@@ -61,11 +61,10 @@ class Mark:
 
 @matplotlib.rc_context(STYLE)
 def regret(curves: Mapping[str, np.ndarray]) -> Figure:
-    """How far searches are from the best that there is.
+    """Draw the regret of search algorithms: mean over seeds, with its 95 % interval.
 
     Args:
-        curves: by algorithm the regret [seeds, evaluations], an accuracy between 0 and 1: drawn as its mean with the
-            95 % interval of the mean.
+        curves: regret in accuracy (0 to 1) by algorithm, [seeds, evaluations].
     """
     figure, axes = _new(7.2, 3.8)
     for (name, values), colour in zip(curves.items(), cycle(PALETTE)):
@@ -76,7 +75,7 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
         axes.fill_between(evaluations, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="subnets scored", ylabel="accuracy below the best there is")
     started = max(values[:, min(10, values.shape[1]) - 1].mean() for values in curves.values())
-    axes.set_ylim(0, 1.3 * started or 1)  # the first few are far off, and would flatten the rest
+    axes.set_ylim(0, 1.3 * started or 1)  # the first few are far larger, and would flatten the rest
     _percent(axes)
     legend(figure)
     return figure
@@ -90,14 +89,14 @@ def accuracy_against_cost(
     limits: Sequence[float] = (),
     marks: Sequence[Mark] = (),
 ) -> Figure:
-    """Every scored subnet as a point.
+    """Draw every scored subnet as a point.
 
     Args:
-        groups: name of who asked for the subnets -> (cost [n], accuracy [n] in [0, 1]).
+        groups: (cost [n], accuracy [n] in [0, 1]) by name of the search.
         front: (cost [k], accuracy [k]) of the Pareto front, the cheapest first.
-        cost: which; see `raynas.reports.quantities`.
-        limits: the searches' bounds on it.
-        marks: networks with weights of their own, measured on the same images; those of one label look alike.
+        cost: name of the cost; see `raynas.reports.quantities`.
+        limits: the searches' bounds on the cost.
+        marks: networks with weights of their own, measured on the same images; one style for each label.
     """
     figure, axes = _new(7.2, 4.2)
     for (name, (costs, accuracy)), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("osDv^P")):
@@ -134,7 +133,7 @@ def accuracy_against_cost(
 
 @matplotlib.rc_context(STYLE)
 def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figure:
-    """Test accuracy of the networks that were evaluated, one line each: (label, accuracy, 95 % interval)."""
+    """Draw test accuracies of evaluated networks, one line each: (label, accuracy, 95 % interval)."""
     labels = [wrap(shown(label), 36) for label, _, _ in found]
     figure, axes = _new(7.2, 0.9 + 0.42 * len(found) * max(1, max(map(len, labels)) / 2))
     for row, (_, accuracy, interval) in enumerate(found):
@@ -152,7 +151,7 @@ def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figur
 
 @matplotlib.rc_context(STYLE)
 def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: str) -> Figure:
-    """Measured against predicted values of an objective: by kind of arch, (predicted, measured) of each."""
+    """Draw measured against predicted values of an objective: (predicted, measured) of each arch, by kind."""
     figure, axes = _new(7.2, 4.2)
     for (name, points), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("os^")):
         predicted, measured = np.array(points).T
@@ -167,7 +166,7 @@ def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: 
 
 @matplotlib.rc_context(STYLE)
 def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
-    """The best score so far after each evaluation, one step curve for each search."""
+    """Draw the best score so far after each evaluation, one step curve for each search."""
     figure, axes = _new(7.2, 3.6)
     for (name, best), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
         axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=shown(name))
@@ -180,7 +179,7 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Figure:
-    """Shares, such as accuracies, after some or all epochs of supernet training: (epochs, shares) by name."""
+    """Draw shares, such as accuracies, by epoch of supernet training: (epochs, shares) by name."""
     figure, axes = _new(7.2, 3.6)
     for (name, (epochs, accuracy)), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
         axes.plot(
@@ -195,11 +194,11 @@ def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: 
 
 @matplotlib.rc_context(STYLE)
 def blocks(arch: Arch, space: Space) -> Figure:
-    """An arch block by block: one row of bars for each dimension, outlined up to the largest choice of the space."""
+    """Draw an arch block by block: a row of bars for each dimension, outlined up to the space's largest choice."""
     columns, present = block_names(space), present_blocks(arch, space)
     templates = list(dict.fromkeys(d.name.rsplit(".", 1)[1] for d in space.dimensions if ".blocks." in f".{d.name}"))
     widths = [d for d in space.dimensions if d.name.rsplit(".", 1)[-1] == "width"]
-    rows = (["width"] if widths else []) + [leaf for leaf in templates if leaf != "kept"]  # outlines tell that
+    rows = (["width"] if widths else []) + [leaf for leaf in templates if leaf != "kept"]  # outlines show it
     figure = Figure(figsize=(max(4.5, 1.6 + 0.42 * len(columns)), 0.5 + 1.25 * len(rows)), layout="constrained")
     for row, leaf in enumerate(rows):
         axes = figure.add_subplot(len(rows), 1, row + 1)
@@ -234,11 +233,11 @@ def blocks(arch: Arch, space: Space) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """Weight-sharing patterns side by side: above, the groups that each width uses; below, how much each is trained.
+    """Draw weight-sharing patterns side by side: the groups that each width uses, and the training of each group.
 
     Args:
-        patterns: name -> one table [widths, groups] bool for each path that is trained; where there are several, a
-            width's row has a lane for each. All patterns have equally many groups.
+        patterns: tables bool [widths, groups] by name, one for each trained path; with several paths, a width's row has
+            a lane for each. All patterns have equally many groups.
     """
     groups = len(next(iter(patterns.values()))[0])
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
@@ -262,11 +261,11 @@ def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, float, Estimates]] = ()) -> Figure:
-    """Correlations with their intervals: above, within ranges of MACs; below, over all networks, a line for each pair.
+    """Draw correlations with intervals: within ranges of MACs above, over all networks below, a line for each pair.
 
     Args:
-        overall: by pair of quantities, its statistics.
-        within: (lower end, upper end, statistics) of each range.
+        overall: statistics by pair of quantities.
+        within: (lower end, upper end, statistics) of each range of MACs.
     """
     heights = [3.2] * bool(within) + [1.0 + 0.55 * len(overall)]
     figure = Figure(figsize=(7.2, sum(heights)), layout="constrained")
@@ -300,26 +299,26 @@ def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, flo
 
 
 def block_names(space: Space) -> list[str]:
-    """The prefixes of all blocks that a space may have: `["blocks.0", "blocks.1"]`."""
+    """Return the prefixes of all blocks that a space may have: `["blocks.0", "blocks.1"]`."""
     return list(dict.fromkeys(d.name.rpartition(".")[0] for d in space.dimensions if ".blocks." in f".{d.name}"))
 
 
 def present_blocks(arch: Arch, space: Space) -> list[str]:
-    """Those of them that an arch has: not beyond its depth, and not dropped."""
+    """Return the prefixes of an arch's blocks: within its depth, and not dropped."""
     named = [block for block in block_names(space) if any(key.startswith(f"{block}.") for key in arch)]
     return [block for block in named if arch.get(f"{block}.kept", True)]
 
 
 def svg(figure: Figure, name: str, description: str) -> Markup:
-    """A figure as SVG to stand inside an HTML page.
+    """Return a figure as SVG for embedding in an HTML page.
 
     Args:
-        name: a word that no other figure of the page has; it keeps their ids apart.
-        description: what is drawn, for those who cannot see it.
+        name: unique name on the page, used in ids.
+        description: text alternative for readers who cannot see the figure.
     """
     stream = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        # Text is drawn by the browser, with fonts that know more glyphs than the one that places it here.
+        # The browser draws the text, with fonts that have more glyphs than matplotlib's.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
@@ -330,27 +329,27 @@ def svg(figure: Figure, name: str, description: str) -> Markup:
         named = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{name}-", tag[0])
         return named.replace(INK, "currentColor")
 
-    text = re.sub(r"<[^>]*>", own, text)  # in tags alone: what a name says stays as it is
+    text = re.sub(r"<[^>]*>", own, text)  # only in tags, not in names
     about = Markup('<svg role="img" aria-label="{}" ').format(description)
     return Markup(text.replace("<svg ", about, 1))
 
 
 def shown(name: str) -> str:
-    """A name of the user's as a figure can draw it: one line, not too long, and with no sign that hides it."""
+    """Return a user's name for use in a figure: one line, shortened, and never hidden by matplotlib."""
     line = "".join(sign if sign.isprintable() else " " for sign in name)
-    if len(line) > _LONGEST:  # what tells it from others may stand at either end
+    if len(line) > _LONGEST:  # either end may distinguish it from others
         line = f"{line[: _LONGEST // 2]}…{line[-_LONGEST // 2 + 1 :]}"
-    return f" {line}" if line.startswith("_") else line  # a legend leaves out what begins with an underscore
+    return f" {line}" if line.startswith("_") else line  # legends omit labels that begin with an underscore
 
 
 def legend(figure: Figure) -> None:
-    """Name what is drawn, each name once, above the axes, where the names can lie on nothing that is drawn."""
+    """Add a legend above the axes, each name once, where it covers nothing."""
     named: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     longest = max(map(len, named), default=0)
-    columns = max(1, 3 - longest // 25)  # of so many characters each three fit beside one another
+    columns = max(1, 3 - longest // 25)  # three columns of 25 characters fit
     figure.legend(list(named.values()), list(named), loc="outside upper left", ncols=columns)
 
 

@@ -1,4 +1,4 @@
-"""What a report shows of fronts: the networks that a search with several objectives leaves, and how they were found."""
+"""Report sections on fronts: the networks found by a search with several objectives, and its predictors."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _POINT = ["of", "arch", "predicted", "measured"]
 
 
 def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: Sequence[Row]) -> Section | None:
-    """The section on fronts; None where no search has left one.
+    """Return the section on fronts; None if no search has one.
 
     Args:
-        traces: of the run's searches.
+        traces: courses of the run's searches.
         scores: rows of table `scores`, for MACs and parameters.
-        evaluations: rows of table `evaluations`, of which those with inherited weights count.
+        evaluations: rows of table `evaluations`; only those with inherited weights are used.
     """
     sizes = {row["arch"]: {"macs": row["macs"], "params": row["params"]} for row in scores}
     fronts = [(trace.name, {**sizes.get(row["arch"], {}), **row}) for trace in traces for row in trace.front]
@@ -62,7 +62,7 @@ def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: S
 
 
 def predictor_section(traces: Sequence[Trace]) -> Section | None:
-    """The section on predictors of scores; None where no search had any."""
+    """Return the section on predictors of scores; None if no search had any."""
     found = [(trace.name, trace.predicted) for trace in traces if trace.predicted is not None]
     if not found:
         return None

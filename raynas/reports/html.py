@@ -1,7 +1,7 @@
-"""The parts of a page, and the page itself: no scripts, nothing loaded from elsewhere, light and dark.
+"""The parts of a page, and the page itself: without scripts and external files, in light and dark mode.
 
-Sections are made of values: plain text, tables, figures. The template `page.html` alone turns them into HTML, and
-escapes whatever is not a figure's SVG.
+Sections consist of values: plain text, tables, figures. Only the template `page.html` turns them into HTML; it escapes
+everything except the SVG of figures.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 MAX_ROWS = 500
-"""A table longer than this is cut on the page; the whole of it is in the run directory."""
+"""Maximum number of a table's rows on the page; the whole table is in the run directory."""
 
 
 class Percent(float):
-    """A fraction that tables write as a percentage with two decimals."""
+    """A fraction that tables show as a percentage with two decimals."""
 
 
 class Note(str):
-    """A paragraph in smaller, quieter letters."""
+    """A paragraph in small, muted type."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; columns of numbers stand right.
+    """A table; columns of numbers are aligned right.
 
     Attributes:
-        name: its id on the page.
-        header: the names of the columns.
-        rows: their cells: text, numbers, None for a dash.
+        name: id on the page.
+        header: names of the columns.
+        rows: cells: text, numbers, None for a dash.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers alone."""
+        """True for each column that has only numbers."""
         return [
             bool(self.rows) and all(isinstance(row[place], int | float | None) for row in self.rows)
             for place in range(len(self.header))
@@ -50,13 +50,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its caption, and the table behind it folded away.
+    """A figure with its caption, and a folded table of its numbers.
 
     Attributes:
-        svg: see `raynas.reports.figures.svg`.
-        caption: what is to be seen.
-        table: the numbers that are drawn.
-        summary: what the folded table is called.
+        svg: SVG from `raynas.reports.figures.svg`.
+        caption: caption of the figure.
+        table: the drawn numbers.
+        summary: title of the folded table.
     """
 
     svg: Markup
@@ -67,7 +67,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Code:
-    """Text in a fixed-width font, lines kept; folded away under a summary where it has one."""
+    """Preformatted text in a fixed-width font; folded if it has a summary."""
 
     text: str
     summary: str = ""
@@ -78,14 +78,14 @@ Part = str | Note | Table | Picture | Code | None
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it: paragraphs as plain text, and the other parts; None is left out."""
+    """A heading and its parts: paragraphs as plain text, and other parts; None is left out."""
 
     heading: str
     parts: Sequence[Part]
 
 
 def render(title: str, lead: str, sections: Sequence[Section | None]) -> str:
-    """A whole page."""
+    """Return a whole page as HTML."""
     template = _environment().get_template("page.html")
     return template.render(title=title, lead=lead, sections=[each for each in sections if each is not None])
 

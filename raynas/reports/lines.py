@@ -14,13 +14,13 @@ from raynas.space import Arch
 
 
 def describe_cost(arch: Arch) -> str:
-    """MACs and parameters in words."""
+    """Return MACs and parameters in words."""
     costs = cost(arch.space, [arch])
     return f"{int(costs['macs'][0]):,} MACs, {int(costs['params'][0]):,} parameters"
 
 
 def finished_lines(run: Run) -> list[str]:
-    """One line for each kind of finished network of a run: its size, and its accuracy on the test split."""
+    """Return one line for each kind of finished network of a run: its size, and its accuracy on the test split."""
     lines = []
     for found in collect(run).finished:
         tested = found.test_accuracy()
@@ -32,7 +32,7 @@ def finished_lines(run: Run) -> list[str]:
 
 
 def retrained_lines(rows: Sequence[Row]) -> list[str]:
-    """One line for each architecture that was retrained: accuracy on the search split over its seeds, and folders."""
+    """Return one line for each retrained architecture: accuracy on the search split over its seeds, and folders."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["arch"], []).append(row)

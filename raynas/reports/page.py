@@ -1,4 +1,4 @@
-"""The report: one HTML page that says what was found, how good it is, and what it was compared with."""
+"""The report of a run: one HTML page with its results and comparisons."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def write_report(
     trials: Sequence[Tried] = (),
     to: str = "report.html",
 ) -> str:
-    """Write the report of a run, whatever of it is there already.
+    """Write the report of a run, finished or not.
 
     Args:
         run: the run directory.
-        traces: what its searches asked for, the main one first.
-        searched: of an evolution, the best subnet of each space that was searched.
-        trials: of several evolutions, what each has measured.
+        traces: courses of its searches, the main one first.
+        searched: best subnet of each searched space of an evolution.
+        trials: measurements of each trial of an experiment.
         to: file name inside the run directory.
 
     Returns:
         The path of the page, or its URI without credentials.
     """
     text = page(collect(run, traces, searched, trials))
-    # A name need not be valid Unicode: what cannot be encoded is shown by its number.
+    # Names may be invalid Unicode: characters that cannot be encoded are shown by number.
     run.write_bytes(to, text.encode("utf-8", "backslashreplace"))
     return f"{run.name}/{to}"
 
 
 def page(content: Content) -> str:
-    """The page as HTML."""
-    evolved = _is_evolution(content)  # what is scored and tested are the runs of its iterations
+    """Return the page as HTML."""
+    evolved = _is_evolution(content)  # scores and tests are then in the runs of the iterations
     return render(
         f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
         _lead(content),
@@ -82,7 +82,7 @@ def _is_evolution(content: Content) -> bool:
 
 
 def _lead(content: Content) -> str:
-    """What was found, in one or two sentences."""
+    """Return the result in one or two sentences."""
     if any(trial.spaces for trial in content.trials):
         return trials_lead(content.trials)
     if content.spaces:
@@ -140,7 +140,7 @@ def _winner(content: Content) -> Section | None:
     rows = [[block, *(arch.get(f"{block}.{leaf}") for leaf in leaves)] for block in blocks]
     table = Table("blocks", ["block", *(leaf.replace("_", " ") for leaf in leaves)], rows)
     whole = ", ".join(f"{key} {value}" for key, value in arch.items() if ".blocks." not in f".{key}")
-    if not blocks:  # one block, stacked: all of it is in the values
+    if not blocks:  # one stacked block, whose values are all in the table
         return Section("The winner", [f"{arch.id}: {whole}.", values])
     picture = Picture(
         figures.svg(
@@ -159,7 +159,7 @@ def _probes(content: Content) -> Section | None:
     if not content.probes:
         return None
     roles = list(dict.fromkeys(row["role"] for row in content.probes))
-    newest = {(row["role"], row["epoch"]): row for row in content.probes}  # once, even where a resume repeated it
+    newest = {(row["role"], row["epoch"]): row for row in content.probes}  # each once, even if a resume repeated it
     epochs = sorted({row["epoch"] for row in content.probes})
     curves = {}
     for role in roles:
@@ -188,7 +188,7 @@ def _probes(content: Content) -> Section | None:
 
 
 def _listed(epochs: Sequence[int]) -> str:
-    """Which epochs of a training these are, the first of which is 1; in ascending order."""
+    """Return a description of ascending epochs of a training, counted from 1."""
     return "each epoch" if len(epochs) == epochs[-1] else f"{len(epochs)} of the first {epochs[-1]} epochs"
 
 

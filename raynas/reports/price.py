@@ -1,4 +1,4 @@
-"""What a report shows of phases: the seconds and the energy that the run has taken so far."""
+"""Report section on phases: the time and energy that the run has taken so far."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raynas.text import energy_text, seconds_text
 
 
 def price_section(rows: Sequence[Row]) -> Section | None:
-    """The section on what each phase took, all its attempts together; None where there are none.
+    """Return the section on time and energy of each phase, over all its attempts; None if there are none.
 
     Args:
-        rows: of the table `phases`.
+        rows: rows of table `phases`.
     """
     if not rows:
         return None

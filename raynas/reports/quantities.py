@@ -1,4 +1,4 @@
-"""The costs that a search may go by, as the report writes them: MACs, parameters, latency, throughput."""
+"""Names and units of costs in the report: MACs, parameters, latency, throughput."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Quantity:
     """A cost in words.
 
     Attributes:
-        title: what headings and columns call it.
-        unit: what stands behind a value.
-        axis: what stands along its axis.
-        measured: the column of `Timed.rows` that has its measured values; None where it is counted exactly.
-        higher_is_better: whether the cheap end is the high one.
+        title: name in headings and columns.
+        unit: unit after a value.
+        axis: label of its axis.
+        measured: column of `Timed.rows` with its measured values; None if it is counted exactly.
+        higher_is_better: True if high values are the cheap ones.
     """
 
     title: str
@@ -35,12 +35,12 @@ QUANTITIES: Mapping[str, Quantity] = {
 
 
 def amount(name: str, value: float | None) -> str:
-    """A value of a quantity with its unit: `1.2M MACs`, `8.25 ms`."""
+    """Return a value of a quantity with its unit: `1.2M MACs`, `8.25 ms`."""
     return f"{number(name, value)} {QUANTITIES[name].unit}"
 
 
 def number(name: str, value: float | None) -> str:
-    """A value of a quantity: three digits and a letter where it is counted, four digits where it is measured."""
+    """Return a value of a quantity: three digits and a letter if it is counted, four digits if it is measured."""
     if value is None:
         return "?"
     if QUANTITIES[name].measured is not None:
@@ -52,7 +52,7 @@ def number(name: str, value: float | None) -> str:
 
 
 def bounds_text(name: str, bounds: tuple[float | None, float | None]) -> str:
-    """Bounds in words: `at most 9 ms`; empty where both sides are open."""
+    """Return bounds in words: `at most 9 ms`; empty if both sides are open."""
     low, high = bounds
     if low is None:
         return "" if high is None else f"at most {amount(name, high)}"

@@ -1,4 +1,4 @@
-"""What a report shows of rankings: how far inherited accuracies can be trusted to order subnets."""
+"""Report section on rankings: the correlation of inherited accuracies with those of trained networks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STATISTICS = {"pearson": "Pearson's r", "spearman": "Spearman's rho", "kendall":
 
 
 def ranking_section(rows: Sequence[Row]) -> Section | None:
-    """The section on the rankings of a run; None where there are none.
+    """Return the section on the rankings of a run; None if there are none.
 
     Args:
-        rows: of the table `rankings`, one ranking of each pair of quantities.
+        rows: rows of table `rankings`, one ranking of each pair of quantities.
     """
     groups: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:

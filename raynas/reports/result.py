@@ -1,4 +1,4 @@
-"""What a report says first: the winner, what it costs and how good it is, beside what it was compared with."""
+"""First section of a report: the winner with its cost and accuracy, and the networks for comparison."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WHY_FEW = (
 
 
 def result_lead(content: Content) -> str:
-    """The result of a search in one or two sentences."""
-    # At the run's image size, which the budget is for.
+    """Return the result of a search in one or two sentences."""
+    # At the run's image size, for which the budget is given.
     tested = {(found.label, found.how): found for found in content.finished if found.tested and found.size is None}
     ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]
     best = next((tested[way] for way in ways if way in tested), None)
@@ -43,7 +43,7 @@ def result_lead(content: Content) -> str:
 
 
 def _size(content: Content, winner: Finished) -> str:
-    """What the winner costs: first what its search goes by, with the limits, then the rest."""
+    """Return the winner's costs: first those that its search uses, with the limits, then the others."""
     main = content.traces[0].name if content.traces else None
     costs = [cost for cost in costs_of(content) if main in (None, *(trace.name for trace in cost.traces))]
     words = [_cost(cost, winner) for cost in costs if cost.of(winner) is not None]
@@ -53,7 +53,7 @@ def _size(content: Content, winner: Finished) -> str:
 
 
 def _cost(cost: Cost, winner: Finished) -> str:
-    """`8.25 ms measured (at most 9 ms)`."""
+    """Return a cost in words: `8.25 ms measured (at most 9 ms)`."""
     text = amount(cost.name, cost.of(winner))
     if QUANTITIES[cost.name].measured:
         text += " measured" if winner.arch in cost.measured else " predicted"
@@ -67,7 +67,7 @@ def _cost(cost: Cost, winner: Finished) -> str:
 
 
 def result_section(content: Content) -> Section:
-    """The section on finished networks: a row and a dot for each."""
+    """Return the section on finished networks: a row and a dot for each."""
     if not content.finished:
         return Section("The result", [Note("No network has been finished and evaluated yet.")])
     rows, tested = [], []
@@ -77,7 +77,7 @@ def result_section(content: Content) -> Section:
     main = (others or costs_of(content))[0]
     for found in content.finished:
         if found.how == "inherited" and found.label == found.arch and found.arch in in_fronts:
-            continue  # dozens of them, and all of them in the table of fronts
+            continue  # there may be dozens, which are in the table of fronts
         mean, interval = found.test_accuracy() or (None, None)
         measured = [scored.get(found.arch)] if found.how == "inherited" else [row["accuracy"] for row in found.rows]
         searched = [accuracy for accuracy in measured if accuracy is not None]

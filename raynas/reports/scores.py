@@ -1,4 +1,4 @@
-"""What a report shows of scores: every scored subnet, its accuracy against each cost that the searches go by."""
+"""Report sections on scores: accuracy of every scored subnet against each cost that the searches use."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _COUNTED = ("macs", "params")  # every row of `scores` has them
 
 @dataclass(frozen=True)
 class Cost:
-    """A cost that the searches of a run go by, and what is known of it.
+    """A cost that the searches of a run use, and its known values.
 
     Attributes:
-        name: of a quantity; see `raynas.reports.quantities`.
-        timed_on: the device and conditions that its values hold for; empty where it is counted.
-        traces: of the searches that go by it.
-        values: by arch, as the searches went by it.
-        measured: by arch, of those that were timed.
+        name: name of a quantity; see `raynas.reports.quantities`.
+        timed_on: device and conditions of its values; empty if it is counted.
+        traces: courses of the searches that use it.
+        values: values by arch, as used by the searches.
+        measured: measured values by arch, for archs that were timed.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Cost:
 
     @property
     def limits(self) -> list[float]:
-        """The bounds of its searches, each once."""
+        """Return the bounds of its searches, each once."""
         bounds = [bound for trace in self.traces for bound in trace.limits[self.name] if bound is not None]
         return sorted(set(bounds))
 
     def of(self, found: Finished) -> float | None:
-        """What a finished network costs: measured, or else counted or predicted; None where nothing is known."""
+        """Return a finished network's cost: measured, else counted or predicted; None if it is unknown."""
         if self.name in _COUNTED:
             return found.macs if self.name == "macs" else found.params
         if found.size is not None:  # on other images than those of the search
@@ -57,7 +57,7 @@ class Cost:
 
 
 def costs_of(content: Content) -> list[Cost]:
-    """The costs that the searches of a run go by, those of the main search first; MACs where there are none."""
+    """Return the costs that the searches of a run use, those of the main search first; MACs if there are none."""
     groups: dict[tuple[str, str], list[Trace]] = {}
     for trace in content.traces:
         for name in trace.limits:
@@ -79,13 +79,13 @@ def _cost(content: Content, name: str, timed_on: str, traces: Sequence[Trace]) -
 
 
 def has_two_paths(content: Content) -> bool:
-    """Whether subnets are scored as the mean of two paths; a space of one arch has one."""
+    """Return True if subnets are scored as the mean of two paths; a space of one arch has one."""
     space = content.space
     return space is not None and space.constants.sharing == "bilateral" and space.cardinality() > 1
 
 
 def scores_sections(content: Content) -> list[Section]:
-    """A section for each cost that the searches go by."""
+    """Return a section for each cost that the searches use."""
     return [_section(content, cost, f"-{place}" if place else "") for place, cost in enumerate(costs_of(content))]
 
 
@@ -158,10 +158,10 @@ def _caption(content: Content, cost: Cost, rows: Sequence[Row], scored: int, tim
 
 
 def _on_search_split(content: Content, cost: Cost) -> list[figures.Mark]:
-    """The retrained networks that were measured on the search split, too: those that were not trained on it.
+    """Return marks of the retrained networks that were measured on the search split, and so not trained on it.
 
-    A ranking may have trained dozens, which go by one name for each way of training. An interval over two seeds would
-    flatten all else that is drawn, and says little.
+    The many networks of a ranking get one name for each kind of training. Intervals over two seeds are left out: they
+    are too wide to be informative, and would flatten the figure.
     """
     marks = []
     for found in content.finished:

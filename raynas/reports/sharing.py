@@ -1,4 +1,4 @@
-"""What a report shows of weight sharing: the groups of an axis that each width trains, and how evenly."""
+"""Report section on weight sharing: the groups of an axis that each width trains, and how evenly."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from raynas.reports.html import Picture, Section, Table
 from raynas.space import Space
 
 GROUPS = 10
-"""Shown where a space has no groups of its own (bilateral sharing); ViTAS's."""
+"""Number of groups in the figure if the space has none of its own (bilateral sharing), as in ViTAS."""
 
 
 def sharing_figure(groups: int) -> Figure:
-    """Ordinal, bilateral and cyclic sharing of one axis side by side (ViTAS v2, Figures 1 and 10).
+    """Draw ordinal, bilateral and cyclic sharing of one axis side by side (ViTAS v2, Figures 1 and 10).
 
     Args:
-        groups: that the axis is divided into, 1 to 48.
+        groups: number of groups of the axis, 1 to 48.
 
     Raises:
         UserError: there is no cyclic pattern of so many groups.
@@ -29,7 +29,7 @@ def sharing_figure(groups: int) -> Figure:
 
 
 def sharing_section(space: Space) -> Section | None:
-    """The section on a space's weight sharing, beside the other patterns; None for ordinal sharing, the usual one."""
+    """Return the section on a space's weight sharing, beside the other patterns; None for ordinal sharing."""
     sharing, groups = space.constants.sharing, space.constants.groups or GROUPS
     if sharing == "ordinal":
         return None

@@ -1,4 +1,4 @@
-"""What a report shows of several evolutions of a space: a row for each trial, and how their spaces compare."""
+"""Report section on several evolutions of a space: a row for each trial, and a comparison of their spaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raynas.text import seconds_text
 
 
 def trials_section(trials: Sequence[Tried]) -> Section | None:
-    """The section on the trials of an experiment, the best first; None where none has finished an iteration."""
+    """Return the section on the trials of an experiment, the best first; None if none has finished an iteration."""
     without = [trial.values for trial in trials if not trial.spaces]
     trials = _best_trials(trials)
     if not trials:
@@ -66,7 +66,7 @@ def trials_section(trials: Sequence[Tried]) -> Section | None:
 
 
 def trials_lead(trials: Sequence[Tried]) -> str:
-    """The result in a sentence."""
+    """Return the result in a sentence."""
     trials = _best_trials(trials)
     best = trials[0]
     row = _best(best)
@@ -79,12 +79,12 @@ def trials_lead(trials: Sequence[Tried]) -> str:
 
 
 def _best(trial: Tried) -> Row:
-    """The row of a trial's space of the lowest E-T error."""
+    """Return the row of a trial's space of the lowest E-T error."""
     return best_space(trial.spaces)
 
 
 def _best_trials(trials: Sequence[Tried]) -> list[Tried]:
-    """Those that have finished an iteration, the best first: see `best_space`."""
+    """Return the trials that have finished an iteration, the best first; see `best_space`."""
     there = [trial for trial in trials if trial.spaces]
     best = [_best(trial) for trial in there]
     order = best_first([row["error"] for row in best], [[row["mean_macs"] for row in best]])
@@ -109,10 +109,10 @@ def _row(trial: Tried, searched: bool) -> list[Any]:
 
 @matplotlib.rc_context(figures.STYLE)
 def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
-    """E-T errors with their standard errors, a line for each trial.
+    """Draw E-T errors with their standard errors, a line for each trial.
 
     Args:
-        trials: the rows of table `spaces` by trial.
+        trials: rows of table `spaces` by trial.
     """
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.add_subplot()
