@@ -1,7 +1,7 @@
 """Everything in one resumable function: train, search, retrain, evaluate, export, report.
 
-Each stage knows from the run directory what it has done. Killed at any moment and called again with the same arguments,
-the pipeline goes on where it was.
+The state of each stage is in the run directory: killed at any moment and called again with the same arguments, the
+pipeline resumes where it was.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pipeline(
     cluster = ray_cluster(cpus=int(resources.together["CPU"])) if ray else nullcontext()
     with run.lock(), progress.doing("starting"), cluster:
         stage = partial(_stage, run, progress)
-        # Subnets are timed before training, so that a limit on latency that nothing meets is refused before it.
+        # Subnets are timed before training, so that an infeasible limit on latency is refused in time.
         space = None if is_bound(run, "train") else checked.space
         ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
         with stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
@@ -80,7 +80,7 @@ def pipeline(
         space, limits = run.space, preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
         progress(f"  The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
-        # Where both have ended, all is answered from rows, without actors.
+        # If both have ended, all results come from rows, without actors.
         ended = all(run.search(name).has_ended() for name in (MAIN, BASELINE))
         with make_scorer(run, ready.settings.scoring, replace(resources, replicas=0) if ended else resources) as scorer:
             with stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
@@ -107,7 +107,7 @@ def pipeline(
         with stage(6, "Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
             exported = export_into_run(run, choose_network(run.networks(), winner, size), progress=progress)
-        report = write_report(run, traces(run))  # now that the last stage's duration is a row
+        report = write_report(run, traces(run))  # after the last stage, to include its duration
         return PipelineResult(run, winner, evaluations, exported, report)
 
 

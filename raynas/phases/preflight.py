@@ -27,15 +27,15 @@ from raynas.training.teachers import Teachers
 
 @dataclass(frozen=True)
 class Ready:
-    """A preset that can be carried out, and what was loaded to find that out.
+    """A checked preset, with the values that were loaded for the check.
 
     Attributes:
-        preset: with image size, channels and skipped images of its data filled in.
-        resources: workers and replicas that it was checked for.
-        space: with the image size, channels and classes of the data.
+        preset: preset with image size, channels and skipped images of its data filled in.
+        resources: workers and replicas of the check.
+        space: space with the image size, channels and classes of the data.
         data: the images.
-        teachers: of the supernet; None if its recipe has none.
-        estimate: cost of the supernet's training.
+        teachers: teachers of the supernet; None if its recipe has none.
+        estimate: estimated cost of the supernet's training.
     """
 
     preset: Preset
@@ -98,12 +98,12 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent) -> No
     Limits on latency and throughput are left out: they are checked when subnets have been timed.
 
     Args:
-        space: with the image size, channels and classes of the data.
-        progress: gets a line if a search of the user's own cannot be made here, which is no error: it may be at home
-            on another machine, or read what training leaves.
+        space: space with the image size, channels and classes of the data.
+        progress: called with a line if a user's own search cannot be built here, which is no error: it may be installed
+            on another machine only, or need files of the training.
 
     Raises:
-        InfeasibleError: nothing in the space meets the search's constraints.
+        InfeasibleError: no arch of the space meets the search's constraints.
         UserError: any of them is wrong.
     """
     retrain = preset.retrain
@@ -112,7 +112,7 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent) -> No
         check_recipe(space.fix(space.largest()), recipe)
         if recipe.teachers not in (None, preset.recipe.teachers) and preset.data is not None:
             load_teachers(recipe, load_data(preset.data))
-    if preset.reference is not None:  # it is trained from scratch, whatever the winner starts from
+    if preset.reference is not None:  # always trained from scratch
         recipe = preset.recipe if retrain.start == "inherited" else preset.retrain_recipe
         recipe.micro_batch(workers=1)
         try:
@@ -139,10 +139,10 @@ def _make_search(config: SearchConfig, space: Space) -> None:
 
 
 def reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
-    """A hand-designed arch, and its space for the images and classes of another one.
+    """Return a hand-designed arch, and its space for the images and classes of another space.
 
     Raises:
-        UserError: there is no such arch, or it cannot take such images.
+        UserError: there is no such arch, or it does not support such images.
     """
     shape = load_arch(name)
     return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)

@@ -90,10 +90,10 @@ def fit(
 
 
 def check_this_machine(resources: Resources) -> None:
-    """Refuse what a local Ray, to which no machine is ever added, does not have.
+    """Check that a local Ray has some resources, since no machine is ever added to it.
 
     Raises:
-        UserError: names what is missing.
+        UserError: it has not; the message names the missing resources.
     """
     needed = resources.of(resources.workers)
     have = ray.cluster_resources() if is_local() else needed
@@ -132,7 +132,7 @@ class _Attempt:
         )
         self._mailbox: Any = None
         self._controller: Any = None
-        self._asked: Any = None  # the mailbox's answer that is on its way
+        self._asked: Any = None  # pending answer of the mailbox
         self._error: UserError | None = None
         self._began = self._looked = time.monotonic()
         self._started = False
@@ -162,8 +162,8 @@ class _Attempt:
                 checkpoint_config=self._checkpoints,
             ),
         )
-        # Ray would replace the process's Ctrl-C handler for good by one that exits with its own code and without a word
-        # of how to go on. The interrupt is ours; the controller, which it hands over, ends Ray's part.
+        # Ray would replace the process's Ctrl-C handler for good by one that exits with its own code and no advice on
+        # resuming. raynas handles the interrupt itself, and ends Ray's part through the controller given here.
         trainer._register_sigint_handler = self._keep_controller  # type: ignore[attr-defined]
         try:
             with progress.polling(lambda: self._poll(activity)):
@@ -194,12 +194,12 @@ class _Attempt:
         self._controller = controller
 
     def _end(self) -> None:
-        """End Ray Train's controller: its workers, and what it asks of the autoscaler."""
+        """End Ray Train's controller, with its workers and its requests to the autoscaler."""
         if self._controller is not None:
             ray.wait([self._controller.abort.remote()], timeout=10)
 
     def _poll(self, activity: Activity) -> None:
-        """Take the workers' events; until the first, show what the cluster lacks, and end the attempt after a while."""
+        """Handle the workers' events; before the first one, show what the cluster lacks, and give up after `WAIT_S`."""
         self._fetch(activity)
         now = time.monotonic()
         if self._started or self._error is not None or now - self._looked < LOOK_S:
@@ -243,7 +243,7 @@ class _Attempt:
 
 
 def _work(config: dict[str, Any]) -> None:
-    """Train, as one worker. Imports are local: Ray's controller, which only hands this on, needs none of them."""
+    """Train, as one worker. Imports are local, since Ray's controller, which only passes this on, needs none."""
     from raynas.phases import train_worker
 
     train_worker.work(config)

@@ -54,7 +54,7 @@ def retrain(
     """Train networks into `networks/<arch>-<how>-<seed>/` and table `networks`; see `raynas.retrain`.
 
     Args:
-        recipe: how to train; each of `seeds` replaces its seed.
+        recipe: recipe of the training; each of `seeds` replaces its seed.
         how: `scratch`, or `finetuned` from the weights inherited from the run's supernet.
         train_on: `train`, or `train+search` once the search is over.
         labels: names in progress lines by arch id, such as `winner`; by default the id.

@@ -2,7 +2,7 @@
 
 Workers keep their checkpoints through Ray Train (several, on the run's own filesystem) and send events to a mailbox.
 The driver reads it, shows progress, and appends rows. A row belongs to one entry of the training's history, which every
-checkpoint carries: whatever is killed, no entry is written twice and none is lost.
+checkpoint carries, so that no entry is lost or written twice if a process is killed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def recorded(ready: Ready) -> dict[str, Any]:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads in the block, as a Ray Train worker does: results differ with their number."""
+    """Set torch's threads in the block, as for a Ray Train worker, since results depend on their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
