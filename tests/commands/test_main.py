@@ -192,6 +192,8 @@ def test_a_training_that_is_told_to_end_says_how_to_go_on(monkeypatch: pytest.Mo
 def test_interrupt_says_how_to_go_on(
     number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:  # as a shell leaves SIGINT to its background jobs
+        signal.signal(number, signal.default_int_handler)
     before = signal.getsignal(number)
     monkeypatch.setattr("raynas.commands.report.run", lambda options: signal.raise_signal(number))
     assert main(["report", "my run"]) == code

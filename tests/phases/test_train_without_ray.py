@@ -98,6 +98,7 @@ def test_a_run_on_an_object_store_keeps_its_checkpoints_there(s3_server: Callabl
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_no_cpu_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
     with pytest.raises(UserError, match="finds no GPU here"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", resources=Resources(workers=0, gpus=1))
+        train(preset(tmp_path / "made"), run_dir=tmp_path / "run", resources=Resources(workers=0, gpus=1))
     assert not (tmp_path / "run").exists()
