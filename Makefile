@@ -9,7 +9,7 @@ help:
 	@echo "make demo    train, search and retrain a tiny vision transformer on the digits, and write a report"
 	@echo "make test    lint, check types and run the tests"
 	@echo "make test-slow  the tests that start clusters, kill processes and train for minutes"
-	@echo "make test-all   all tests in one go, as continuous integration runs them"
+	@echo "make test-all   all tests in one go"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make clean   remove the virtual environment and caches"
