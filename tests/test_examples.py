@@ -154,14 +154,14 @@ def test_there_are_examples() -> None:
 def test_an_example_that_is_not_for_here_is_understood(place: str, line: str) -> None:
     options = make_parser().parse_args(shlex.split(line))
     if getattr(options, "preset", None) is not None:
-        changes = parse_overrides(options.changes)
+        changes = parse_overrides(options.overrides)
         if str(changes.get("space", "")).startswith("runs/"):
             del changes["space"]
         preset = load_preset(options.preset, changes)
         preset.recipe.micro_batch(max(1, getattr(options, "workers", 1)))
         check_later(preset, load_space(preset.space))
     elif getattr(options, "changes", None):
-        override(load_preset("s3"), parse_overrides(options.changes))
+        override(load_preset("s3"), parse_overrides(options.overrides))
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,8 @@ def test_an_example_runs(
     if "best.yaml" in line:
         SPACE.save("space.yaml")
         argv[argv.index("space=runs/e/spaces/best.yaml")] = "space=space.yaml"
-    run: Any = getattr(make_parser().parse_args(argv), "run", None)
+    options = vars(make_parser().parse_args(argv))
+    run: Any = options.get("run", options.get("run_dir"))
     verb = next(verb for verb in SMALL if line.startswith(verb))
     if verb in ("search", "evaluate") and (verb == "search" or "--arch front" in line):
         small_run(run := f"{run}-new")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_data, add_set, overrides
+import raynas
+from raynas.commands.options import add_data, add_set, doing, given
 
 EXAMPLES = """\
 raynas check --data /data/flowers
@@ -20,9 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print what the data holds."""
-    import raynas
-    from raynas.progress.reporter import terminal
-
-    progress = terminal()
-    with progress.doing("looking at the data"):
-        raynas.check(options.preset, options.data, overrides(options), progress=progress)
+    with doing("looking at the data") as progress:
+        raynas.check(**given(options), progress=progress)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_arch, add_run
+import raynas
+from raynas.commands.options import add_arch, add_run, doing, given
 
 EXAMPLES = "raynas evaluate runs/a"
 
@@ -17,20 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
     more = "; front or NAME/front for all archs of a search's front (default: the winner and every retrained network)"
-    add_arch(parser, default=None, more=more)
+    add_arch(parser, more)
     parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
 
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate, and print a table of the accuracies."""
-    import raynas
-    from raynas.progress.reporter import terminal
-    from raynas.runs.run import Run
-
-    run = Run(options.run)
-    progress = terminal()
-    with progress.doing("evaluating"):
-        rows = raynas.evaluate(run, options.arch, again=options.again, progress=progress)
+    with doing("evaluating") as progress:
+        rows = raynas.evaluate(**given(options), progress=progress)
     columns = ("pixels", 11), ("MACs", 16), ("top-1", 9), ("images", 9), ("reading", 9)
     print(f"{'arch':<14}{'weights':<12}{'seed':>5}" + "".join(f"{name:>{width}}" for name, width in columns))
     for row in rows:
@@ -40,5 +35,5 @@ def run(options: argparse.Namespace) -> None:
             f"{row['arch']:<14}{row['how']:<12}{seed:>5}{pixels:>11}{row['macs']:>16,}{row['accuracy']:>9.2%}"
             f"{row['images']:>9,}{row['reading']:>9}"
         )
-    count = max(row["reading"] for row in run.store.read("evaluations", ["reading"]).to_pylist())
+    count = max(row["reading"] for row in raynas.open_run(options.run).table("evaluations").to_pylist())
     print(f"The test split has been read {count} time(s) in this run.")

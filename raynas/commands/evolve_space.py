@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from raynas.commands.options import add_gpu, add_number, add_preset, add_replicas, overrides, resources
+import raynas
+from raynas.commands.options import add_gpu, add_number, add_preset, add_replicas, doing, given
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -30,25 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evolve the space, and print a table of the trials and what comes next."""
-    import raynas
     from raynas.outer.trial_progress import trial_name
-    from raynas.presets.preset import parse_overrides
-    from raynas.progress.reporter import terminal
 
-    progress = terminal()
-    with progress.doing("evolving the space"):
-        found = raynas.evolve_space(
-            options.preset,
-            options.run,
-            options.data,
-            overrides(options),
-            values=parse_overrides(options.values),
-            trials=options.trials,
-            at_a_time=options.at_a_time,
-            search=options.search,
-            resources=resources(options),
-            progress=progress,
-        )
+    with doing("evolving the space") as progress:
+        found = raynas.evolve_space(**given(options), progress=progress)
     print(f"{'lowest E-T error':>16}  {'space':<40} tried")
     ended = [trial for trial in found if trial.error is None]
     for trial in ended:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_arch, add_run, positive, whole
+import raynas
+from raynas.commands.options import add_arch, add_run, doing, given, positive, whole
 
 EXAMPLES = "raynas export runs/a --to my_network"
 
@@ -26,18 +27,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Export; a line is printed for each file."""
-    import raynas
-    from raynas.progress.reporter import terminal
-
-    progress = terminal()
-    with progress.doing("exporting"):
-        raynas.export(
-            options.run,
-            options.arch,
-            options.to,
-            inherited=options.inherited,
-            size=options.size,
-            seed=options.seed,
-            onnx=options.onnx,
-            progress=progress,
-        )
+    with doing("exporting") as progress:
+        raynas.export(**given(options), progress=progress)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from raynas.commands.options import add_data, add_run_to_make, add_set, overrides
+import raynas
+from raynas.commands.options import add_data, add_run_to_make, add_set, doing, given
 
 EXAMPLES = """\
 raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet
@@ -30,21 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Import, and say what comes next."""
-    import raynas
-    from raynas.progress.reporter import terminal
-
-    progress = terminal()
-    with progress.doing("importing"):
-        run = raynas.import_model(
-            options.system,
-            options.checkpoint,
-            options.run,
-            options.data,
-            overrides(options),
-            space=options.space,
-            preset=options.preset,
-            weights=options.weights,
-            progress=progress,
-        )
+    with doing("importing") as progress:
+        run = raynas.import_model(**given(options), progress=progress)
     following = "evaluate" if run.has_arch("best") else "search"
     print(f"Imported into {run.name}. Next: raynas {following} {shlex.quote(run.name)}")

@@ -1,14 +1,17 @@
-"""Options that several commands share, and the types of options."""
+"""Options that several commands share, the types of options, and the call of a public function with them."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from raynas.cluster.resources import Resources
+from raynas.config import MOST_SEEDS
+from raynas.progress.reporter import Reporter, terminal
 from raynas.text import shown
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -27,7 +30,8 @@ def add_preset(parser: argparse.ArgumentParser) -> None:
 
 def add_run_to_make(parser: argparse.ArgumentParser) -> None:
     """Add the run directory to make or to continue."""
-    parser.add_argument("--run", required=True, metavar="DIR", help="run directory: a path, or a URI such as s3://...")
+    text = "run directory: a path, or a URI such as s3://..."
+    parser.add_argument("--run", dest="run_dir", required=True, metavar="DIR", help=text)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -44,24 +48,18 @@ def add_data(parser: argparse.ArgumentParser, required: bool = False) -> None:
 def add_set(parser: argparse.ArgumentParser) -> None:
     """Add changes to the preset."""
     text = "change a value of the preset, such as recipe.epochs=3; repeatable"
-    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
-def overrides(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the changes to the preset by dotted key, as the public functions take them.
-
-    Raises:
-        ConfigError: one is not `KEY=VALUE`, or its value is not YAML.
-    """
-    from raynas.presets.preset import parse_overrides
-
-    return parse_overrides(options.changes)
-
-
-def add_arch(parser: argparse.ArgumentParser, default: str | None, more: str = "") -> None:
+def add_arch(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """Add the arch; `more` says what else may stand for it."""
     text = f"best, reference, the id of a scored subnet, or an arch file{more}"
-    parser.add_argument("--arch", default=default, help=text)
+    parser.add_argument("--arch", help=text, **options)
+
+
+def add_seeds(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the seeds of trainings, given as their number."""
+    parser.add_argument("--seeds", type=_seeds, metavar="N", help=text)
 
 
 def add_workers(parser: argparse.ArgumentParser, default: int = 1) -> None:
@@ -78,13 +76,8 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
 
 def add_gpu(parser: argparse.ArgumentParser, each: str) -> None:
     """Add the use of GPUs; `each` says what gets one."""
-    parser.add_argument("--gpu", action="store_true", help=f"give one GPU to each {each}")
-
-
-def resources(options: argparse.Namespace) -> Resources:
-    """Return the workers, replicas and GPUs of a command; 0 where it has no such option."""
-    named = vars(options)
-    return Resources(named.get("workers", 0), named.get("replicas", 0), gpus=int(named.get("gpu", False)))
+    text = f"give one GPU to each {each}"
+    parser.add_argument("--gpu", dest="gpus", action="store_const", const=1, default=0, help=text)
 
 
 def add_number(parser: argparse.ArgumentParser, name: str, default: int | None, text: str) -> None:
@@ -96,6 +89,33 @@ def add_number(parser: argparse.ArgumentParser, name: str, default: int | None, 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the device to measure on."""
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1 (default: %(default)s)")
+
+
+# -- the call ----------------------------------------------------------------------------------------------------------
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given as arguments of the command's public function, whose parameters they name.
+
+    Raises:
+        UserError: an assignment is not `KEY=VALUE`, its value is not YAML, or resources are out of range.
+    """
+    from raynas.presets.preset import parse_overrides
+
+    named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
+    if where := {name: named.pop(name) for name in ("workers", "replicas", "gpus") if name in named}:
+        named["resources"] = Resources(**{"workers": 0, "replicas": 0, **where})
+    for name in {"overrides", "values"} & named.keys():
+        named[name] = parse_overrides(named[name])
+    return named
+
+
+@contextmanager
+def doing(what: str) -> Iterator[Reporter]:
+    """Show a command's work while the block runs; what it prints about the result comes after."""
+    progress = terminal()
+    with progress.doing(what):
+        yield progress
 
 
 # -- types -------------------------------------------------------------------------------------------------------------
@@ -115,6 +135,10 @@ def whole(least: int, most: int = 10**6) -> Callable[[str], int]:
 
 
 natural, positive = whole(0), whole(1)
+
+
+def _seeds(text: str) -> range:
+    return range(whole(1, MOST_SEEDS)(text))
 
 
 def above_0(text: str) -> float:

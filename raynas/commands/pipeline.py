@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_gpu, add_preset, add_replicas, add_workers, overrides, resources
+import raynas
+from raynas.commands.options import add_gpu, add_preset, add_replicas, add_workers, given
+from raynas.progress.reporter import terminal
 
 EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu"
 
@@ -19,15 +21,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run all phases, and say where the report is."""
-    import raynas
-    from raynas.progress.reporter import terminal
-
-    done = raynas.pipeline(
-        options.preset,
-        options.run,
-        options.data,
-        overrides(options),
-        resources=resources(options),
-        progress=terminal(),
-    )
-    print(f"Report: {done.report}")
+    print(f"Report: {raynas.pipeline(**given(options), progress=terminal()).report}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_run
+import raynas
+from raynas.commands.options import add_run, given
 
 EXAMPLES = "raynas report runs/a"
 
@@ -16,6 +17,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the report, and print its path."""
-    import raynas
-
-    print(raynas.report(options.run))
+    print(raynas.report(**given(options)))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import PRECISIONS, add_gpu, add_replicas, add_run, add_set, overrides, positive, resources
+import raynas
+from raynas.commands.options import PRECISIONS, add_gpu, add_replicas, add_run, add_set, doing, given, positive
 from raynas.text import shown
 
 EXAMPLES = "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4"
@@ -31,24 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Search, and say what won."""
-    import raynas
-    from raynas.progress.reporter import terminal
+    with doing("searching") as progress:
+        winner = raynas.search_run(**given(options), progress=progress)
     from raynas.reports.lines import describe_cost
-    from raynas.runs.run import Run
 
-    progress = terminal()
-    with progress.doing("searching"):
-        run = Run(options.run)
-        winner = raynas.search_run(
-            run,
-            overrides(options),
-            name=options.name,
-            resources=resources(options),
-            random=options.random,
-            images=options.images,
-            precision=options.precision,
-            progress=progress,
-        )
+    run = raynas.open_run(options.run)
     print(f"Winner: {run.name}/{run.search(options.name).winner_file} ({winner.id}: {describe_cost(winner)})")
 
 

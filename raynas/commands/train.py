@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from raynas.commands.options import add_gpu, add_preset, add_workers, overrides, resources
+import raynas
+from raynas.commands.options import add_gpu, add_preset, add_workers, doing, given
 
 EXAMPLES = "raynas train digits --run runs/a --set recipe.epochs=3"
 
@@ -23,17 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train, and say what comes next."""
-    import raynas
-    from raynas.progress.reporter import terminal
-
-    progress = terminal()
-    with progress.doing("training the supernet"):
-        run = raynas.train(
-            options.preset,
-            options.run,
-            options.data,
-            overrides(options),
-            resources=resources(options),
-            progress=progress,
-        )
+    with doing("training the supernet") as progress:
+        run = raynas.train(**given(options), progress=progress)
     print(f"Next: raynas search {shlex.quote(run.name)}")

@@ -9,7 +9,7 @@ import pytest
 
 from raynas.cluster.resources import Resources
 from raynas.commands import evolve_space, search, train
-from raynas.commands.options import resources
+from raynas.commands.options import given
 from raynas.errors import UserError
 
 
@@ -46,4 +46,4 @@ def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -
 def test_the_flags_of_a_command(command: Any, arguments: list[str], wanted: Resources) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    assert resources(parser.parse_args(arguments)) == wanted
+    assert given(parser.parse_args(arguments))["resources"] == wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from raynas.commands.options import add_number, positive
+from raynas.progress.reporter import terminal
 
 EXAMPLES = "raynas bench forward autoformer/published/tiny my_network --batch-size 32"
 
@@ -23,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the networks, and print a table."""
     from raynas.bench.forward import bench_forward
-    from raynas.progress.reporter import terminal
     from raynas.runs.run import Run
 
     run = None if options.run is None else Run(options.run)

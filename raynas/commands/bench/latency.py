@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raynas.commands.options import PRECISIONS, above_0, add_device, add_number
+from raynas.commands.options import PRECISIONS, above_0, add_device, add_number, doing
 from raynas.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -43,15 +43,13 @@ def run(options: argparse.Namespace) -> None:
     from raynas.config import Document, validate
     from raynas.latency.rows import on_of
     from raynas.latency.timing import Conditions
-    from raynas.progress.reporter import terminal
     from raynas.runs.run import Run
 
     run = None if options.run is None else Run(options.run)
     given = {name: getattr(options, name) for name in Conditions.model_fields}
     conditions = validate(Conditions, Document(given, "raynas bench latency"))
     archs = {label: arch for name in options.names for label, arch in _archs_to_time(run, name).items()}
-    progress = terminal()
-    with progress.doing("timing"):
+    with doing("timing") as progress:
         rows = _time(run, list(archs.values()), conditions, options.resources, progress)
     print(f"on {on_of(rows[0])}")
     print(f"{'subnet':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}{'passes':>8}")

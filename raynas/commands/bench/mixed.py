@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_device, add_number
+from raynas.commands.options import add_device, add_number, doing
 
 EXAMPLES = "raynas bench mixed vit_resnas/tiny --archs 4 --batch-size 32 --device cuda"
 
@@ -22,11 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the batches, and print a table."""
     from raynas.bench.mixed import bench_mixed
-    from raynas.progress.reporter import terminal
 
     sizes = (options.archs, options.batch_size, options.rounds, options.threads)
-    progress = terminal()
-    with progress.doing("timing"):
+    with doing("timing") as progress:
         timings = bench_mixed(options.space, *sizes, options.device, progress=progress)
     print(f"{'forward and backward':<24}{'median ms':>12}{'to largest':>12}{'to mean':>12}")
     for this in timings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_number
+from raynas.commands.options import add_number, doing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Score the subnets, and print the figures."""
     from raynas.bench.score import bench_score
-    from raynas.progress.reporter import terminal
 
-    progress = terminal()
-    with progress.doing("scoring"):
+    with doing("scoring") as progress:
         found = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=progress)
     for name, value in found.items():
         print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")

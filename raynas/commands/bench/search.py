@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from raynas.commands.options import above_0, add_number
+from raynas.commands.options import above_0, add_number, doing
 from raynas.errors import UserError
 
 
@@ -22,12 +22,10 @@ def run(options: argparse.Namespace) -> None:
     """Run the searches, print a table and draw the figure."""
     from raynas.bench.search import bench_search
     from raynas.comparison import mean_interval
-    from raynas.progress.reporter import terminal
 
     if options.figure:
         _check_figure(Path(options.figure))
-    progress = terminal()
-    with progress.doing("searching"):
+    with doing("searching") as progress:
         found = bench_search(options.macs, options.evaluations, options.seeds, progress=progress)
     places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
     print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")

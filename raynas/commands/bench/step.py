@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_number
+from raynas.commands.options import add_number, doing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the steps, and print a table."""
     from raynas.bench.step import bench_step
-    from raynas.progress.reporter import terminal
 
-    progress = terminal()
-    with progress.doing("timing"):
+    with doing("timing") as progress:
         timings = bench_step(options.rounds, options.batch_size, options.threads, progress)
     print(f"{'network':<28}{'median ms':>12}{'ratio':>8}")
     for timing in timings:

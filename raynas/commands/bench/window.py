@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import above_0, add_number
+from raynas.commands.options import above_0, add_number, doing
 from raynas.text import shown
 
 EXAMPLES = "raynas bench window vitas/twins_small --shares 0.001 0.0001"
@@ -25,10 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the draws, and print a table."""
     from raynas.bench.window import bench_window
-    from raynas.progress.reporter import terminal
 
-    progress = terminal()
-    with progress.doing("timing"):
+    with doing("timing") as progress:
         given = (options.space, options.cost, options.shares, options.draws, options.uniform_over)
         timings = bench_window(*given, progress)
     columns = ("holds", "set-up s", "accepted", "ms/arch", "rejection")
