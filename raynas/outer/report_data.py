@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raynas.costs import Constraints
 from raynas.errors import RunDirError
-from raynas.outer.evolution.record import iteration_folder, read_iterations
+from raynas.outer.evolution.record import iteration_run, read_iterations
 from raynas.outer.experiment import tried_folders
 from raynas.outer.trial_progress import trial_name
 from raynas.reports.collect import Tried
@@ -24,7 +24,7 @@ def searched_spaces(run: Run) -> list[Row]:
     """
     found = []
     for iteration in read_iterations(run):
-        here = Run(run.local_or_uri(iteration_folder(iteration.index)))
+        here = iteration_run(run, iteration.index)
         stored = here.search()
         if not stored.has_begun:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 from raynas.config import Document, validate
 from raynas.errors import RunDirError, UserError
 from raynas.outer.evolution.explain import explain
-from raynas.outer.evolution.record import Iteration, iteration_folder, read_iterations
+from raynas.outer.evolution.record import Iteration, iteration_run, read_iterations
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.progress.reporter import Reporter
 from raynas.runs.run import Run
@@ -33,7 +33,7 @@ def trial_name(values: Mapping[str, Any]) -> str:
 def whereabouts(run: Run, index: int) -> str | None:
     """Return a trial's state in an unfinished iteration, in a few words; None if it has written nothing."""
     try:
-        here = Run(run.local_or_uri(iteration_folder(index)))
+        here = iteration_run(run, index)
         epochs = here.preset.recipe.epochs
         archs = run.read_yaml("space_evolution.yaml", "settings")["settings"]["settings"]["archs"]
         scored = here.store.read("scores", ["arch"]).num_rows

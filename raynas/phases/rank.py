@@ -23,7 +23,6 @@ from raynas.phases.retrain import retrain
 from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
-from raynas.scoring.progress import score_with_progress
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
@@ -109,7 +108,7 @@ def rank(
     replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
     with phase(run, "ranking", "inherited", cluster=replicas > 0, progress=progress):
         sampled = [arch for bucket in sample.buckets for arch in bucket]
-        scored = iter(score_with_progress(scorer, [*sampled, *others], "ranking", progress))
+        scored = iter(scorer.score([*sampled, *others], progress, "ranking"))
         scores = [[next(scored) for _ in bucket] for bucket in sample.buckets]
         other_scores = list(scored)
     everything = [row for each in scores for row in each]

@@ -111,28 +111,23 @@ def score_arch(
     return Score(bits, bits5, float(loss) / len(images), time.perf_counter() - began, calibration_seconds)
 
 
+@dataclass
 class ArchScorer:
-    """A supernet and images on one device; it scores one arch after the other.
+    """A supernet and images on one device, to which all are moved; the other attributes are as for `score_arch`."""
 
-    Args:
-        device: the device that everything is moved to.
-        supernet, images, labels, normalisation, batch_size, precision, calibration: as for `score_arch`.
-    """
+    device: torch.device
+    supernet: nn.Module
+    images: Tensor
+    labels: Tensor
+    normalisation: Normalisation
+    batch_size: int
+    precision: str
+    calibration: Tensor | None
 
-    def __init__(
-        self,
-        device: torch.device,
-        supernet: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        normalisation: Normalisation,
-        batch_size: int,
-        precision: str,
-        calibration: Tensor | None,
-    ):
-        self.supernet, self.images, self.labels = supernet.to(device), images.to(device), labels.to(device)
-        self.normalisation, self.batch_size, self.precision = normalisation, batch_size, precision
-        self.calibration = None if calibration is None else calibration.to(device)
+    def __post_init__(self) -> None:
+        self.supernet = self.supernet.to(self.device)
+        self.images, self.labels = self.images.to(self.device), self.labels.to(self.device)
+        self.calibration = None if self.calibration is None else self.calibration.to(self.device)
 
     def score(self, arch: Arch) -> tuple[Score | None, str | None]:
         """Return the score of an arch or, if it has none, None and the reason."""

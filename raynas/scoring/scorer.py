@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from raynas.data.calibration import Calibration
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
@@ -127,10 +128,16 @@ class Scorer:
         self._entered()
         return self._space
 
-    def score(self, archs: Iterable[Arch | Mapping[str, Any]]) -> list[Row]:
+    def score(
+        self, archs: Iterable[Arch | Mapping[str, Any]], progress: Progress = silent, what: str = "scoring"
+    ) -> list[Row]:
         """Return rows of table `scores`, one for each arch in the given order; equal archs are computed once.
 
         An arch that cannot be scored also has a row: `status` failed, `accuracy` None, and the `reason`.
+
+        Args:
+            archs: archs of the supernet's space, or their values.
+            progress: called with lines that begin with `what`: how many are scored, and the time left.
 
         Raises:
             RunDirError: rows cannot be written.
@@ -138,7 +145,11 @@ class Scorer:
                 into the cluster.
         """
         asked = [self._arch(arch) for arch in archs]
-        rows = {row["arch"]: row for row in self.score_iter(asked)}
+        rows: dict[str, Row] = {}
+        with reporter(progress).doing(what, len({arch.id for arch in asked}), "subnets scored") as activity:
+            for row in self.score_iter(asked):
+                rows[row["arch"]] = row
+                activity.update(len(rows))
         return [dict(rows[arch.id]) for arch in asked]
 
     def score_iter(self, archs: Iterable[Arch | Mapping[str, Any]]) -> Iterator[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -63,6 +63,33 @@ class CommonConstants(Config):
         return data
 
 
+ConstantsT = TypeVar("ConstantsT", bound=CommonConstants)
+
+
+def scaled(constants: Any, arch: Mapping[str, Choice], factor: float) -> tuple[Any, dict[str, Choice]]:
+    """Multiply embedding, head (or query) and hidden widths by `factor`, rounded to legal values; keep the rest."""
+    values = dict(arch)
+    for name, value in arch.items():
+        block, _, leaf = name.rpartition(".")
+        if leaf in ("width", "mlp_width", "query_width"):
+            unit = arch[f"{block}.heads"] if leaf == "query_width" else 1
+            values[name] = unit * max(1, round(value * factor / unit))
+    if (before := getattr(constants, "head_dim", None)) is not None:
+        head_dim = max(1, round(before * factor))
+        # A scale other than the default keeps its ratio to the default.
+        scale = constants.attention_scale * (before / head_dim) ** 0.5
+        constants = constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale})
+    return constants, values
+
+
+def with_attention_scale(constants: ConstantsT) -> ConstantsT:
+    """Return the constants with the default scale of attention filled in, if the width of a head is fixed."""
+    known: Any = constants
+    if known.attention_scale is not None or known.head_dim is None:
+        return constants
+    return constants.model_copy(update={"attention_scale": known.head_dim**-0.5})
+
+
 @dataclass(frozen=True)
 class Family:
     """A family's vocabulary.
@@ -75,7 +102,7 @@ class Family:
         check: yields faults that the family cannot build: the place in the space file, and the problem. Only the first
             is reported.
         scale: returns constants and values of an arch with widths multiplied by a factor, given both and the factor
-            (see `raynas.costs.scale_to_macs`).
+            (see `raynas.costs.scale_to_macs`); by default all of its widths.
         required: returns the dimensions that a space must have, and no others, given its constants and the templates
             that it names. None: all of them.
         acting: returns an arch's effective values, equal for choices that give the same network, given its space and
@@ -86,7 +113,7 @@ class Family:
     dimensions: dict[str, Rule]
     resolve: Callable[[Any, tuple[Dimension, ...]], Any]
     check: Callable[[CodedSpace], Iterator[tuple[Location, str]]]
-    scale: Callable[[Any, Mapping[str, Choice], float], tuple[Any, dict[str, Choice]]]
+    scale: Callable[[Any, Mapping[str, Choice], float], tuple[Any, dict[str, Choice]]] = scaled
     required: Callable[[Any, set[str]], list[str]] | None = None
     acting: Callable[[CodedSpace, Mapping[str, Choice]], dict[str, Choice]] | None = None
 
@@ -106,27 +133,6 @@ def check_blocks(space: CodedSpace) -> Iterator[tuple[Location, str]]:
             width = f"stages.{parts[1]}.width" if staged else "width"
             if hidden_width(min(space[width].choices), min(dimension.choices)) < 1:
                 yield place, "the smallest width times the smallest mlp_ratio leaves no hidden channel"
-
-
-def scaled_widths(arch: Mapping[str, Choice], factor: float) -> dict[str, Choice]:
-    """Return an arch's values with embedding, query and hidden widths multiplied by `factor`, rounded to legal ones."""
-    values = dict(arch)
-    for name, value in arch.items():
-        block, _, leaf = name.rpartition(".")
-        if leaf in ("width", "mlp_width", "query_width"):
-            unit = arch[f"{block}.heads"] if leaf == "query_width" else 1
-            values[name] = unit * max(1, round(value * factor / unit))
-    return values
-
-
-def with_scaled_heads(constants: Any, factor: float) -> Any:
-    """Return constants with `head_dim`, if any, multiplied by `factor` and rounded to a legal value."""
-    if constants.head_dim is None:
-        return constants
-    head_dim = max(1, round(constants.head_dim * factor))
-    # A scale other than the default keeps its ratio to the default.
-    scale = constants.attention_scale * (constants.head_dim / head_dim) ** 0.5
-    return constants.model_copy(update={"head_dim": head_dim, "attention_scale": scale})
 
 
 def hidden_width(width: Any, ratio: Any) -> Any:

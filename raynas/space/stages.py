@@ -40,12 +40,8 @@ def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
 
 def staged_templates(given: set[str], block: Iterable[str]) -> list[str]:
     """Return the dimensions that a space with these templates must have, given those of a block."""
-    return ["stages.*.width", depth_or_kept(given), *(f"stages.*.blocks.*.{leaf}" for leaf in block)]
-
-
-def depth_or_kept(given: set[str]) -> str:
-    """Return the template that selects the blocks that run: depth or kept."""
-    return "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
+    runs = "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
+    return ["stages.*.width", runs, *(f"stages.*.blocks.*.{leaf}" for leaf in block)]
 
 
 def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:

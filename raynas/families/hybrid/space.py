@@ -17,7 +17,7 @@ from pydantic import Field
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import Family, Rule
+from raynas.space.rules import Family, Rule, with_attention_scale
 from raynas.space.stages import StagedConstants, check_stages, with_ramp
 
 MAX_TOKENS = 2**14
@@ -141,11 +141,10 @@ def _required(constants: HybridConstants, given: set[str]) -> list[str]:
 
 
 def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> HybridConstants:
-    scale, expands = constants.attention_scale, constants.expands
+    expands = constants.expands
     if expands is None:  # set from all choices, so that a subnet at expansion 1 keeps the convolution
         expands = tuple(max(d.choices) > 1 for d in dimensions if d.name.endswith(".expansion"))
-    scale = constants.head_dim**-0.5 if scale is None else scale
-    return with_ramp(constants.model_copy(update={"attention_scale": scale, "expands": expands}), dimensions)
+    return with_ramp(with_attention_scale(constants).model_copy(update={"expands": expands}), dimensions)
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:

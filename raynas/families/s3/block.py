@@ -15,7 +15,7 @@ from raynas.errors import UserError
 from raynas.families.s3.space import fitted
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticQkv, SplitQkv, new_parameter
+from raynas.nets.layers import new_parameter
 from raynas.nets.windows import Windows
 
 
@@ -105,26 +105,12 @@ class WindowBlock(Block):
     """Pre-norm attention inside windows and MLP, each added to the residual stream.
 
     Args:
-        width: largest embedding width.
-        hidden: largest number of hidden channels.
-        qkv: the projection to queries, keys and values.
-        unit: channels of a unit of the query axis.
-        scale: factor on the raw scores; None for one over the square root of a head's channels.
-        eps: epsilon of the norms.
         bias: the table of biases.
+        block: the arguments of `Block`.
     """
 
-    def __init__(
-        self,
-        width: int,
-        hidden: int,
-        qkv: ElasticQkv | SplitQkv,
-        unit: int,
-        scale: float | None,
-        eps: float,
-        bias: RelativeBias,
-    ):
-        super().__init__(width, hidden, qkv, unit, scale, eps)
+    def __init__(self, bias: RelativeBias, *block: Any):
+        super().__init__(*block)
         self.bias = bias
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:

@@ -103,7 +103,7 @@ class Stage(ElasticStage[WindowBlock]):
                 qkv = ElasticQkv(width, heads, constants.head_dim, bias="head")
             bias = RelativeBias(heads, windows_of(grid, window, shifted=False).window)
             unit, scale, eps = constants.head_dim or 1, constants.attention_scale, constants.norm_eps
-            return WindowBlock(width, hidden, qkv, unit, scale, eps, bias)
+            return WindowBlock(bias, width, hidden, qkv, unit, scale, eps)
 
         self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
 

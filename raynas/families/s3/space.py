@@ -16,7 +16,7 @@ from pydantic import Field
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, scaled_widths, with_scaled_heads
+from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, with_attention_scale
 from raynas.space.stages import (
     StagedConstants,
     check_stages,
@@ -64,9 +64,7 @@ def _required(constants: S3Constants, given: set[str]) -> list[str]:
 
 
 def _resolve(constants: S3Constants, dimensions: tuple[Dimension, ...]) -> S3Constants:
-    if constants.attention_scale is None and constants.head_dim is not None:
-        constants = constants.model_copy(update={"attention_scale": constants.head_dim**-0.5})
-    return with_ramp(constants, dimensions)
+    return with_ramp(with_attention_scale(constants), dimensions)
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
@@ -77,11 +75,6 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     if math.prod(grids(space)[0]) > MAX_TOKENS:
         yield ("constants", "patch_size"), f"{patch} makes more than {MAX_TOKENS} tokens"
     yield from check_blocks(space)
-
-
-def _scale(constants: S3Constants, arch: Mapping[str, Choice], factor: float) -> tuple[S3Constants, dict[str, Choice]]:
-    """Multiply embedding and head (or query) widths by `factor`, rounded to legal values; keep everything else."""
-    return with_scaled_heads(constants, factor), scaled_widths(arch, factor)
 
 
 def _acting(space: CodedSpace, arch: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -105,7 +98,6 @@ FAMILY = Family(
     dimensions=staged_dimensions(_BLOCK),
     resolve=_resolve,
     check=_check,
-    scale=_scale,
     required=_required,
     acting=_acting,
 )

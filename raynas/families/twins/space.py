@@ -7,15 +7,14 @@ to a sub-sampled grid (global), then an MLP. The dimensions set the number of st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
-from raynas.space.dimension import Choice
-from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, scaled_widths
+from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks
 from raynas.space.stages import (
     StagedConstants,
     check_stages,
@@ -60,11 +59,6 @@ def grids(space: CodedSpace) -> list[tuple[int, int]]:
     return found
 
 
-def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
-    del constants
-    return staged_templates(given, _BLOCK)
-
-
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space, ("patch_sizes", "reductions"))
     before, what = space.input_size, "image"
@@ -75,13 +69,6 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
             yield ("constants", "patch_sizes", stage), f"{patch} makes more than {MAX_TOKENS} tokens"
         before, what = grid, "grid of the stage before"
     yield from check_blocks(space)
-
-
-def _scale(
-    constants: TwinsConstants, arch: Mapping[str, Choice], factor: float
-) -> tuple[TwinsConstants, dict[str, Choice]]:
-    """Multiply embedding, query and hidden widths by `factor`, rounded to legal values; keep everything else."""
-    return constants, scaled_widths(arch, factor)
 
 
 _BLOCK = {
@@ -96,6 +83,5 @@ FAMILY = Family(
     dimensions=staged_dimensions(_BLOCK),
     resolve=with_ramp,
     check=_check,
-    scale=_scale,
-    required=_required,
+    required=lambda constants, given: staged_templates(given, _BLOCK),
 )

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
-from raynas.space.dimension import Choice, Dimension
+from raynas.space.dimension import Dimension
 from raynas.space.rules import (
     MAX_TOKENS,
     CommonConstants,
@@ -18,8 +18,7 @@ from raynas.space.rules import (
     Rule,
     check_blocks,
     hidden_width,
-    scaled_widths,
-    with_scaled_heads,
+    with_attention_scale,
 )
 
 
@@ -126,12 +125,8 @@ def _resolve(constants: VitConstants, dimensions: tuple[Dimension, ...]) -> VitC
     depths = [max(dimension.choices) for dimension in dimensions if dimension.name == "depth"]
     kept = sum(dimension.template == "blocks.*.kept" for dimension in dimensions)
     most = max(depths or [kept or constants.max_depth or 1])
-    scale = constants.attention_scale
-    if scale is None and constants.head_dim is not None:
-        scale = constants.head_dim**-0.5
-    return constants.model_copy(
-        update={"attention_scale": scale, "drop_path_depth": constants.drop_path_depth or max(most, 1)}
-    )
+    ramp = constants.drop_path_depth or max(most, 1)
+    return with_attention_scale(constants).model_copy(update={"drop_path_depth": ramp})
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
@@ -159,13 +154,6 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_blocks(space)
 
 
-def _scale(
-    constants: VitConstants, arch: Mapping[str, Choice], factor: float
-) -> tuple[VitConstants, dict[str, Choice]]:
-    """Multiply embedding, head (or query) and hidden widths by `factor`, rounded to legal values; keep the rest."""
-    return with_scaled_heads(constants, factor), scaled_widths(arch, factor)
-
-
 _BLOCK: Mapping[str, Rule] = {
     "heads": Rule(int, 1, 1024),
     "query_width": Rule(int, 1, 2**15),
@@ -185,6 +173,5 @@ FAMILY = Family(
     },
     resolve=_resolve,
     check=_check,
-    scale=_scale,
     required=_required,
 )

@@ -16,7 +16,7 @@ from pydantic import Field
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import MAX_TOKENS, Family, Rule, scaled_widths
+from raynas.space.rules import MAX_TOKENS, Family, Rule, scaled
 from raynas.space.stages import (
     StagedConstants,
     check_stages,
@@ -57,11 +57,6 @@ def grids(space: CodedSpace) -> list[tuple[int, int]]:
     height, width = space.input_size
     sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
     return [(height // side, width // side) for side in sides]
-
-
-def _required(constants: VitResConstants, given: set[str]) -> list[str]:
-    del constants
-    return staged_templates(given, _BLOCK)
 
 
 def _resolve(constants: VitResConstants, dimensions: tuple[Dimension, ...]) -> VitResConstants:
@@ -108,7 +103,7 @@ def _scale(
         for scale, before, after in zip(constants.attention_scale, constants.head_dims, head_dims, strict=True)
     )
     changed = constants.model_copy(update={"head_dims": head_dims, "attention_scale": attention_scale})
-    return changed, scaled_widths(arch, factor)
+    return scaled(changed, arch, factor)
 
 
 _BLOCK = {"heads": Rule(int, 1, 1024), "mlp_width": Rule(int, 1, 2**17)}
@@ -119,5 +114,5 @@ FAMILY = Family(
     resolve=_resolve,
     check=_check,
     scale=_scale,
-    required=_required,
+    required=lambda constants, given: staged_templates(given, _BLOCK),
 )

@@ -12,7 +12,7 @@ from typing import Any
 from raynas.cluster.resources import Resources
 from raynas.config import write_yaml
 from raynas.outer.evolution.loop import can_move, check_evolution, evolve_space
-from raynas.outer.evolution.record import Iteration, iteration_folder, read_space_file, space_file
+from raynas.outer.evolution.record import Iteration, iteration_run, read_space_file, space_file
 from raynas.outer.evolution.warm_start import check_inheritable
 from raynas.phases.phase import phase
 from raynas.phases.preflight import preflight
@@ -22,7 +22,6 @@ from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
 from raynas.runs.searches import Scoring
-from raynas.scoring.progress import score_with_progress
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
 
@@ -94,7 +93,7 @@ def by_supernet(
     """
 
     def measure(index: int, space: Space, archs: Sequence[Arch]) -> list[float | None]:
-        here = Run(run.local_or_uri(iteration_folder(index)), create=True)
+        here = iteration_run(run, index, create=True)
         progress(
             f"iteration {index}: training a supernet on {space.name}, {space.cardinality():,} archs, in {here.name}"
         )
@@ -104,7 +103,7 @@ def by_supernet(
             train(preflight(own, resources, here, look=False), here, progress, init)
         attempt = phase(here, "search", "space evolution", cluster=resources.replicas > 0, progress=progress)
         with make_scorer(here, Scoring(), resources) as scorer, attempt:
-            rows = score_with_progress(scorer, archs, f"iteration {index}", progress)
+            rows = scorer.score(archs, progress, f"iteration {index}")
         failed = [row for row in rows if row["accuracy"] is None]
         if failed:
             progress(f"{len(failed):,} of {len(rows):,} subnets could not be scored: {failed[0]['reason']}")
@@ -129,7 +128,7 @@ def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, pr
     if not index:
         return None
     if not here.exists(INIT):
-        before = Run(run.local_or_uri(iteration_folder(index - 1)))
+        before = iteration_run(run, index - 1)
         old = load_supernet(read_space_file(run, index - 1), before.weights())
         torch.manual_seed(derive(preset.recipe.seed, "weights"))
         new = build_supernet(space)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 
 import pyarrow.compute as pc
 
@@ -16,6 +16,12 @@ from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.space import Arch, Space
+
+_QUALITY = ("archs", "mean", "top", "error", "standard_error")
+_QUALITIES = ("archs", "means", "tops", "errors", "standard_errors")
+"""Columns of a `SpaceQuality` in table `spaces`, and of one for each choice in `space_moves`."""
+_SAME = ("axis", "slope", "slope_error", "steps", "step", "sure")
+"""Columns of `space_moves` that are attributes of a `Move`."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,16 @@ def space_file(index: int) -> str:
     return f"spaces/{index}.yaml"
 
 
-def iteration_folder(index: int) -> str:
-    """Return the folder of an iteration's supernet and scores, itself a run directory."""
+def iteration_run(run: Run, index: int, create: bool = False) -> Run:
+    """Return the run directory of an iteration's supernet and scores.
+
+    Raises:
+        RunDirError: there is none, and `create` is False.
+    """
+    return Run(run.local_or_uri(_folder(index)), create=create)
+
+
+def _folder(index: int) -> str:
     return f"iterations/{index}"
 
 
@@ -69,21 +83,19 @@ def read_space_file(run: Run, index: int) -> Space:
 
 def seconds_of(run: Run, index: int) -> float | None:
     """Return the seconds of an iteration's training and scoring, over all attempts; None without a supernet."""
-    if not run.exists(iteration_folder(index)):
+    if not run.exists(_folder(index)):
         return None
-    return sum(row["seconds"] for row in read_phases(Run(run.local_or_uri(iteration_folder(index)))))
+    return sum(row["seconds"] for row in read_phases(iteration_run(run, index)))
 
 
-def supernet_of(run: Run, index: int) -> str | None:
+def _supernet_of(run: Run, index: int) -> str | None:
     """Return the fingerprint of an iteration's supernet, or None if it was measured otherwise."""
-    if not run.exists(iteration_folder(index)):
-        return None
-    return Run(run.local_or_uri(iteration_folder(index))).about_supernet.get("fingerprint")
+    return iteration_run(run, index).about_supernet.get("fingerprint") if run.exists(_folder(index)) else None
 
 
 def write_scores(run: Run, index: int, space: Space, archs: Sequence[Arch], accuracies: Sequence[float | None]) -> None:
     """Write the rows of table `space_scores`."""
-    costs, supernet = cost(space, archs), supernet_of(run, index)
+    costs, supernet = cost(space, archs), _supernet_of(run, index)
     rows = [
         {
             "iteration": index,
@@ -107,21 +119,16 @@ def write_iteration(run: Run, iteration: Iteration, seed: int) -> None:
     Parts that a killed driver has written are not written again.
     """
     index, space = iteration.index, iteration.space.fingerprint
-    common = {"iteration": index, "space": space, "supernet": supernet_of(run, index), "seed": seed}
+    common = {"iteration": index, "space": space, "supernet": _supernet_of(run, index), "seed": seed}
     if not _rows(run, "space_moves", iteration.index):
         run.store.append("space_moves", [{**common, **_move_row(move)} for move in iteration.moves])
     if iteration.next is not None:
         run.write_yaml(space_file(iteration.index + 1), iteration.next.to_dict())
-    whole = iteration.quality
     row = {
         **common,
         "name": iteration.space.name,
         "cardinality": str(iteration.space.cardinality()),
-        "archs": whole.archs,
-        "mean": whole.mean,
-        "top": whole.top,
-        "error": whole.error,
-        "standard_error": whole.standard_error,
+        **asdict(iteration.quality),
         **iteration.best,
         "mean_macs": iteration.mean_macs,
         "seconds": iteration.seconds,
@@ -139,7 +146,7 @@ def read_iterations(run: Run) -> list[Iteration]:
             Iteration(
                 index,
                 read_space_file(run, index),
-                SpaceQuality(*(row[name] for name in ("archs", "mean", "top", "error", "standard_error"))),
+                SpaceQuality(**{name: row[name] for name in _QUALITY}),
                 tuple(_read_move(move) for move in _rows(run, "space_moves", index)),
                 {name: row[name] for name in ("best", "best_error", "best_macs", "best_params")},
                 row["mean_macs"],
@@ -161,37 +168,24 @@ def read_scores(run: Run, index: int) -> list[Row]:
 
 
 def _move_row(move: Move) -> Row:
+    qualities = list(zip(*map(astuple, move.qualities), strict=True)) or [()] * len(_QUALITIES)
     return {
-        "axis": move.axis,
+        **{name: getattr(move, name) for name in _SAME},
         "members": json.dumps(move.members),
         "choices": json.dumps(move.before),
-        "archs": [each.archs for each in move.qualities],
-        "means": [each.mean for each in move.qualities],
-        "tops": [each.top for each in move.qualities],
-        "errors": [each.error for each in move.qualities],
-        "standard_errors": [each.standard_error for each in move.qualities],
-        "slope": move.slope,
-        "slope_error": move.slope_error,
-        "steps": move.steps,
-        "step": move.step,
-        "sure": move.sure,
         "after": json.dumps(move.after),
+        **{name: list(values) for name, values in zip(_QUALITIES, qualities, strict=True)},
         "notes": list(move.notes),
     }
 
 
 def _read_move(row: Row) -> Move:
-    columns = (row[name] for name in ("archs", "means", "tops", "errors", "standard_errors"))
+    qualities = zip(*(row[name] for name in _QUALITIES), strict=True)
     return Move(
-        row["axis"],
-        tuple(json.loads(row["members"])),
-        tuple(json.loads(row["choices"])),
-        tuple(json.loads(row["after"])),
-        tuple(SpaceQuality(*values) for values in zip(*columns, strict=True)),
-        row["slope"],
-        row["slope_error"],
-        row["steps"],
-        row["step"],
-        row["sure"],
-        tuple(row["notes"]),
+        members=tuple(json.loads(row["members"])),
+        before=tuple(json.loads(row["choices"])),
+        after=tuple(json.loads(row["after"])),
+        qualities=tuple(SpaceQuality(*values) for values in qualities),
+        notes=tuple(row["notes"]),
+        **{name: row[name] for name in _SAME},
     )

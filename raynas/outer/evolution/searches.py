@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raynas.cluster.resources import Resources
-from raynas.outer.evolution.record import iteration_folder, read_iterations
+from raynas.outer.evolution.record import iteration_run, read_iterations
 from raynas.phases.search import search_fully
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
@@ -23,7 +23,7 @@ def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -
         UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
     """
     for iteration in read_iterations(run):
-        here = Run(run.local_or_uri(iteration_folder(iteration.index)))
+        here = iteration_run(run, iteration.index)
         preset = here.preset
         progress(f"searching space {iteration.index}, {iteration.space.name}, in {here.name}")
         with here.lock():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
-from raynas.space.dimension import Choice
-from raynas.space.rules import CommonConstants, Family, Rule, scaled_widths
+from raynas.space.rules import CommonConstants, Family, Rule
 
 
 def pixels(space: CodedSpace) -> int:
@@ -25,16 +24,9 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
         yield ("constants", "token_head"), "the dummy family has no tokens"
 
 
-def _scale(
-    constants: CommonConstants, arch: Mapping[str, Choice], factor: float
-) -> tuple[CommonConstants, dict[str, Choice]]:
-    return constants, scaled_widths(arch, factor)
-
-
 FAMILY = Family(
     constants=CommonConstants,
     dimensions={"width": Rule(int, 1, 2**15)},
     resolve=_resolve,
     check=_check,
-    scale=_scale,
 )
