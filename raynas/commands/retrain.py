@@ -39,8 +39,10 @@ def run(options: argparse.Namespace) -> None:
 
     print("\n".join(retrained_lines(rows)))
     name = shlex.quote(options.run)
-    plan = override(raynas.open_run(options.run).preset, arguments["overrides"]).retrain
-    if plan.finetune is not None and not options.size and (options.start or plan.start) != "trained":
+    finetune = None
+    if options.size is None and options.start != "trained":
+        finetune = override(raynas.open_run(options.run).preset, arguments["overrides"]).retrain.finetune
+    if finetune is not None:
         same = "".join(f" --arch {shlex.quote(arch)}" for arch in options.archs or [])
         same += f" --seeds {len(options.seeds)}" if options.seeds else ""
         same += f" --on {options.train_on}" if options.train_on else ""
