@@ -116,8 +116,7 @@ def import_model(
 
     checked = _preset(preset or preset_of(system), data, overrides, check_data=False)
     _refuse_nested(run_dir)
-    assert checked.data is not None
-    return import_supernet(system, checkpoint, run_dir, checked.data, space, checked, weights, progress)
+    return import_supernet(system, checkpoint, run_dir, checked, space, weights, progress)
 
 
 def pipeline(

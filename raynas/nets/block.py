@@ -19,10 +19,8 @@ class BlockShape:
     """Active channels of one block.
 
     Attributes:
-        width: embedding channels.
         query: the query axis, in heads if their width is fixed, else in channels.
         heads: number of attention heads (the most of any row).
-        hidden: hidden channels of the MLP.
         acts: [batch, 1, 1] bool, True for rows that run the block; None for all.
     """
 
@@ -37,7 +35,6 @@ class BlockShape:
         """Return the shape for the rows of a mixed batch.
 
         Args:
-            width: embedding channels.
             values: each arch's heads, query and hidden widths; None if it does not run the block.
             rows: [batch] int64, each row's arch.
         """
@@ -58,12 +55,8 @@ class Block(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream.
 
     Args:
-        width: largest embedding width.
-        hidden: largest number of hidden channels.
-        qkv: the projection to queries, keys and values.
         unit: channels of a unit of the query axis.
         scale: factor on the raw scores; None for one over the square root of a head's channels.
-        eps: epsilon of the norms.
         relative: attention in place of the plain one, `relative(q, k, v, scale, index)`, whose parameters do not
             depend on choices.
     """

@@ -15,8 +15,6 @@ def classify(
     """Return logits [batch, classes] or, with a token head, [batch, 1 + tokens, classes] with the image first.
 
     Args:
-        head: the image's classifier.
-        token_head: the tokens' classifier, if any.
         pooled: [batch, width], the image's features.
         tokens: [batch, tokens, width], the patch tokens.
         width: the channels of both.

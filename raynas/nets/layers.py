@@ -1,6 +1,7 @@
 """Elastic layers: ordinary layers whose active channels are arguments of each call.
 
-Each has one `select(channels...) -> {parameter name: tensor}`, used by both its forward pass and extraction.
+Each has one `select(channels...) -> {parameter name: tensor}`, used by both its forward pass and extraction. Numbers of
+channels, units and heads that constructors take are the largest ones.
 """
 
 from __future__ import annotations
@@ -35,10 +36,7 @@ class ElasticLinear(nn.Module):
     """A linear layer with elastic inputs and outputs.
 
     Args:
-        in_features: largest number of inputs.
-        out_features: largest number of outputs.
         in_unit: inputs for each channel of the input axis.
-        bias: True for a bias on each output.
     """
 
     def __init__(self, in_features: int, out_features: int, in_unit: int = 1, bias: bool = True):
@@ -63,7 +61,6 @@ def select_layers(module: nn.Module, axes: Mapping[str, tuple[Any, ...]]) -> dic
     """Return the active part of the parameters of a module's layers, by name.
 
     Args:
-        module: the module.
         axes: the arguments of each layer's `select`; a layer that is None has no parameters.
     """
     return {
@@ -87,13 +84,7 @@ torch.fx.wrap("padded")
 
 
 class ElasticPatchConv(nn.Module):
-    """A convolution over non-overlapping patches; images are padded with zeros at the bottom and right.
-
-    Args:
-        in_channels: largest number of input channels.
-        out_channels: largest number of output channels.
-        patch: side of a patch.
-    """
+    """A convolution over non-overlapping patches; images are padded with zeros at the bottom and right."""
 
     def __init__(self, in_channels: int, out_channels: int, patch: int):
         super().__init__()
@@ -115,12 +106,7 @@ class ElasticConv(nn.Module):
     """A convolution with elastic inputs and outputs and torch's initialisation.
 
     Args:
-        in_channels: largest number of input channels.
-        out_channels: largest number of output channels.
-        side: side of the kernel.
-        stride: stride of the kernel.
         padding: number of zeros beyond each border.
-        bias: True for a bias on each output channel.
     """
 
     def __init__(
@@ -184,9 +170,6 @@ class ElasticQkv(nn.Module):
     """The projection to queries, keys and values, with layout [heads, 3, head_dim] so that fewer heads are a prefix.
 
     Args:
-        width: largest number of input channels.
-        heads: largest number of heads.
-        head_dim: channels of a head.
         bias: see `VitConstants.qkv_bias`. `thirds` holds the raw vector; its first 3 Q entries are the biases of
             query, key and value in contiguous thirds of Q = heads * head_dim, so an entry's role depends on the heads.
     """
@@ -228,14 +211,7 @@ class ElasticQkv(nn.Module):
 
 
 class Projection(nn.Module):
-    """Several projections of the same input, all sliced by the same channels.
-
-    Args:
-        parts: number of projections.
-        width: largest number of input channels.
-        channels: largest number of output channels of each.
-        bias: True for a bias on each output channel.
-    """
+    """Several projections of the same input, all sliced by the same channels."""
 
     def __init__(self, parts: int, width: int, channels: int, bias: bool):
         super().__init__()
@@ -257,12 +233,9 @@ class SplitQkv(nn.Module):
     A query width works with any number of heads that divides it.
 
     Args:
-        width: largest number of input channels.
         units: largest number of units of the query axis.
         unit: channels of a unit: of a head if their width is fixed, else 1.
-        bias: True for biases.
         private: the parts of `qkv` with separate parameters for each head count.
-        heads: all head counts.
     """
 
     def __init__(self, width: int, units: int, unit: int, bias: bool, private: str, heads: Iterable[int]):
@@ -344,11 +317,7 @@ class PatchStem(nn.Module):
     An image that the patch does not divide is padded with zeros at the bottom and right.
 
     Args:
-        channels: image channels.
         size: image height and width in pixels.
-        patch: patch side in pixels.
-        width: largest embedding width.
-        class_token: True to prepend a class token.
         private: True if the stem has its own class token, False if it is passed to `forward`.
     """
 

@@ -29,7 +29,6 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
     """Return the parameters of a checkpoint.
 
     Args:
-        checkpoint: a file or its content.
         names: keys that may hold the parameters, the preferred first.
         what: kind of checkpoint, for messages: `an AutoFormer checkpoint`.
 
@@ -107,7 +106,6 @@ def check_finite(state: Mapping[str, Tensor], source: str) -> None:
     """Check that weights are finite.
 
     Args:
-        state: tensors by name.
         source: the tensors' origin, for messages.
 
     Raises:

@@ -28,7 +28,6 @@ class StageShape:
 
     Attributes:
         inputs: the channels of the stage before; None for the first stage.
-        width: the stage's own channels.
         blocks: the family's shapes of the blocks that run, by place.
     """
 
@@ -89,7 +88,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
     other searched layers around the stages (hybrids) overrides `acting`, `run` and `select`.
 
     Attributes:
-        stages: the stages.
         pattern: the weight-sharing pattern of widths, by side.
         ramp: each stage's first step of the drop-path ramp, then the total number of steps.
     """

@@ -88,9 +88,7 @@ def drawn(images: Tensor, keep: Tensor, branches: int) -> Tensor:
     """Draw the factors of stochastic depth [places, branches, batch]: each is 0, or 1 / the probability of keeping.
 
     Args:
-        images: the batch.
         keep: probabilities of keeping [places, 1, 1 or batch].
-        branches: number of branches.
     """
     keep = keep.to(images.device)
     return (torch.rand(len(keep), branches, len(images), device=images.device) < keep) / keep
@@ -109,7 +107,6 @@ class Supernet(nn.Module):
     once, by `settle`, so that torch can compile and trace it.
 
     Attributes:
-        space: the search space.
         sides: the paths that the weight-sharing pattern trains: (None,) for one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
         drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
@@ -290,7 +287,6 @@ class Supernet(nn.Module):
         The arch's values need not be choices of the space, as long as the parameters are large enough.
 
         Args:
-            arch: the arch.
             side: the path to extract if the weight-sharing pattern has two; left by default.
             statistics: its batch-norm statistics, instead of the network's running averages.
         """
@@ -350,7 +346,6 @@ class Supernet(nn.Module):
 
         Args:
             x: the batch; only its number of rows and its device matter.
-            archs: the archs of the batch.
             rows: [batch] int64, each row's arch, if there are several.
 
         Returns:

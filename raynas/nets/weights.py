@@ -36,7 +36,6 @@ def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file's content.
 
     Args:
-        content: the file's bytes.
         name: the file's name, for messages.
 
     Raises:
@@ -54,7 +53,6 @@ def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> S
     Heads for another number of classes are initialised anew, with a message; the rest transfers.
 
     Args:
-        space: the space.
         weights: a safetensors file, or a state dict, whose tensors are used without a copy.
 
     Raises:

@@ -54,8 +54,6 @@ class Trial:
 
     Attributes:
         values: settings that differ from the preset, by dotted key.
-        run: run directory of the trial.
-        iterations: finished iterations.
         error: reason of the failure; None for a finished trial.
     """
 
@@ -225,8 +223,6 @@ def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], res
     Args:
         written: the preset as plain values.
         folder: run directory of the experiment.
-        values: settings that differ from the preset.
-        resources: its workers and replicas.
     """
     from ray import tune
 

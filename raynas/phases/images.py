@@ -184,7 +184,6 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
 
     Args:
         preset: preset with the data settings as given by the user.
-        data: the loaded data.
     """
     config = data.config
     height, width, channels = *data.size, data.channels

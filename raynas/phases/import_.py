@@ -11,15 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from raynas.data.class_order import in_order, order_of
-from raynas.data.config import DataConfig
 from raynas.data.load import Data, load_data
 from raynas.errors import RunDirError, UserError, reason
 from raynas.locations import hide_secrets
 from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
-from raynas.phases.inputs import resolve_data
-from raynas.presets.preset import Preset, load_preset
+from raynas.phases.inputs import named_data, resolve_data
+from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.results.versions import versions
 from raynas.runs.run import Run
@@ -48,30 +47,29 @@ def import_supernet(
     system: str,
     checkpoint: str | Path,
     run_dir: Run | str | os.PathLike[str],
-    data: str | DataConfig,
+    preset: Preset,
     space: str | None = None,
-    preset: Preset | None = None,
     weights_file: str | Path | None = None,
     progress: Progress = silent,
 ) -> Run:
     """Read a released checkpoint, or a model of timm, into a new run directory; see `raynas.import_model`."""
-    default = preset_of(system)
-    images_config = DataConfig.model_validate(data)
+    preset_of(system)  # raises if checkpoints of this system cannot be read
+    data = named_data(preset)
     if system == "timm":
         if space is not None:
             raise UserError("the space of a timm model follows from the model: leave the space out")
         family = _timm_family(str(checkpoint))
         model = load_timm(str(checkpoint), weights_file, instead="--weights FILE")
         found, weights = family.read_timm(model, str(checkpoint))
-        if images_config.crop_pct is None:
-            images_config = images_config.model_copy(update={"crop_pct": model.pretrained_cfg.get("crop_pct")})
+        if data.crop_pct is None:
+            data = data.model_copy(update={"crop_pct": model.pretrained_cfg.get("crop_pct")})
     else:
         if weights_file is not None:
             raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
         of = None if space is None else _space_of(space)
         found, weights = _read(system, checkpoint, of)
-    preset = (preset or load_preset(default)).model_copy(update={"data": images_config})
-    asked, preset = preset, preset.model_copy(update={"data": resolve_data(preset, found)})
+    asked = preset.model_copy(update={"data": data})
+    preset = asked.model_copy(update={"data": resolve_data(asked, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     if images.classes != found.classes:
         other = f"train a supernet on {images.name} (raynas train)"

@@ -29,12 +29,9 @@ class Candidate:
     """An arch that a search may choose.
 
     Attributes:
-        arch: the arch.
         predicted_ms: latency predicted during the search.
         ms, quartiles: median latency and quartiles, as on the quiet device (see `LatencyPredictor.steady`); None if
             timing failed.
-        images_per_s: throughput.
-        reason: reason why timing failed.
         excess: largest violation of the limits by the median, as a fraction of the limit; 0 if it keeps them, infinite
             if timing failed.
     """
@@ -78,12 +75,7 @@ def time_candidates(
     """Time the candidates of a finished search: its best archs or its front, or `best()` of a user's own search.
 
     Args:
-        store: store for the rows.
-        search: the finished search.
-        config: settings of the timing.
-        predictor: the search's latency predictor.
         limits: the search's constraints; only those on latency and throughput are used.
-        progress: called with lines of progress.
         attempt: context manager to time within.
 
     Returns:
@@ -151,7 +143,6 @@ def unbeaten(found: Sequence[Candidate], search: History) -> list[Candidate]:
 
     Args:
         found: candidates kept by `choose_within_limits`.
-        search: the search that found them.
     """
     if len(found) < 2 or len(search.objectives.names) < 2:
         return list(found)

@@ -31,11 +31,8 @@ class Ready:
 
     Attributes:
         preset: preset with image size, channels and skipped images of its data filled in.
-        resources: workers and replicas of the check.
         space: space with the image size, channels and classes of the data.
-        data: the images.
         teachers: teachers of the supernet; None if its recipe has none.
-        estimate: estimated cost of the supernet's training.
     """
 
     preset: Preset
@@ -58,8 +55,6 @@ def preflight(
     A run directory remembers the settings that it began with, so a mistake found later could not be corrected in it.
 
     Args:
-        preset: the preset, with data.
-        resources: workers and replicas.
         run_dir: the supernet's run directory, which need not exist. What a training that began there knows of its
             images is not looked for again.
         progress: called with lines of text about the images, and about what is needed later and is not here.

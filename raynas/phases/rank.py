@@ -80,68 +80,6 @@ def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sampl
     return Sample(edges, found)
 
 
-def rank(
-    run: Run,
-    scorer: Any,
-    sample: Sample,
-    truth: Mapping[str, Mapping[str, float]] | None = None,
-    others: Sequence[Arch] = (),
-    seed: int = 0,
-    progress: Progress = silent,
-) -> list[Row]:
-    """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
-
-    Args:
-        run: run directory for the table `rankings`.
-        scorer: a `ScorePool` or `LocalScorer` of this run, entered.
-        sample: archs to score.
-        truth: accuracies by kind of training and network id: `{"scratch": {...}}`. Their archs must be in the sample or
-            among `others`.
-        others: archs outside the sample that are scored only because they have a truth.
-        seed: seed of the bootstrap.
-        progress: called with a line once everything is scored.
-
-    Returns:
-        One row for each pair of quantities, statistic and bucket (`bucket` is None for all networks together, the only
-        rows if there is one bucket). Intervals are 95 % percentile bootstrap intervals over networks.
-    """
-    replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
-    with phase(run, "ranking", "inherited", cluster=replicas > 0, progress=progress):
-        sampled = [arch for bucket in sample.buckets for arch in bucket]
-        scored = iter(scorer.score([*sampled, *others], progress, "ranking"))
-        scores = [[next(scored) for _ in bucket] for bucket in sample.buckets]
-        other_scores = list(scored)
-    everything = [row for each in scores for row in each]
-    if failed := [row for row in everything if row["accuracy"] is None]:
-        told = f"{len(failed):,} of {len(everything):,} subnets could not be scored: {failed[0]['reason']}"
-        if len(failed) == len(everything):
-            raise UserError(f"{run.name}: {told}")
-        progress(told)
-    rng = np.random.default_rng(seed)
-    rows: list[Row] = []
-    overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
-    ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
-    places = [{"bucket": i, "low": low, "high": high} for i, (low, high) in enumerate(ranges)]
-    grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # a single bucket equals the whole
-    for place, measured in [*grouped, (overall, everything)]:
-        good = [row for row in measured if row["accuracy"] is not None]
-        found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
-        rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
-    truth = truth or {}
-    # Only this call's scores: the run may hold others, on other images or in another precision.
-    known = {"inherited": _by_network([*everything, *other_scores]), **truth}
-    names = list(known)
-    for i, x in enumerate(names):
-        for y in names[i + 1 :]:
-            both = sorted(set(known[x]) & set(known[y]))
-            if x == "inherited" and not both:
-                raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
-            found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
-            rows += [{"x": x, "y": y, **overall, **row} for row in found]
-    run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
-    return rows
-
-
 def pearson(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return Pearson's correlation of each resample, [draws], for indices [draws, n] into x and y [n]."""
     x, y = x[draws], y[draws]
@@ -204,9 +142,6 @@ def read_truth(path: str | Path) -> pa.Table:
     """Read a Parquet table of networks trained on their own, with columns `network`, `values` and `accuracy`.
 
     `values` is the architecture as JSON; several rows of one network are several seeds.
-
-    Args:
-        path: a path or URI.
 
     Raises:
         UserError: there is no such file, it lacks a column, or accuracies are no numbers.
@@ -340,11 +275,65 @@ def rank_run(
         )
     if train > found:
         progress(f"Training all {found:,} of them, not {train:,}.")
-    known: dict[str, Mapping[str, float]] = {}
-    measured_elsewhere = [] if table is None or truth is None else archs_of(table, space, truth)
-    if table is not None:
-        known["truth"] = accuracies(table)
+    measured_elsewhere = [] if table is None else archs_of(table, space, truth or "the table")
+    known: dict[str, Mapping[str, float]] = {} if table is None else {"truth": accuracies(table)}
     if train:
         known |= train_alone(run, sample.spread(train), recipe, seeds or (0,), finetune_epochs, parallel, progress)
     with scorer:
-        return rank(run, scorer, sample, known, measured_elsewhere, seed, progress)
+        return _correlate(run, scorer, sample, known, measured_elsewhere, seed, progress)
+
+
+def _correlate(
+    run: Run,
+    scorer: Any,
+    sample: Sample,
+    truth: Mapping[str, Mapping[str, float]],
+    others: Sequence[Arch],
+    seed: int,
+    progress: Progress,
+) -> list[Row]:
+    """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
+
+    Args:
+        scorer: entered.
+        truth: accuracies by kind of training and network id: `{"scratch": {...}}`.
+        others: archs outside the sample that are scored only because they have a truth.
+
+    Returns:
+        One row for each pair of quantities, statistic and bucket (`bucket` is None for all networks together, the only
+        rows if there is one bucket). Intervals are 95 % percentile bootstrap intervals over networks.
+    """
+    replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
+    with phase(run, "ranking", "inherited", cluster=replicas > 0, progress=progress):
+        sampled = [arch for bucket in sample.buckets for arch in bucket]
+        scored = iter(scorer.score([*sampled, *others], progress, "ranking"))
+        scores = [[next(scored) for _ in bucket] for bucket in sample.buckets]
+        other_scores = list(scored)
+    everything = [row for each in scores for row in each]
+    if failed := [row for row in everything if row["accuracy"] is None]:
+        told = f"{len(failed):,} of {len(everything):,} subnets could not be scored: {failed[0]['reason']}"
+        if len(failed) == len(everything):
+            raise UserError(f"{run.name}: {told}")
+        progress(told)
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
+    ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
+    places = [{"bucket": i, "low": low, "high": high} for i, (low, high) in enumerate(ranges)]
+    grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # a single bucket equals the whole
+    for place, measured in [*grouped, (overall, everything)]:
+        good = [row for row in measured if row["accuracy"] is not None]
+        found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
+        rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
+    # Only this call's scores: the run may hold others, on other images or in another precision.
+    known = {"inherited": _by_network([*everything, *other_scores]), **truth}
+    names = list(known)
+    for i, x in enumerate(names):
+        for y in names[i + 1 :]:
+            both = sorted(set(known[x]) & set(known[y]))
+            if x == "inherited" and not both:
+                raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
+            found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
+            rows += [{"x": x, "y": y, **overall, **row} for row in found]
+    run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
+    return rows

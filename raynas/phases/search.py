@@ -32,9 +32,6 @@ class ReadySearch:
     """A search that can begin: some arch meets its constraints and, if it uses latency, its space is timed.
 
     Attributes:
-        stored: the search in the run directory.
-        space: the search space.
-        settings: settings of the search, of its scores and of its timings.
         predictor: latency predictor; None if the search does not use latency.
     """
 
@@ -92,10 +89,8 @@ def prepare(
 
     Args:
         run: run directory for the timings; it may be untrained, since weights do not matter.
-        settings: settings of the search.
         name: name of the search; one run directory may hold several. The winner of the one called `search` is `best`. A
             search can be resumed only on the device that it began on.
-        progress: called with lines of progress and of the predictor's quality.
         space: the space, for a run that has none yet.
 
     Raises:
@@ -141,9 +136,7 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
     For a search by latency call `choose_winner` afterwards, when the scorer has ended.
 
     Args:
-        ready: search from `prepare`.
         scorer: a `ScorePool` or `LocalScorer` of this run, entered, made for the search's `scoring`.
-        progress: called with lines of progress.
 
     Returns:
         The search object. The winner is `run.search(name).winner`; with several objectives there is also its `front`.
@@ -180,11 +173,6 @@ def choose_winner(ready: ReadySearch, finished: Any, progress: Progress = silent
     """Time the candidates of a finished search by latency, and write the best one that keeps the limits when timed.
 
     Not to be called while a scorer's replicas use the device. Does nothing for a search by other costs.
-
-    Args:
-        ready: the search that was run.
-        finished: search object returned by `search`.
-        progress: called with lines of progress and of the choice.
 
     Raises:
         UserError: every arch failed, or the device is missing.

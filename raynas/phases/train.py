@@ -37,9 +37,6 @@ def train(
     """Train the supernet of a checked preset, with Ray Train or in this process; see `raynas.train`.
 
     Args:
-        ready: from `preflight`.
-        run_dir: where to write.
-        progress: called with lines of text.
         init: a safetensors file in the run directory with the weights to begin with, instead of random ones.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from raynas.comparison import best_first
 from raynas.reports import figures
@@ -150,14 +150,13 @@ def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
     Args:
         errors: ascending errors [n] between 0 and 1, by name of the space.
     """
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = figures.new_figure(7.2, 3.6)
     for (name, values), colour, style in zip(errors.items(), cycle(figures.PALETTE), cycle(figures.STYLES)):
         shares = np.arange(1, len(values) + 1) / len(values)
         axes.step(values, shares, where="post", color=colour, linestyle=style, label=figures.shown(name))
     axes.set(xlabel="top-1 error on the search split, inherited weights", ylabel="share of the subnets", ylim=(0, 1))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    figures.percent(axes.xaxis)
+    figures.percent(axes.yaxis)
     figures.legend(figure)
     return figure
 

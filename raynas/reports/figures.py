@@ -19,6 +19,7 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
@@ -66,7 +67,7 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     Args:
         curves: regret in accuracy (0 to 1) by algorithm, [seeds, evaluations].
     """
-    figure, axes = _new(7.2, 3.8)
+    figure, axes = new_figure(7.2, 3.8)
     for (name, values), colour in zip(curves.items(), cycle(PALETTE)):
         evaluations = np.arange(1, values.shape[1] + 1)
         mean = values.mean(axis=0)
@@ -76,7 +77,7 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     axes.set(xlabel="subnets scored", ylabel="accuracy below the best there is")
     started = max(values[:, min(10, values.shape[1]) - 1].mean() for values in curves.values())
     axes.set_ylim(0, 1.3 * started or 1)  # the first few are far larger, and would flatten the rest
-    _percent(axes)
+    percent(axes.yaxis)
     legend(figure)
     return figure
 
@@ -98,7 +99,7 @@ def accuracy_against_cost(
         limits: the searches' bounds on the cost.
         marks: networks with weights of their own, measured on the same images; one style for each label.
     """
-    figure, axes = _new(7.2, 4.2)
+    figure, axes = new_figure(7.2, 4.2)
     for (name, (costs, accuracy)), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("osDv^P")):
         axes.scatter(
             costs,
@@ -126,7 +127,7 @@ def accuracy_against_cost(
     axes.set(xlabel=QUANTITIES[cost].axis, ylabel="accuracy on the search split")
     if QUANTITIES[cost].measured is None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _percent(axes)
+    percent(axes.yaxis)
     legend(figure)
     return figure
 
@@ -135,7 +136,7 @@ def accuracy_against_cost(
 def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figure:
     """Draw test accuracies of evaluated networks, one line each: (label, accuracy, 95 % interval)."""
     labels = [wrap(shown(label), 36) for label, _, _ in found]
-    figure, axes = _new(7.2, 0.9 + 0.42 * len(found) * max(1, max(map(len, labels)) / 2))
+    figure, axes = new_figure(7.2, 0.9 + 0.42 * len(found) * max(1, max(map(len, labels)) / 2))
     for row, (_, accuracy, interval) in enumerate(found):
         colour = PALETTE[row % len(PALETTE)]
         axes.errorbar(accuracy, row, xerr=interval, color=colour, marker="o", ms=8, capsize=4, ls="none")
@@ -144,7 +145,7 @@ def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figur
     axes.set_yticks(range(len(found)), ["\n".join(lines) for lines in labels])
     axes.set(xlabel="top-1 accuracy on the test split", ylim=(len(found) - 0.5, -0.7))
     axes.margins(x=0.15)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    percent(axes.xaxis)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     return figure
 
@@ -152,7 +153,7 @@ def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figur
 @matplotlib.rc_context(STYLE)
 def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: str) -> Figure:
     """Draw measured against predicted values of an objective: (predicted, measured) of each arch, by kind."""
-    figure, axes = _new(7.2, 4.2)
+    figure, axes = new_figure(7.2, 4.2)
     for (name, points), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("os^")):
         predicted, measured = np.array(points).T
         axes.scatter(
@@ -167,12 +168,12 @@ def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: 
 @matplotlib.rc_context(STYLE)
 def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     """Draw the best score so far after each evaluation, one step curve for each search."""
-    figure, axes = _new(7.2, 3.6)
+    figure, axes = new_figure(7.2, 3.6)
     for (name, best), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
         axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=shown(name))
     axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _percent(axes)
+    percent(axes.yaxis)
     legend(figure)
     return figure
 
@@ -180,14 +181,14 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
 @matplotlib.rc_context(STYLE)
 def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Figure:
     """Draw shares, such as accuracies, by epoch of supernet training: (epochs, shares) by name."""
-    figure, axes = _new(7.2, 3.6)
+    figure, axes = new_figure(7.2, 3.6)
     for (name, (epochs, accuracy)), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
         axes.plot(
             epochs, accuracy, color=colour, linestyle=style, label=shown(name), marker="." if len(epochs) < 30 else None
         )
     axes.set(xlabel="epoch", ylabel=quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _percent(axes)
+    percent(axes.yaxis)
     legend(figure)
     return figure
 
@@ -353,7 +354,8 @@ def legend(figure: Figure) -> None:
     figure.legend(list(named.values()), list(named), loc="outside upper left", ncols=columns)
 
 
-def _new(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure of a size in inches, with one pair of axes on a grid."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(alpha=0.2, color=PALETTE[5])
@@ -361,8 +363,9 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _percent(axes: Axes) -> None:
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+def percent(axis: Axis) -> None:
+    """Show the numbers of an axis, between 0 and 1, as percentages."""
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 
 def _short(block: str) -> str:

@@ -37,7 +37,6 @@ def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: S
     """Return the section on fronts; None if no search has one.
 
     Args:
-        traces: courses of the run's searches.
         scores: rows of table `scores`, for MACs and parameters.
         evaluations: rows of table `evaluations`; only those with inherited weights are used.
     """

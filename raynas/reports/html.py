@@ -54,7 +54,6 @@ class Picture:
 
     Attributes:
         svg: SVG from `raynas.reports.figures.svg`.
-        caption: caption of the figure.
         table: the drawn numbers.
         summary: title of the folded table.
     """

@@ -36,7 +36,6 @@ def write_report(
     """Write the report of a run, finished or not.
 
     Args:
-        run: the run directory.
         traces: courses of its searches, the main one first.
         searched: best subnet of each searched space of an evolution.
         trials: measurements of each trial of an experiment.

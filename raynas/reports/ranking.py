@@ -20,11 +20,7 @@ STATISTICS = {"pearson": "Pearson's r", "spearman": "Spearman's rho", "kendall":
 
 
 def ranking_section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on the rankings of a run; None if there are none.
-
-    Args:
-        rows: rows of table `rankings`, one ranking of each pair of quantities.
-    """
+    """Return the section on the rankings of a run; None if there are none."""
     groups: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
         groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row

@@ -28,7 +28,6 @@ class Cost:
     """A cost that the searches of a run use, and its known values.
 
     Attributes:
-        name: name of a quantity; see `raynas.reports.quantities`.
         timed_on: device and conditions of its values; empty if it is counted.
         traces: courses of the searches that use it.
         values: values by arch, as used by the searches.

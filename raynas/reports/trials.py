@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from raynas.comparison import best_first
 from raynas.reports import figures
@@ -114,8 +114,7 @@ def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
     Args:
         trials: rows of table `spaces` by trial.
     """
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = figures.new_figure(7.2, 3.6)
     looks = zip(trials.items(), cycle(figures.PALETTE), cycle(figures.STYLES), strict=False)
     for place, ((name, spaces), colour, style) in enumerate(looks):
         where = [row["iteration"] + 0.03 * (place - (len(trials) - 1) / 2) for row in spaces]
@@ -124,6 +123,6 @@ def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
         axes.errorbar(where, errors[:, 0], errors[:, 1], label=figures.shown(name), **look)
     axes.set(xlabel="iteration", ylabel="E-T error on the search split")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    figures.percent(axes.yaxis)
     figures.legend(figure)
     return figure

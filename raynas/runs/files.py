@@ -47,7 +47,6 @@ class RunFiles(RunDir):
         """Raise unless the run has a file.
 
         Args:
-            name: name of the file.
             otherwise: advice for the message.
 
         Raises:

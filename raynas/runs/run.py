@@ -45,11 +45,7 @@ class Run(RunFiles):
     """
 
     def supernet(self, device: torch.device | str = "cpu") -> TrainedSupernet:
-        """Return the trained supernet; its weights are read when needed.
-
-        Args:
-            device: device of the supernet and its subnets.
-        """
+        """Return the trained supernet; its weights are read when needed."""
         from raynas.runs.trained_supernet import TrainedSupernet
 
         return TrainedSupernet(self, device)
@@ -177,7 +173,6 @@ class Run(RunFiles):
         """Write the folder of a retrained network, keeping other files in it.
 
         Args:
-            network: network with a path.
             weights: weights by name.
             about: row of table `networks`, and the preprocessing.
         """

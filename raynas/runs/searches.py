@@ -118,7 +118,6 @@ class StoredSearch:
         """Record the settings, or check them if the search began before; see `raynas.runs.settings.begin`.
 
         Args:
-            settings: settings, including the conditions of the timings.
             check: True to check only, and write nothing.
         """
         record = check_settings if check else begin
@@ -132,7 +131,6 @@ class StoredSearch:
         """Write the winner and the front in one step.
 
         Args:
-            winner: the winner.
             front: archs on the front, with several objectives; else empty.
             text: text of each arch's file.
         """

@@ -21,7 +21,6 @@ class TrainedSupernet:
     """A run's supernet and the calibration images of its subnets, each read once when needed.
 
     Args:
-        run: the run directory.
         device: device of the supernet and its subnets.
     """
 

@@ -41,9 +41,6 @@ class Options:
     """Options of scoring.
 
     Attributes:
-        batch_size: images in one pass.
-        threads: torch threads of one replica.
-        precision: fp32, bf16 or fp16.
         gpu: True to score on a GPU.
     """
 
@@ -58,15 +55,10 @@ class Replica:
 
     Args:
         name: name in Ray's dashboard and in rows.
-        space: the supernet's space.
         skeleton: the supernet without its tensors.
-        weights: the supernet's tensors, in shared memory.
         images: `images` uint8 [n, channels, height, width], `labels` int64 [n] and, if batch norms are calibrated,
             `calibration` float32 [batches, batch, channels, height, width], in shared memory.
-        normalisation: mean and deviation of pixels.
-        sums: checksums of the weights.
         image_sums: checksums of the images.
-        options: options of scoring.
     """
 
     _name = "raynas-replica"  # Ray needs a name even if the constructor's arguments cannot be read

@@ -40,7 +40,6 @@ class ScoreTable:
 
     Args:
         store: the run's tables; None keeps rows in memory only.
-        scored: the supernet and its images.
         precision, batch_size: options of scoring.
     """
 

@@ -23,11 +23,9 @@ class ScoredSupernet:
     """A supernet and the images that its subnets are scored on.
 
     Attributes:
-        space: the supernet's space.
         supernet: the supernet in eval mode, on the CPU.
         images: uint8 [n, channels, height, width].
         labels: int64 [n].
-        normalisation: mean and deviation of pixels.
         weights: fingerprint of the weights.
         data: fingerprint of the images.
         seed: seed of the supernet's training, if known.
@@ -49,7 +47,6 @@ def load_scored_supernet(run: Run, images: int | None = None) -> ScoredSupernet:
     """Load the trained supernet of a run and its search split, decoded.
 
     Args:
-        run: a run with a trained supernet.
         images: number of images of the search split; by default all.
 
     Raises:
@@ -86,15 +83,12 @@ def make_scored_supernet(
     """Return a supernet and images in memory, ready to be scored.
 
     Args:
-        space: the supernet's space.
         supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
         pixels: uint8 [n, channels, height, width].
         labels: int64 [n].
         normalisation: mean and deviation of pixels; by default 0 and 1.
         images: number of images, chosen by `choose_images`; by default all.
         data: fingerprint of pixels, labels and normalisation; by default computed.
-        seed: seed of the supernet's training.
-        calibration: images for batch-norm calibration.
 
     Raises:
         UserError: the arrays have the wrong types or lengths, or there are fewer images.

@@ -58,9 +58,7 @@ class Supervisor:
     """Replicas and the tasks in flight.
 
     Args:
-        size: number of replicas.
         start: starts an actor of a name.
-        space: the supernet's space.
         time_limit_s: longest time of a task; None for 60 s and 20 times the slowest arch so far.
         start_limit_s: longest time without any ready replica.
         needs: the resources of one replica, in words.

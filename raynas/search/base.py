@@ -192,7 +192,6 @@ class Search(History, ABC):
         """Record the scores of archs in the order in which they were asked, of all or only the first.
 
         Args:
-            archs: the scored archs.
             scores: for each arch a number (one scored objective), a mapping with the scored objectives' names (such as
                 a row of the `scores` table), or None. A None or NaN value, or `status: failed`, is a failed arch: it
                 is recorded, but is never a parent or the best.

@@ -25,8 +25,6 @@ def build_search(
     with `evaluations`, `generations` and `costs` if they are given.
 
     Args:
-        config: the configuration.
-        space: the search space.
         seed: replaces the configuration's seed.
         costs: custom costs as functions of codes: `latency` and `throughput`, if the search uses them.
 

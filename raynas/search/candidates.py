@@ -113,9 +113,7 @@ class Candidates:
         Mutants have the distribution of `Space.mutate_codes` within the window of the narrowest bound.
 
         Args:
-            parents: the parents, one row for each mutant.
             probability, change: see `Space.mutate_codes`.
-            tries: draws per mutant.
             tally: see `take`.
         """
         found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]

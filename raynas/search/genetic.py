@@ -44,10 +44,6 @@ class GeneticSearch(Search):
         population: least size of a later generation.
         initial: size of the first generation.
         mutations, crossovers: mutants and crosses of a later generation.
-        mutation: probability of redrawing a gene.
-        crossover: unit of crossover.
-        any_pair: True to also cross parents with different active genes.
-        tries: draws per mutant or cross.
         tally: by generator (`mutation`, `crossover`), the numbers of draws `tried`, `taken`, `repeated`, `infeasible`.
     """
 

@@ -22,7 +22,6 @@ class Evaluated:
     Attributes:
         order: number of archs told before it.
         generation: the generation that it belongs to; 0 is the first.
-        arch: the arch.
         objectives: its objectives by name; None if scoring it failed.
         costs: its costs by name.
         loss: the loss in its score; None if it has none.

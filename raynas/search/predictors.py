@@ -87,9 +87,6 @@ def assess(
     """Compare predictions with measurements.
 
     Args:
-        objective: the predicted objective.
-        largest: True if larger values are better.
-        fitted: number of archs that the predictor was fitted to.
         codes: codes of the held-out archs [n, dimensions], n at least 1.
         measured, predicted, macs: their values [n].
     """

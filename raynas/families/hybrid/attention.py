@@ -19,8 +19,6 @@ class DefaultLinear(nn.Module):
     """An elastic linear layer with torch's initialisation, as in all of NASViT.
 
     Args:
-        in_features: largest number of inputs.
-        out_features: largest number of outputs.
         in_unit: inputs for each channel of the input axis.
         out_unit: outputs for each channel of the output axis.
     """
@@ -45,7 +43,6 @@ class TokenConv(nn.Module):
     """A 3 x 3 depthwise convolution of tokens on their grid, without bias.
 
     Args:
-        units: largest number of units.
         unit: channels of a unit: of a head's values, or 1.
     """
 
@@ -71,7 +68,6 @@ class RelativeBias(nn.Module):
 
     Args:
         window: rows and columns of the largest window; a smaller one reads the middle of the table.
-        heads: largest number of heads.
     """
 
     def __init__(self, window: Grid, heads: int):
@@ -109,8 +105,6 @@ class Attention(nn.Module):
     heads, Shazeer et al., 2020).
 
     Args:
-        constants: the space's constants.
-        width: largest embedding width.
         window: rows and columns of the largest window.
     """
 

@@ -76,7 +76,6 @@ class Read:
     """The content of a released checkpoint.
 
     Attributes:
-        space: the space.
         weights: the tensors of its supernet by our names, floating ones in float32.
         dropped: names of ignored released tensors.
     """

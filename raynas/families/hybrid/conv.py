@@ -20,10 +20,8 @@ class ConvShape:
     """Active channels of one inverted residual.
 
     Attributes:
-        inputs: input channels.
         hidden: hidden channels; the inputs if there is no expanding convolution.
         squeezed: hidden channels of squeeze-and-excitation.
-        width: output channels.
         kernel: side of the depthwise kernel.
     """
 
@@ -38,10 +36,7 @@ class NormedConv(nn.Module):
     """A convolution without bias, and batch normalisation.
 
     Args:
-        in_channels: largest number of input channels.
-        out_channels: largest number of output channels.
         side: side of the kernel; zero padding keeps the grid at stride 1.
-        stride: stride of the kernel.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int = 1, stride: int = 1):
@@ -64,9 +59,7 @@ class NormedDepthwise(nn.Module):
     A smaller kernel is the centre of the larger one.
 
     Args:
-        channels: largest number of channels.
         side: side of the largest kernel.
-        stride: stride of the kernel.
     """
 
     def __init__(self, channels: int, side: int, stride: int):
@@ -115,10 +108,7 @@ class InvertedResidual(nn.Module):
     equals its shortcut.
 
     Args:
-        inputs: largest number of input channels.
-        hidden: largest number of hidden channels.
         squeezed: largest squeezed width of squeeze-and-excitation; 0 for none.
-        width: largest number of output channels.
         kernel: side of the largest depthwise kernel.
         stride: stride of the depthwise convolution, 1 or 2.
         expands: True for an expanding convolution.

@@ -29,8 +29,6 @@ class Shape:
 
     Attributes:
         sides: height and width of resized images.
-        stem: output channels of the stem.
-        stages: shapes of the stages.
         wide, mixed: the channels before the pooling, and the classifier's input channels.
     """
 

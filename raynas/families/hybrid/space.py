@@ -88,7 +88,6 @@ def grids(space: CodedSpace, resolution: Any) -> list[Grid]:
     """Return the grids after the stem and after each stage.
 
     Args:
-        space: the space.
         resolution: the arch's resolution; in a space without that dimension, the images' shorter side.
     """
     found = [halved(image_sides(space.input_size, resolution), space.constants.stem_stride)]

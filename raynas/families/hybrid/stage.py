@@ -19,9 +19,6 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
     """Inverted residuals; or one of them, then transformer blocks.
 
     Args:
-        space: the space.
-        stage: index of the stage.
-        inputs: largest number of input channels.
         before: all widths of the stage before.
         layers: largest number of layers.
     """
@@ -73,7 +70,6 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
         Args:
             inputs: the channels of the stage before.
             grid: rows and columns after the first layer.
-            share: the weight-sharing pattern.
         """
         layer = self.block(place)
         if isinstance(layer, InvertedResidual):

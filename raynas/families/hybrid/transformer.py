@@ -28,8 +28,6 @@ class HybridBlockShape:
     """Active channels of one block.
 
     Attributes:
-        width: embedding channels.
-        heads: attention heads.
         hidden: hidden channels of each MLP.
         grid: rows and columns of the tokens.
         window: rows and columns of one window.
@@ -49,7 +47,6 @@ class ScalingTable(nn.Module):
 
     Args:
         keys: the values of each part of the key.
-        width: largest number of channels.
         per_width: multiply every factor by 8 / width, as the release does.
     """
 
@@ -121,9 +118,6 @@ class TransformerBlock(nn.Module):
     """Pre-norm attention and two MLPs, each scaled and added to the residual stream.
 
     Args:
-        constants: the space's constants.
-        width: largest embedding width.
-        hidden: largest hidden width of each MLP.
         relative: rows and columns of the largest window.
         keys: keys of the rows of factors, part by part.
     """

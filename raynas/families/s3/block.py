@@ -25,7 +25,6 @@ class WindowShape(BlockShape):
 
     Attributes:
         table: the heads of the table of biases.
-        windows: the division of the grid into windows.
     """
 
     table: Channels
@@ -46,7 +45,6 @@ class RelativeBias(nn.Module):
     same distance in tokens for every window, and a window's entries are a slice.
 
     Args:
-        heads: largest number of heads.
         window: rows and columns of the largest window.
     """
 
@@ -105,7 +103,6 @@ class WindowBlock(Block):
     """Pre-norm attention inside windows and MLP, each added to the residual stream.
 
     Args:
-        bias: the table of biases.
         block: the arguments of `Block`.
     """
 

@@ -50,10 +50,7 @@ class Merging(nn.Module):
     are tiled. A grid with an odd side is padded with zeros, which the norm counts as channels.
 
     Args:
-        inputs: largest embedding width of the stage before.
-        width: largest embedding width.
         before: rows and columns of the stage before.
-        eps: epsilon of the norm.
     """
 
     def __init__(self, inputs: int, width: int, before: tuple[int, int], eps: float):

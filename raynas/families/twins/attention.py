@@ -19,7 +19,6 @@ class AttentionShape:
     """Active channels of a block's attention.
 
     Attributes:
-        width: embedding channels.
         query: channels of each of query, key and value.
         heads: number of heads that divide the selected query channels, in their order.
     """
@@ -33,11 +32,7 @@ class Attention(nn.Module):
     """Base of both kinds of attention, each with its own projections.
 
     Args:
-        constants: the space's constants.
         grid: rows and columns of the stage's tokens.
-        width: largest embedding width.
-        query: largest query width.
-        heads: all head counts.
     """
 
     def __init__(

@@ -25,8 +25,6 @@ class TwinsBlockShape:
 
     Attributes:
         kind: `lsa` or `gsa`, see `kind_of`.
-        attention: active channels of that attention.
-        hidden: hidden channels of the MLP.
     """
 
     kind: str

@@ -64,9 +64,6 @@ class Reduction(nn.Module):
     the j-th active channel before is added to the j-th active channel after.
 
     Args:
-        constants: the space's constants.
-        inputs: largest embedding width of the stage before.
-        width: largest embedding width.
         before: rows and columns of the stage before.
     """
 

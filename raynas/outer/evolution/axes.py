@@ -45,9 +45,7 @@ class Axis:
         NaN for archs in which no member acts.
 
         Args:
-            space: the axis's space.
             codes: codes of the archs, [n, dimensions].
-            per: see `SpaceEvolutionConfig`.
         """
         line = np.arange(len(self.choices), dtype=float)
         if per == "value":
@@ -60,7 +58,6 @@ class Axis:
         """Return the membership of archs in the sub-space of each choice.
 
         Args:
-            space: the axis's space.
             codes: codes of the archs, [n, dimensions].
             blocks: see `SpaceEvolutionConfig`. With `most`, an arch with a tie is in each of the tied sub-spaces.
 

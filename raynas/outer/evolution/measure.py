@@ -42,9 +42,6 @@ def evolve_preset(
         preset: with data. Subnets are scored within its search's constraints.
         run_dir: a path or URI. Each iteration is a run directory of its own in it (`iterations/0`), as `raynas train`
             leaves one: it can be searched, evaluated, reported.
-        resources: the workers that train and the replicas that score.
-        progress: called with lines about what goes on.
-        after_each: called after each iteration.
 
     Raises:
         UserError: what the user can mend, before anything is written where it is in the preset.

@@ -23,7 +23,6 @@ class Move:
     """The measurement and the move of one axis.
 
     Attributes:
-        axis: name of the axis.
         members: dimensions that move together.
         before: measured choices.
         after: choices of the next space.
@@ -66,11 +65,8 @@ def measure_space(
     All are computed on the same resamples of one sample, so that errors common to the sub-spaces cancel in slopes.
 
     Args:
-        space: the archs' space.
         codes: codes of the scored archs, [n, dimensions], within the constraints.
         errors: their top-1 errors [n], 0 to 1.
-        config: settings of the evolution.
-        rng: generator of the bootstrap.
     """
     times = resamples(rng, len(errors))
     whole, _ = space_quality(errors, times, config.top)

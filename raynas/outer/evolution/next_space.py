@@ -66,10 +66,7 @@ def next_space(
     """Return the space after some moves, and the moves as they were made.
 
     Args:
-        space: the space before the moves.
         moves: moves from `measure_space`, one for each axis.
-        name: name of the next space.
-        limits: limits of the next space.
 
     Returns:
         The next space (the same one under its old name if no move is left), and the moves as made: without choices

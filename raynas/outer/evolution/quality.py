@@ -65,7 +65,6 @@ def space_quality(errors: np.ndarray, times: np.ndarray, top: float) -> tuple[Sp
     Args:
         errors: errors of its archs, [n].
         times: their columns of `resamples`, [1 + draws, n].
-        top: size of the top tier.
     """
     mean, best, error = et_errors(errors, times, top)
     drawn = error[1:]

@@ -30,11 +30,9 @@ class Iteration:
 
     Attributes:
         index: number of the iteration; 0 is the initial space.
-        space: the measured space.
         quality: its E-T error.
         moves: the move made on each axis.
         best: the best scored subnet's row: `best`, `best_error`, `best_macs`, `best_params`.
-        mean_macs: mean MACs of the scored subnets.
         seconds: wall time of training and scoring, over all attempts.
         next: the next space; None at the end of the evolution.
         ended: reason why the evolution ended; None if it goes on.

@@ -16,8 +16,6 @@ def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -
 
     Args:
         run: run of an evolution by `evolve_preset`.
-        resources: the replicas that score.
-        progress: called with lines of progress.
 
     Raises:
         UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
