@@ -88,14 +88,12 @@ def train(
 ) -> Any:
     """A supernet, or the one network of a one-point space; with its history."""
     from raynas.nets.weights import load_supernet
-    from raynas.phases.local_training import train_network
+    from raynas.training.loop import train_loop
     from raynas.training.plan import Plan
     from raynas.training.recipe import Recipe
 
-    recipe = Recipe.model_validate(settings)
-    trained = train_network(
-        space, load(data), recipe, seed=seed, plan=None if plan is None else Plan.model_validate(plan), **how
-    )
+    recipe = Recipe.model_validate({**settings, "seed": seed})
+    trained = train_loop(space, load(data), Plan.model_validate(plan or {}), recipe, **how)
     return load_supernet(space, trained.weights).eval(), trained.history
 
 

@@ -46,6 +46,7 @@ _LOOPBACK = {
     # Lets Ray's agent notice a lost raylet two seconds later, after us: otherwise it prints 20 lines about it.
     "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
 }
+LOCAL = (None, "", "local")  # values of RAY_ADDRESS for which a local Ray is started
 LOOK_S = 0.2  # between two checks of Ray
 SILENCE_S = 45.0  # a head silent for so long is lost; after 60 s Ray would end this process without a message
 AGAIN_S = 5.0  # between two interruptions of a block that does not end
@@ -74,7 +75,7 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
         return
     address = os.environ.get("RAY_ADDRESS")
     told_to_end = signal.getsignal(signal.SIGTERM)
-    local = address in (None, "", "local")
+    local = address in LOCAL
     with _environment(_local_settings() if local else {}):
         if local:
             _start(max(cpus, os.cpu_count() or 1))
@@ -98,6 +99,18 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
 def was_lost() -> bool:
     """Return True while a lost Ray is being left: its threads may crash this process at its end, or hold it up."""
     return _leaving is not None and _leaving.is_alive()
+
+
+def on_cluster() -> bool:
+    """Return True if Ray is a cluster, not this machine's own: one is connected, or `RAY_ADDRESS` names one.
+
+    In a Ray job, and on the head of the shipped cluster, `RAY_ADDRESS` is set.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return not is_local()
+    return os.environ.get("RAY_ADDRESS") not in LOCAL
 
 
 def is_local() -> bool:

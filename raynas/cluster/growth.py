@@ -1,4 +1,4 @@
-"""Resources that a job waits for, and what the cluster does to bring them."""
+"""Resources that a job waits for, what the cluster does to bring them, and what it has room for."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def describe_shortage(needed: Mapping[str, float]) -> str | None:
         for name, need in needed.items()
     ]
     return "; ".join([", ".join(parts), *([] if status is None else _autoscaler_lines(status))])
+
+
+def room_for(each: Mapping[str, float], together: int = 1) -> int:
+    """Return how many jobs the cluster's present nodes have room for. Ray tells nobody how far a cluster may grow.
+
+    Args:
+        each: resources of one process of a job, which must fit on one node, by Ray's names.
+        together: number of such processes of a job.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(min(int(node.get(name, 0) // need) for name, need in each.items()) for node in nodes) // together
 
 
 def _status() -> Any:

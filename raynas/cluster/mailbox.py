@@ -12,6 +12,9 @@ Event = dict[str, Any]
 STARTED = "started"
 """The kind of the event that says that workers run."""
 
+CONTROLLER = "controller"
+"""The kind of the event that brings the handle of Ray Train's controller."""
+
 
 def open_mailbox() -> Any:
     """Start a mailbox on the driver's node, so that it is lost with the driver only; started again if it dies alone.
@@ -27,21 +30,21 @@ def open_mailbox() -> Any:
 
 
 class Mailbox:
-    """Hold events until they are taken, and remember the first user error, after which retrying is useless."""
+    """Hold events of trainings until they are taken, and each training's first user error, after which none retries."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._error: tuple[str, str] | None = None
+        self._events: list[tuple[str, Event]] = []
+        self._errors: dict[str, tuple[str, str]] = {}
 
-    def put(self, event: Event) -> None:
-        self._events.append(event)
+    def put(self, training: str, event: Event) -> None:
+        self._events.append((training, event))
 
-    def fail(self, kind: str, message: str) -> None:
-        self._error = self._error or (kind, message)
+    def fail(self, training: str, kind: str, message: str) -> None:
+        self._errors.setdefault(training, (kind, message))
 
-    def error(self) -> tuple[str, str] | None:
-        return self._error
+    def error(self, training: str) -> tuple[str, str] | None:
+        return self._errors.get(training)
 
-    def take(self) -> tuple[list[Event], tuple[str, str] | None]:
+    def take(self) -> tuple[list[tuple[str, Event]], dict[str, tuple[str, str]]]:
         events, self._events = self._events, []
-        return events, self._error
+        return events, self._errors

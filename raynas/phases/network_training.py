@@ -1,35 +1,29 @@
-"""Trainings of single networks, one after the other or side by side as Ray tasks, with progress of all of them.
+"""Trainings of single networks, one after the other or side by side, with progress of all of them.
 
 `raynas.phases.retrain` writes the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from raynas.cluster.connection import ray_cluster
-from raynas.cluster.mailbox import open_mailbox
+from raynas.cluster.resources import Resources
 from raynas.data.config import DataConfig
-from raynas.data.images import decode
-from raynas.data.load import load_data
 from raynas.errors import UserError
-from raynas.nets import build_supernet
-from raynas.phases.local_training import train_network
+from raynas.phases.teachers import load_teachers
+from raynas.phases.training_job import Trained, TrainingJob, train_here
 from raynas.progress.reporter import Activity, Progress, reporter
-from raynas.results.schemas import Row
 from raynas.runs.files import NETWORKS
 from raynas.runs.networks import Network
-from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import score_arch
+from raynas.runs.run import Run
 from raynas.space import Arch
-from raynas.training.progress import state_text
+from raynas.training.context import Event
+from raynas.training.plan import Plan
+from raynas.training.progress import WAITING, state_text
 from raynas.training.recipe import Recipe
 
 Size = tuple[int, int]
@@ -47,7 +41,6 @@ class NetworkTraining:
         label: name in progress lines.
         start: network with the initial weights; None for random ones.
         size: image size if it is not the run's.
-        checkpoints: local folder for checkpoints that every attempt of this job sees; None for no checkpoints.
     """
 
     arch: Arch
@@ -57,11 +50,10 @@ class NetworkTraining:
     label: str
     start: Network | None = None
     size: Size | None = None
-    checkpoints: str | None = None
 
     @property
     def network(self) -> Network:
-        """The network that the job produces."""
+        """The network that the training produces."""
         how = "scratch" if self.start is None else "finetuned" if self.start.path is None else "resized"
         if self.start is not None and self.start.path is not None:
             path = f"{self.start.path}-{how}"
@@ -72,175 +64,109 @@ class NetworkTraining:
             path += f"-{height}" if height == width else f"-{height}x{width}"
         return Network(self.arch, how, self.recipe.seed, path)
 
-
-@dataclass(frozen=True)
-class TrainedNetwork:
-    """Result of a job: weights by name, one history entry for each epoch, and the numbers of its row."""
-
-    weights: dict[str, Tensor]
-    history: list[Row]
-    row: Row
-
-
-def train_one(
-    job: NetworkTraining, start: Mapping[str, Tensor] | None, on_event: Callable[[Row], None], device: str
-) -> TrainedNetwork:
-    """Train the network of a job in this process.
-
-    Args:
-        job: network to train.
-        start: initial weights; None for random ones.
-        on_event: called with progress events.
-        device: `cpu` or `cuda`.
-    """
-    data = load_data(job.data)
-    data = data if job.size is None else data.resized(job.size)
-    space = job.arch.space.fix(job.arch)
-    trained = train_network(
-        space,
-        data,
-        job.recipe,
-        out_dir=job.checkpoints,
-        init=start,
-        train_on=job.train_on,
-        device=device,
-        on_event=on_event,
-    )
-    accuracy = None
-    if job.train_on == "train":  # else the search split is training data
-        model = build_supernet(space)
-        model.load_state_dict(trained.weights)
-        pixels, labels = (tensor.to(device) for tensor in decode(data.search, space.input_size, space.channels))
-        score = score_arch(model.to(device).eval(), space.smallest(), pixels, labels, data.normalisation)
-        accuracy = float(score.top1.mean())
-    row = {
-        "accuracy": accuracy,
-        "loss": trained.loss,
-        "epochs": job.recipe.epochs,
-        "seconds": trained.seconds,
-        "data": data.fingerprint,
-        "device": device_name(torch.device(device)),
-    }
-    return TrainedNetwork(trained.weights, trained.history, row)
-
-
-def device_here(jobs: Sequence[NetworkTraining], parallel: int | None) -> str | None:
-    """Return the device of jobs that train in this process; None if they become Ray tasks."""
-    if parallel != 1 and len(jobs) > 1:
-        return None
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    @property
+    def job(self) -> TrainingJob:
+        """The training itself; the search split is scored unless it is trained on."""
+        space, scored = self.arch.space.fix(self.arch), self.train_on == "train"
+        return TrainingJob(self.network.name, space, self.data, Plan(), self.recipe, self.train_on, self.start, scored)
 
 
 def train_all(
-    jobs: Sequence[NetworkTraining],
-    starts: Sequence[Mapping[str, Tensor] | None],
+    run: Run,
+    trainings: Sequence[NetworkTraining],
+    resources: Resources,
     parallel: int | None,
     progress: Progress,
     attempt: Callable[..., AbstractContextManager[None]],
-) -> Generator[tuple[NetworkTraining, TrainedNetwork], None, None]:
-    """Train the networks of jobs, and yield each as soon as it is finished.
+) -> Generator[tuple[NetworkTraining, Trained], None, None]:
+    """Train networks, and yield each as soon as it is finished.
 
     Args:
-        jobs: networks to train.
-        starts: initial weights of each; None for random ones.
-        parallel: number of Ray tasks at a time; None for as many as there are CPUs (or GPUs), 1 to train without Ray.
+        run: run directory of the checkpoints.
+        trainings: networks to train.
+        resources: workers of each training; without workers this process trains them one after the other.
+        parallel: number of trainings side by side; None for as many as the cluster has room for.
         progress: called with lines of text.
-        attempt: context manager to train within; its argument `cluster` is True for Ray tasks.
+        attempt: context manager to train within; its argument `cluster` is True if Ray is used.
 
     Raises:
-        UserError: a job cannot be trained; other Ray tasks are finished first.
+        UserError: a network cannot be trained; the others are finished first.
     """
-    if not jobs:
-        return
-    device = device_here(jobs, parallel)
+    by_name = {training.job.name: training for training in trainings}
+    jobs, failed = [training.job for training in trainings], None
     with reporter(progress).doing("retraining", unit="steps") as activity:
-        states = _States(jobs, activity)
-        if device is None:
-            yield from _train_in_tasks(jobs, starts, parallel, states, attempt)
-            return
-        with attempt():
-            for job, start in zip(jobs, starts, strict=True):
-                result = train_one(job, start, partial(states.event, job.label), device)
-                states.ended(job.label)
-                yield job, result
+        states = _States([training.label for training in trainings], activity)
+
+        def take(job: TrainingJob, event: Event) -> None:
+            states.event(by_name[job.name].label, event)
+
+        results = _one_by_one(run, jobs, resources, take, attempt)
+        if resources.workers:
+            results = _side_by_side(run, jobs, resources, parallel, take, progress, attempt)
+        for job, result in results:
+            training = by_name[job.name]
+            states.ended(training.label)
+            if isinstance(result, Exception):
+                failed = failed or result
+            else:
+                yield training, result
+    if failed is not None:
+        raise failed
 
 
-def _train_in_tasks(
-    jobs: Sequence[NetworkTraining],
-    starts: Sequence[Mapping[str, Tensor] | None],
-    parallel: int | None,
-    states: _States,
+Results = Iterator[tuple[TrainingJob, Trained | Exception]]
+
+
+def _one_by_one(
+    run: Run,
+    jobs: Sequence[TrainingJob],
+    resources: Resources,
+    take: Callable[[TrainingJob, Event], None],
     attempt: Callable[..., AbstractContextManager[None]],
-) -> Iterator[tuple[NetworkTraining, TrainedNetwork]]:
-    import ray
-
-    with ray_cluster(cpus=min(parallel or 2, len(jobs))), attempt(cluster=True):
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        mailbox = open_mailbox()
-
-        @ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)
-        def train_job(job: NetworkTraining, start: Mapping[str, Tensor] | None) -> TrainedNetwork:
-            torch.set_num_threads(1)
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-
-            def put(event: Row) -> None:  # without waiting: a waiting task lends its CPU to another one
-                mailbox.put.remote({"label": job.label, **event})
-
-            return train_one(job, start, put, device)
-
-        waiting = list(zip(jobs, starts, strict=True))
-        running: dict[Any, NetworkTraining] = {}
-        failed: Exception | None = None
-        news = mailbox.take.remote()
-        with _cancelled(running):
-            while waiting or running:
-                while waiting and (parallel is None or len(running) < parallel):
-                    job, start = waiting.pop(0)
-                    running[train_job.remote(job, start)] = job
-                ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
-                if ray.wait([news], timeout=0)[0]:  # without waiting for the mailbox to start
-                    for event in ray.get(news)[0]:
-                        states.event(event["label"], event)
-                    news = mailbox.take.remote()
-                for ref in ready:
-                    job = running.pop(ref)
-                    states.ended(job.label)
-                    try:
-                        yield job, ray.get(ref)
-                    except ray.exceptions.RayTaskError as error:  # raised after the others have finished
-                        failed = error.cause if isinstance(error.cause, UserError) else error
-        ray.kill(mailbox)
-        if failed is not None:
-            raise failed
+) -> Results:
+    with attempt():
+        for job in jobs:
+            data = job.load_data()
+            try:
+                yield job, train_here(run, job, data, load_teachers(job.recipe, data), resources, partial(take, job))
+            except UserError as error:
+                yield job, error
 
 
-@contextmanager
-def _cancelled(running: Mapping[Any, NetworkTraining]) -> Iterator[None]:
-    """Cancel the tasks if the block ends early; they would go on in a cluster that outlives this process."""
-    import ray
+def _side_by_side(
+    run: Run,
+    jobs: Sequence[TrainingJob],
+    resources: Resources,
+    parallel: int | None,
+    take: Callable[[TrainingJob, Event], None],
+    progress: Progress,
+    attempt: Callable[..., AbstractContextManager[None]],
+) -> Results:
+    together = min(parallel or 1, len(jobs))
+    with ray_cluster(cpus=resources.cpus * resources.workers * together), attempt(cluster=True):
+        from raynas.phases.ray_train import fit_all  # local: it imports Ray
 
-    try:
-        yield
-    except BaseException:
-        for ref in running:
-            ray.cancel(ref, force=True)
-        raise
+        yield from fit_all(run, jobs, resources, parallel, take, progress)
 
 
 class _States:
-    """States of all running trainings, shown as one activity."""
+    """States of all trainings under way, shown as one activity."""
 
-    def __init__(self, jobs: Sequence[NetworkTraining], activity: Activity):
+    def __init__(self, labels: Sequence[str], activity: Activity):
         self._activity = activity
-        self._steps = {job.label: (0, 0) for job in jobs}  # done, total
+        self._steps = {label: (0, 0) for label in labels}  # done, total
         self._states: dict[str, str] = {}
 
-    def event(self, label: str, event: Row) -> None:
-        """Handle an event of a training loop."""
-        if event["kind"] != "message":
+    def event(self, label: str, event: Event) -> None:
+        """Handle an event of a training."""
+        if event["kind"] == "message":
+            return
+        if event["kind"] == WAITING:
+            self._states[label] = f"{label}: {event['text']}" if event["text"] else label
+        else:
             self._steps[label] = event["step"], event["steps"]
             self._states[label] = f"{label}: {state_text(event)}"
-            self._update()
+        self._update()
 
     def ended(self, label: str) -> None:
         """Remove a training from the shown states."""

@@ -1,15 +1,20 @@
-"""Training with Ray Train: workers wherever the cluster has room, checkpoints in the run directory, events by mailbox.
+"""Trainings with Ray Train, one or several at a time: workers wherever the cluster has room, events by mailbox.
 
 The workers' resources are asked for at once, so that a cluster grows for them, and what is missing is shown. Workers
-that are lost, with or without their node, are replaced, and training continues from the newest checkpoint.
+that are lost, with or without their node, are replaced, and training continues from the newest checkpoint, which is in
+the run directory.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +25,19 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import is_local, on_loopback
-from raynas.cluster.growth import describe_shortage
-from raynas.cluster.mailbox import STARTED, open_mailbox
+from raynas.cluster.controller import SendController
+from raynas.cluster.growth import describe_shortage, room_for
+from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.resources import Resources
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
-from raynas.phases.run_context import RUN, STATE
-from raynas.presets.preset import Preset
-from raynas.progress.reporter import Activity, Reporter
+from raynas.phases.run_context import STATE
+from raynas.phases.training_job import Trained, TrainingJob
+from raynas.progress.reporter import Progress
 from raynas.runs.files import CHECKPOINTS
 from raynas.runs.run import Run
-from raynas.space import Space
 from raynas.text import duration, one_line
-from raynas.training.context import Event, State, read_state
+from raynas.training.context import Event, read_state
+from raynas.training.progress import WAITING
 from raynas.training.rendezvous import FileRendezvous
 
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
@@ -39,54 +45,93 @@ MOST_FAILURES = 3  # in a row, without an epoch finished between them, that are 
 WAIT_S = 1800.0  # for the workers' resources, whenever workers are started
 LAST_NEWS_S = 30.0
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
+POLL_S = 0.5
+
+Take = Callable[[TrainingJob, Event], None]
+"""Takes an event of a training."""
 
 
-def fit(
-    run: Run,
-    preset: Preset,
-    space: Space,
-    resources: Resources,
-    init: str | None,
-    take: Callable[[Event], None],
-    progress: Reporter,
-    activity: Activity,
-) -> State:
-    """Train with Ray Train workers to the end, and return the final state.
+def fit(run: Run, job: TrainingJob, resources: Resources, take: Callable[[Event], None], progress: Progress) -> Trained:
+    """Train with Ray Train workers to the end.
 
     Args:
-        space: with the image size, channels and classes of the data.
         resources: the workers.
-        init: the run's file with the weights to begin with; None for random ones.
-        take: gets the workers' events.
-        activity: shows what workers wait for until they run.
+        take: gets the training's events.
 
     Raises:
         UserError: the resources did not come, or training failed for good.
     """
+    with closing(fit_all(run, [job], resources, 1, lambda _, event: take(event), progress)) as results:
+        _, result = next(results)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def fit_all(
+    run: Run, jobs: Sequence[TrainingJob], resources: Resources, at_a_time: int | None, take: Take, progress: Progress
+) -> Generator[tuple[TrainingJob, Trained | Exception], None, None]:
+    """Train with Ray Train workers, several trainings at a time, and yield each as soon as it has ended.
+
+    The rows of all are written by the caller. Each training's controller is waited for by a thread, since Ray Train has
+    no other way; everything else happens in the caller's thread.
+
+    Args:
+        jobs: trainings with names of their own.
+        resources: workers of each training.
+        at_a_time: number of trainings side by side, if there is room; None for as many as the cluster has room for.
+        take: gets the trainings' events.
+
+    Yields:
+        A training, and its result or why it has none. One that fails does not end the others.
+
+    Raises:
+        UserError: this machine is too small for one training.
+    """
     check_this_machine(resources)
-    config = {
-        "preset": preset.model_dump(mode="json"),
-        "space": space.to_dict(),
-        "run": run.uri,
-        "init": init,
-    }
-    checkpoints = CheckpointConfig(
-        num_to_keep=max(2, preset.recipe.checkpoints.keep), checkpoint_score_attribute="probe_accuracy"
-    )
-    failures = 0
-    progress(f"  starting {resources.workers} Ray Train worker(s)")
-    while True:
-        attempt = _Attempt(run, config, resources, checkpoints, take)
-        try:
-            return attempt.train(progress, activity)
-        except TrainingFailedError as error:
-            failures = 1 if attempt.epochs else failures + 1
-            if failures > MOST_FAILURES:
-                raise UserError(
-                    f"training failed for good ({_causes(error)}). The checkpoints are kept: run the same command "
-                    f"again to go on ({run.name})"
-                ) from error
-            progress(f"  {_causes(error)}: starting again from the newest checkpoint")
+    # Workers import the user's modules from where they are, and a lost one is soon noticed.
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    waiting, running = deque(jobs), dict[str, _Training]()
+    ended: queue.SimpleQueue[_Training] = queue.SimpleQueue()
+    news = _News(running, resources, take)
+    try:
+        while waiting or running:
+            while waiting and _has_room(list(running.values()), resources, at_a_time):
+                training = _Training(run, waiting.popleft(), resources, news.mailbox, ended.put, progress)
+                running[training.job.name] = training
+                training.begin()
+            try:
+                training = ended.get(timeout=POLL_S)
+            except queue.Empty:
+                news.take()
+                continue
+            for _ in range(2):  # an answer may have been on its way; the second one has all
+                news.take(LAST_NEWS_S)
+            if (result := training.result()) is not None:
+                del running[training.job.name]
+                yield training.job, result
+    finally:
+        if running:
+            news.take(POLL_S)  # may bring a controller
+            end(running.values())
+        ray.kill(news.mailbox)
+
+
+def _has_room(running: Sequence[_Training], resources: Resources, at_a_time: int | None) -> bool:
+    """Return True if another training may begin.
+
+    A cluster may grow: as many trainings wait as have workers, and one at least, so that it is asked for more.
+    """
+    if not running:
+        return True
+    room = room_for(resources.of(1), resources.workers)
+    if is_local():
+        return len(running) < min(at_a_time or room, room)
+    if at_a_time is not None:
+        return len(running) < at_a_time
+    started = sum(one.started for one in running)
+    return len(running) < max(room, 2 * started, started + 1)
 
 
 def check_this_machine(resources: Resources) -> None:
@@ -108,145 +153,178 @@ def check_this_machine(resources: Resources) -> None:
         )
 
 
-class _Attempt:
-    """One run of Ray Train's controller, which ends when training is finished or a worker is lost.
+class _Training:
+    """A training under way: attempts, each of which ends when training is finished or a worker is lost.
+
+    Args:
+        ended: called with this by a thread when an attempt has ended.
 
     Attributes:
-        epochs: epochs that its workers finished.
+        controller: handle of the attempt's controller, once it has come.
+        started: True once workers run.
+        error: why the training is to end, such as a user's mistake that a worker found.
     """
 
     def __init__(
         self,
         run: Run,
-        config: Mapping[str, Any],
+        job: TrainingJob,
         resources: Resources,
-        checkpoints: CheckpointConfig,
-        take: Callable[[Event], None],
+        mailbox: Any,
+        ended: Callable[[_Training], None],
+        progress: Progress,
     ):
-        self.epochs = 0
-        self._run, self._workers, self._take = run, resources.workers, take
-        self._needed = resources.of(resources.workers)
-        self._config, self._checkpoints = dict(config), checkpoints
-        self._scaling = ScalingConfig(
-            num_workers=resources.workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
-        )
-        self._mailbox: Any = None
-        self._controller: Any = None
-        self._asked: Any = None  # pending answer of the mailbox
-        self._error: UserError | None = None
-        self._began = self._looked = time.monotonic()
-        self._started = False
-        self._first_epoch: int | None = None
+        self.job = job
+        self.error: UserError | None = None
+        self._run, self._resources, self._mailbox = run, resources, mailbox
+        self._ended, self._progress = ended, progress
+        self._failures = 0
+        progress(f"  starting {resources.workers} Ray Train worker(s)")
 
-    def train(self, progress: Reporter, activity: Activity) -> State:
-        """Train to the end, or until a worker is lost.
+    def begin(self) -> None:
+        """Begin an attempt."""
+        self.controller: Any = None
+        self.started = False
+        self._epochs: list[int] = []  # finished ones; the first is the checkpoint's that training continues from
+        self._outcome: Any = None
+        threading.Thread(target=self._fit, name=f"raynas-{self.job.name}", daemon=True).start()
 
-        Raises:
-            TrainingFailedError: a worker was lost.
-            UserError: a worker met a user's mistake, or the resources did not come.
-        """
-        # Workers import the user's modules from where they are, and a lost one is soon noticed.
-        os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-        os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-        self._mailbox = open_mailbox()
-        meeting = tempfile.TemporaryDirectory() if on_loopback() else None
-        trainer = TorchTrainer(
-            _work,
-            torch_config=None if meeting is None else FileRendezvous(folder=meeting.name),
-            train_loop_config={**self._config, "mailbox": self._mailbox},
-            scaling_config=self._scaling,
+    def _fit(self) -> None:
+        try:
+            with tempfile.TemporaryDirectory() as meeting:
+                self._outcome = self._trainer(meeting).fit()
+        except BaseException as error:
+            self._outcome = error
+        self._ended(self)
+
+    def _trainer(self, meeting: str) -> TorchTrainer:
+        job, run, mailbox, resources = self.job, self._run.uri, self._mailbox, self._resources
+
+        def work() -> Any:
+            """Train, as one worker. Nested, so that neither the controller nor the dashboard gets to see the job."""
+            from raynas.phases import train_worker
+
+            return train_worker.work(job, run, mailbox)
+
+        return TorchTrainer(
+            work,
+            torch_config=FileRendezvous(folder=meeting) if on_loopback() else None,
+            scaling_config=ScalingConfig(
+                num_workers=resources.workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
+            ),
             run_config=RunConfig(
-                name=RUN,
+                name=job.name,
                 storage_path=self._run.at(CHECKPOINTS),
                 storage_filesystem=self._run.filesystem,
-                checkpoint_config=self._checkpoints,
+                checkpoint_config=CheckpointConfig(
+                    num_to_keep=max(2, job.recipe.checkpoints.keep), checkpoint_score_attribute="probe_accuracy"
+                ),
+                callbacks=[SendController(mailbox, job.name)],  # type: ignore[list-item]
             ),
         )
-        # Ray would replace the process's Ctrl-C handler for good by one that exits with its own code and no advice on
-        # resuming. raynas handles the interrupt itself, and ends Ray's part through the controller given here.
-        trainer._register_sigint_handler = self._keep_controller  # type: ignore[attr-defined]
-        try:
-            with progress.polling(lambda: self._poll(activity)):
-                result = trainer.fit()
-            self._fetch(activity, LAST_NEWS_S)
-        except RayActorError as error:  # the controller was told to end
-            raise self._error or ClusterError(f"Ray Train's controller was lost: {one_line(str(error))}") from error
-        except TrainingFailedError:
-            self._fetch(activity, LAST_NEWS_S)
-            if self._error is not None:
-                raise self._error from None
-            raise
-        except BaseException:
-            self._end()
-            raise
-        finally:
-            ray.kill(self._mailbox)
-            if meeting is not None:
-                meeting.cleanup()
-        if self._error is not None:
-            raise self._error
-        if result.checkpoint is None:
-            raise UserError(f"{self._run.name}: training ended without a checkpoint; run the same command again")
-        with result.checkpoint.as_directory() as folder:
-            return read_state(Path(folder) / STATE)
 
-    def _keep_controller(self, controller: Any) -> None:
-        self._controller = controller
+    def note(self, event: Event) -> None:
+        """Note an event of the training loop."""
+        if event["kind"] == "history":
+            self._epochs.append(event["history"][-1]["epoch"] if event["history"] else 0)
 
-    def _end(self) -> None:
-        """End Ray Train's controller, with its workers and its requests to the autoscaler."""
-        if self._controller is not None:
-            ray.wait([self._controller.abort.remote()], timeout=10)
+    def result(self) -> Trained | Exception | None:
+        """Return the result of an attempt that has ended, or why there is none; None if another attempt has begun."""
+        outcome = self._outcome
+        if self.error is not None:
+            return self.error
+        if isinstance(outcome, TrainingFailedError):
+            self._failures = 1 if self._epochs and self._epochs[-1] > self._epochs[0] else self._failures + 1
+            if self._failures > MOST_FAILURES:
+                return UserError(
+                    f"training failed for good ({_causes(outcome)}). The checkpoints are kept: run the same command "
+                    f"again to go on ({self._run.name})"
+                )
+            self._progress(f"  {_causes(outcome)}: starting again from the newest checkpoint")
+            self.begin()
+            return None
+        if isinstance(outcome, RayActorError):
+            return ClusterError(f"Ray Train's controller was lost: {one_line(str(outcome))}")
+        if isinstance(outcome, BaseException):
+            return outcome if isinstance(outcome, Exception) else ClusterError(one_line(repr(outcome)))
+        if outcome.checkpoint is None:
+            return UserError(f"{self._run.name}: training ended without a checkpoint; run the same command again")
+        with outcome.checkpoint.as_directory() as folder:
+            return Trained(read_state(Path(folder) / STATE), *outcome.return_value)
 
-    def _poll(self, activity: Activity) -> None:
-        """Handle the workers' events; before the first one, show what the cluster lacks, and give up after `WAIT_S`."""
-        self._fetch(activity)
+
+def end(trainings: Iterable[_Training]) -> None:
+    """End Ray Train's controllers, with their workers and their requests to the autoscaler."""
+    controllers = [training.controller for training in trainings if training.controller is not None]
+    if controllers:
+        aborts = [controller.abort.remote() for controller in controllers]
+        ray.wait(aborts, num_returns=len(aborts), timeout=10)
+
+
+class _News:
+    """The news of trainings: the workers' events, and what those wait for that have no workers yet.
+
+    Args:
+        running: trainings under way, by name.
+        take: gets the events.
+    """
+
+    def __init__(self, running: dict[str, _Training], resources: Resources, take: Take):
+        self.mailbox = open_mailbox()
+        self._running, self._resources, self._take = running, resources, take
+        self._asked: Any = None  # pending answer of the mailbox
+        self._began = self._looked = time.monotonic()
+
+    def take(self, wait_s: float = 0.0) -> None:
+        """Handle the events that have arrived, after waiting for them at most `wait_s` seconds."""
+        self._asked = self._asked or self.mailbox.take.remote()
+        if ray.wait([self._asked], timeout=wait_s)[0]:
+            asked, self._asked = self._asked, None
+            try:
+                events, errors = ray.get(asked)
+            except RayActorError:
+                events, errors = [], {}  # only progress is lost: rows are in the checkpoints, too
+            for name, event in events:
+                if name in self._running:
+                    self._handle(self._running[name], event)
+            for name, (kind, message) in errors.items():
+                if name in self._running:
+                    self._running[name].error = ERRORS.get(kind, UserError)(message)
+        self._look()
+
+    def _handle(self, training: _Training, event: Event) -> None:
+        if event["kind"] == CONTROLLER:
+            training.controller = event["controller"]
+            return
+        training.started = True
+        if event["kind"] == STARTED:
+            event = {"kind": WAITING, "text": ""}
+        training.note(event)
+        self._take(training.job, event)
+
+    def _look(self) -> None:
+        """Show what the cluster lacks for trainings that have not started; end them after `WAIT_S` in vain."""
         now = time.monotonic()
-        if self._started or self._error is not None or now - self._looked < LOOK_S:
+        idle = [one for one in self._running.values() if not one.started and one.error is None]
+        if len(idle) < len(self._running):
+            self._began = now  # those that run will make room
+        if not idle or now - self._looked < LOOK_S:
             return
         self._looked = now
-        lack = describe_shortage(self._needed)
+        workers = self._resources.workers
+        lack = describe_shortage(self._resources.of(workers * len(self._running)))
         if lack is None:
             self._began = now
-            activity.update(detail="workers are starting")
-            return
-        activity.update(detail=f"{self._workers} worker(s) wait for {lack}; for {duration(WAIT_S)} at most")
-        if now - self._began > WAIT_S and self._controller is not None:
-            self._error = UserError(
-                f"{self._workers} worker(s) need {lack}; waited {duration(WAIT_S)}: use fewer workers, or a "
-                "larger cluster"
-            )
-            self._end()
-
-    def _fetch(self, activity: Activity, wait_s: float = 0.0) -> None:
-        """Handle the events that have arrived, after waiting for them at most `wait_s` seconds."""
-        self._asked = self._asked or self._mailbox.take.remote()
-        if not ray.wait([self._asked], timeout=wait_s)[0]:
-            return
-        asked, self._asked = self._asked, None
-        try:
-            events, error = ray.get(asked)
-        except RayActorError:
-            return  # only progress is lost: rows are in the checkpoints, too
-        for event in events:
-            self._started = True
-            if event["kind"] == STARTED:
-                activity.update(detail="")
-                continue
-            if event["kind"] == "history":  # the first is of the checkpoint that training continues from
-                epoch = event["history"][-1]["epoch"] if event["history"] else 0
-                self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
-                self.epochs = epoch - self._first_epoch
-            self._take(event)
-        if error is not None:
-            self._error = ERRORS.get(error[0], UserError)(error[1])
-
-
-def _work(config: dict[str, Any]) -> None:
-    """Train, as one worker. Imports are local, since Ray's controller, which only passes this on, needs none."""
-    from raynas.phases import train_worker
-
-    train_worker.work(config)
+        text = f"{workers} worker(s) wait for {lack}; for {duration(WAIT_S)} at most"
+        for one in idle:
+            self._take(one.job, {"kind": WAITING, "text": "workers are starting" if lack is None else text})
+        if now - self._began > WAIT_S:
+            for one in idle:
+                one.error = UserError(
+                    f"{workers} worker(s) need {lack}; waited {duration(WAIT_S)}: use fewer workers, or a "
+                    "larger cluster"
+                )
+            end(idle)
 
 
 def _causes(error: Exception) -> str:

@@ -1,36 +1,37 @@
 """Retraining of found networks: from scratch, or fine-tuned from the weights that they inherit or were trained to.
 
-Images may be of another size than the run's. A network is the supernet of a one-point space, trained by the same loop.
-Several seeds run side by side as Ray tasks if there are enough CPUs or GPUs. Finished networks are kept, and the same
-call resumes with the rest.
+Images may be of another size than the run's. A network is the supernet of a one-point space, trained by the same loop,
+in this process or by Ray Train workers, several networks side by side where there is room. Finished networks are kept,
+and the same call resumes with the rest.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
+from raynas.cluster.resources import Resources
 from raynas.costs.columns import arch_columns
-from raynas.data.preprocessing import Preprocessing, preprocessing_of
+from raynas.data.load import Data
+from raynas.data.preprocessing import preprocessing_of
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.phases.network_training import NetworkTraining, Size, TrainedNetwork, device_here, train_all
+from raynas.phases.network_training import NetworkTraining, Size, train_all
 from raynas.phases.phase import phase
 from raynas.phases.teachers import load_teachers, teacher_settings
+from raynas.phases.training_job import Trained
+from raynas.phases.where import default_resources
 from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
+from raynas.runs.files import ray_checkpoints
 from raynas.runs.networks import Network, check_images, input_size
 from raynas.runs.run import Run
 from raynas.runs.settings import begin
-from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.space import Arch, Space
 from raynas.training.preflight import check_recipe
 from raynas.training.recipe import Recipe
@@ -50,6 +51,7 @@ def retrain(
     labels: Mapping[str, str] | None = None,
     size: int | Size | None = None,
     purpose: str = "retraining",
+    resources: Resources | None = None,
 ) -> list[Row]:
     """Train networks into `networks/<arch>-<how>-<seed>/` and table `networks`; see `raynas.retrain`.
 
@@ -60,6 +62,7 @@ def retrain(
         labels: names in progress lines by arch id, such as `winner`; by default the id.
         size: image size in pixels if not the run's; the folder's name then ends in it.
         purpose: name of the phase in table `phases`.
+        resources: workers of each training; None for those of `default_resources`.
 
     Returns:
         The rows of table `networks`, all seeds of an arch together.
@@ -67,15 +70,15 @@ def retrain(
     with run.lock():
         check_images(archs, run.space)
         data = run.data_config
-        jobs = []
+        trainings = []
         for arch in archs:
             at, other_size = _at_size(arch, size)
             start = Network(arch, "inherited") if how == "finetuned" else None
             for seed in seeds:
                 label = _label(arch, seed, other_size, labels)
                 seeded = recipe.model_copy(update={"seed": seed})
-                jobs.append(NetworkTraining(at, seeded, data, train_on, label, start, other_size))
-        return _train_and_keep(run, jobs, parallel, progress, purpose)
+                trainings.append(NetworkTraining(at, seeded, data, train_on, label, start, other_size))
+        return _train_and_keep(run, trainings, resources, parallel, progress, purpose)
 
 
 def finetune_resized(
@@ -86,6 +89,7 @@ def finetune_resized(
     parallel: int | None = None,
     progress: Progress = silent,
     labels: Mapping[str, str] | None = None,
+    resources: Resources | None = None,
 ) -> list[Row]:
     """Fine-tune networks that were trained in a run on images of another size; see `raynas.retrain`.
 
@@ -99,7 +103,7 @@ def finetune_resized(
     """
     with run.lock():
         data, rows = run.data_config, {row["path"]: row for row in run.network_rows()}
-        jobs = []
+        trainings = []
         for network in networks:
             row = rows.get(network.path)
             if row is None:
@@ -112,8 +116,8 @@ def finetune_resized(
                 raise UserError(f"{network.name} is of {height} x {width} pixels already: give another size")
             label = _label(network.arch, row["seed"], other_size, labels)
             seeded = recipe.model_copy(update={"seed": row["seed"]})
-            jobs.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size))
-        return _train_and_keep(run, jobs, parallel, progress)
+            trainings.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size))
+        return _train_and_keep(run, trainings, resources, parallel, progress)
 
 
 def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:
@@ -133,40 +137,41 @@ def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
 
 def _train_and_keep(
     run: Run,
-    jobs: Sequence[NetworkTraining],
+    trainings: Sequence[NetworkTraining],
+    resources: Resources | None,
     parallel: int | None,
     progress: Progress,
     purpose: str = "retraining",
 ) -> list[Row]:
-    """Train jobs whose recipes differ in seeds alone, unless trained already; return the rows in their order."""
-    if not jobs:
+    """Train networks whose recipes differ in seeds alone, unless trained already; return the rows in their order."""
+    if not trainings:
         return []
-    _check_folders(run, jobs)
-    supernet, recipe = run.supernet(), jobs[0].recipe
-    jobs = [replace(job, checkpoints=run.checkpoints_of(job.network)) for job in jobs]
-    todo = [job for job in jobs if not run.has_network(job.network)]
-    for train_on in dict.fromkeys(job.train_on for job in todo):
+    _check_folders(run, trainings)
+    data, recipe = run.supernet().data, trainings[0].recipe
+    todo = list({each.network.path: each for each in trainings if not run.has_network(each.network)}.values())
+    for train_on in dict.fromkeys(each.train_on for each in todo):
         progress(_images_in_words(train_on))
     # Check everything before anything is written.
-    if todo and (device := device_here(todo, parallel)) is not None:
-        recipe.check_device(device)
-    for job in todo:
-        check_recipe(job.arch.space.fix(job.arch), job.recipe)
-    teachers = {} if recipe.teachers is None else teacher_settings(load_teachers(recipe, supernet.data))
-    for job in jobs:
-        _begin(run, job, teachers)
-    for job in jobs:
-        if job not in todo:
-            progress(f"{job.label}: trained already, {run.name}/{job.network.path}")
+    resources = resources or default_resources(here=parallel == 1 or len(todo) <= 1)
     if todo:
-        data, starts = supernet.data, [_weights_to_start_from(run, job, supernet) for job in todo]
-        attempt = partial(phase, run, purpose, jobs[0].network.how, progress=progress)
-        with closing(train_all(todo, starts, parallel, progress, attempt)) as finished:
-            for job, trained in finished:
-                _keep(run, job, trained, preprocessing_of(data.resized(job.arch.space.input_size)))
-                progress(f"{job.label}: trained, {run.name}/{job.network.path}")
+        recipe.check_device("cuda" if resources.gpus else "cpu")
+        recipe.micro_batch(max(resources.workers, 1))
+    for each in todo:
+        check_recipe(each.arch.space.fix(each.arch), each.recipe)
+    teachers = {} if recipe.teachers is None else teacher_settings(load_teachers(recipe, data))
+    for each in trainings:
+        _begin(run, each, teachers)
+    for each in trainings:
+        if each not in todo:
+            progress(f"{each.label}: trained already, {run.name}/{each.network.path}")
+    if todo:
+        attempt = partial(phase, run, purpose, trainings[0].network.how, progress=progress)
+        with closing(train_all(run, todo, resources, parallel, progress, attempt)) as finished:
+            for each, trained in finished:
+                _keep(run, each, trained, data.resized(each.arch.space.input_size))
+                progress(f"{each.label}: trained, {run.name}/{each.network.path}")
     rows = {row["path"]: row for row in run.network_rows()}
-    return [rows[job.network.path] for job in jobs]
+    return [rows[each.network.path] for each in trainings]
 
 
 def _images_in_words(train_on: str) -> str:
@@ -179,62 +184,67 @@ def _images_in_words(train_on: str) -> str:
     )
 
 
-def _check_folders(run: Run, jobs: Sequence[NetworkTraining]) -> None:
+def _check_folders(run: Run, trainings: Sequence[NetworkTraining]) -> None:
     """Refuse archs of equal values and different constants, which would share a folder.
 
     Raises:
         RunDirError: there are such archs; the message names the difference.
     """
     spaces: dict[str | None, Space] = {}
-    for job in jobs:
-        path = job.network.path
-        if path not in spaces and (there := run.network_arch(job.network)) is not None:
+    for training in trainings:
+        path = training.network.path
+        if path not in spaces and (there := run.network_arch(training.network)) is not None:
             spaces[path] = there.space
         try:
-            spaces.setdefault(path, job.arch.space).check_own(job.arch)
+            spaces.setdefault(path, training.arch.space).check_own(training.arch)
         except ConfigError as error:
             raise RunDirError(f"{run.name}/{path}: {error}; delete that folder to train this one") from error
 
 
-def _begin(run: Run, job: NetworkTraining, teachers: Mapping[str, Any]) -> None:
+def _begin(run: Run, training: NetworkTraining, teachers: Mapping[str, Any]) -> None:
     """Record the settings of a training, or check them if it began before."""
-    network = job.network
-    settings = {"recipe": job.recipe, "data": job.data, "train_on": job.train_on, "how": network.how}
-    if job.size is not None:
-        settings["size"] = job.size
-    again = f"give the same, or delete {run.name}/{network.path} to train it anew"
-    if not begin(run, f"{network.path}/training", {**settings, **teachers}, again) and job.checkpoints is not None:
-        shutil.rmtree(job.checkpoints, ignore_errors=True)  # left by a network whose folder was deleted
-
-
-def _weights_to_start_from(run: Run, job: NetworkTraining, supernet: TrainedSupernet) -> dict[str, Tensor] | None:
-    """Return the initial weights of a training, for its image size; None for random ones."""
-    if job.start is None:
-        return None
-    return run.model(job.start, supernet).resized(job.arch.space.input_size).state_dict()
-
-
-def _keep(run: Run, job: NetworkTraining, trained: TrainedNetwork, reading: Preprocessing) -> None:
-    """Write a network's files, then its rows, which mark it as complete."""
-    network, path = job.network, job.network.path
-    row = {
-        **arch_columns(job.arch),
-        **trained.row,
+    network = training.network
+    settings = {
+        "recipe": training.recipe,
+        "data": training.data,
+        "train_on": training.train_on,
         "how": network.how,
-        "trained_on": job.train_on,
-        "path": path,
-        "weights": weights_fingerprint(trained.weights),
-        "seed": job.recipe.seed,
-        **input_size(job.arch),
-        "start": None if job.start is None else job.start.path or "supernet",
+        **({} if training.size is None else {"size": training.size}),
     }
-    run.write_network(network, trained.weights, {**row, "preprocessing": reading})
+    again = f"give the same, or delete {run.name}/{network.path} to train it anew"
+    if not begin(run, f"{network.path}/training", {**settings, **teachers}, again):
+        run.delete(ray_checkpoints(network.name))  # left by a network whose folder was deleted
+
+
+def _keep(run: Run, training: NetworkTraining, trained: Trained, data: Data) -> None:
+    """Write a network's files, then its rows, which mark it as complete.
+
+    Args:
+        data: the images at the network's size.
+    """
+    network, history = training.network, trained.history
+    row = {
+        **arch_columns(training.arch),
+        "accuracy": trained.accuracy,
+        "loss": next(entry["loss"] for entry in reversed(history) if "loss" in entry),
+        "epochs": training.recipe.epochs,
+        "seconds": sum(entry.get("seconds", 0.0) for entry in history),
+        "data": data.fingerprint,
+        "device": trained.device,
+        "how": network.how,
+        "trained_on": training.train_on,
+        "path": network.path,
+        "weights": weights_fingerprint(trained.weights),
+        "seed": training.recipe.seed,
+        **input_size(training.arch),
+        "start": None if training.start is None else training.start.path or "supernet",
+    }
+    run.write_network(network, trained.weights, {**row, "preprocessing": preprocessing_of(data)})
     names = ("epoch", "step", "loss", "learning_rate", "gradient_norm", "images", "seconds", "workers", "event")
     what = network.name
-    about = {"what": what, "seed": job.recipe.seed, "data": row["data"], "device": row["device"]}
-    epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in trained.history]
+    about = {"what": what, "seed": training.recipe.seed, "data": row["data"], "device": row["device"]}
+    epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in history]
     done = {entry["epoch"] for entry in run.store.read("training").to_pylist() if entry["what"] == what}
     run.store.append("training", [entry for entry in epochs if entry["epoch"] not in done])
     run.store.append("networks", [row])
-    if job.checkpoints is not None:
-        shutil.rmtree(job.checkpoints, ignore_errors=True)
+    run.delete(ray_checkpoints(what))

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from raynas.cluster.connection import ray_cluster
 from raynas.phases.phase import phase
 from raynas.phases.preflight import Ready
-from raynas.phases.run_context import RunContext, read_weights
 from raynas.phases.teachers import teacher_settings
+from raynas.phases.training_job import TrainingJob, train_here
 from raynas.phases.training_record import WHAT, Recorder, write_supernet
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.files import SUPERNET_WEIGHTS
@@ -27,7 +23,6 @@ from raynas.runs.run import Run
 from raynas.runs.settings import begin
 from raynas.space.counting import shown_count
 from raynas.training.context import Event
-from raynas.training.loop import train_loop
 from raynas.training.progress import TrainingLines
 
 
@@ -73,23 +68,20 @@ def train(
                 recorder.event(event)
                 lines.event(event)
 
+            assert preset.data is not None
+            job = TrainingJob(WHAT, space, preset.data, preset.plan, recipe, start=init)
             if workers == 0:
-                with phase(run, WHAT, progress=progress), _threads(resources.cpus):
-                    context = RunContext(run, recipe.checkpoints.keep, take, "cuda" if resources.gpus else "cpu")
-                    start = read_weights(run, init)
-                    trained = train_loop(
-                        space, images, preset.plan, recipe, context, init=start, teachers=ready.teachers
-                    )
-                    state = trained.capture(context)
+                with phase(run, WHAT, progress=progress):
+                    trained = train_here(run, job, images, ready.teachers, resources, take)
             else:
                 cluster = ray_cluster(cpus=workers * resources.cpus)
                 with cluster, phase(run, WHAT, cluster=True, progress=progress):
                     from raynas.phases.ray_train import fit  # local: it imports Ray
 
-                    state = fit(run, preset, space, resources, init, take, progress, activity)
-            recorder.history(state["history"])
-            lines.history(state["history"])
-        write_supernet(run, state, space, images, recipe)
+                    trained = fit(run, job, resources, take, progress)
+            recorder.history(trained.history)
+            lines.history(trained.history)
+        write_supernet(run, trained.state, space, images, recipe)
         progress(f"supernet written to {run.local_or_uri(SUPERNET_WEIGHTS)}")
     return run
 
@@ -103,14 +95,3 @@ def recorded(ready: Ready) -> dict[str, Any]:
         "recipe": ready.preset.recipe.model_dump(mode="json", exclude={"checkpoints"}),
         **teacher_settings(ready.teachers),
     }
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set torch's threads in the block, as for a Ray Train worker, since results depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -33,8 +33,20 @@ SEARCH_FOLDER = "searches"
 CHECKPOINTS = "checkpoints"
 RAY_CHECKPOINTS, LOCAL_CHECKPOINTS = f"{CHECKPOINTS}/supernet", f"{CHECKPOINTS}/local"
 
+
 EVOLUTION = ("space_evolution", "trials")
 """Work on space evolutions, whose run directories hold others."""
+
+
+def ray_checkpoints(training: str) -> str:
+    """Return the folder of a training's checkpoints by Ray Train: `checkpoints/` and the name of its Ray Train run."""
+    return f"{CHECKPOINTS}/{training}"
+
+
+def local_checkpoints(training: str) -> str:
+    """Return the folder of a training's checkpoints by a process without Ray."""
+    ray = ray_checkpoints(training)
+    return LOCAL_CHECKPOINTS if ray == RAY_CHECKPOINTS else f"{ray}/local"
 
 
 class RunFiles(RunDir):

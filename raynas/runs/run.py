@@ -15,7 +15,7 @@ from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import RunDir, json_text
 from raynas.results.schemas import Row
-from raynas.runs.files import BEST, CHECKPOINTS, NETWORKS, REFERENCE, SEARCH_FOLDER, SUPERNET_WEIGHTS, RunFiles
+from raynas.runs.files import BEST, NETWORKS, REFERENCE, SEARCH_FOLDER, SUPERNET_WEIGHTS, RunFiles
 from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, build_network
 from raynas.runs.networks import WAYS, Network, arch_text, fitted, of_size
 from raynas.runs.searches import MAIN, StoredSearch
@@ -192,10 +192,6 @@ class Run(RunFiles):
         """Return True if a network is trained: it has its files and a row."""
         path = network.path
         return any(row["path"] == path for row in self.network_rows()) and self.exists(f"{path}/{WEIGHTS_FILE}")
-
-    def checkpoints_of(self, network: Network) -> str | None:
-        """Return the local folder of a network's checkpoints; None on an object store."""
-        return None if self.path is None else str(self.path / CHECKPOINTS / network.name)
 
 
 def open_run(run: str | os.PathLike[str] | RunDir) -> Run:

@@ -18,7 +18,6 @@ from raynas.locations import hide_secrets
 from raynas.results.run_dir import MARKER, RunDir, first_difference, plain
 from raynas.results.versions import versions
 from raynas.runs.files import (
-    CHECKPOINTS,
     EVOLUTION,
     LOCAL_CHECKPOINTS,
     NETWORKS,
@@ -27,6 +26,7 @@ from raynas.runs.files import (
     SPACE,
     SUPERNET,
     SUPERNET_WEIGHTS,
+    ray_checkpoints,
 )
 from raynas.runs.network_folder import WEIGHTS_FILE
 
@@ -132,13 +132,12 @@ def _left_by(what: str) -> list[str]:
     if what.startswith(f"{NETWORKS}/"):
         path = what.rpartition("/")[0]
         name = path.removeprefix(f"{NETWORKS}/")
-        return [f"{path}/{WEIGHTS_FILE}", f"{CHECKPOINTS}/{name}/{CHECKPOINTS}"]
+        return [f"{path}/{WEIGHTS_FILE}", ray_checkpoints(name)]
     trained = [SUPERNET, SUPERNET_WEIGHTS, "tables/training", RAY_CHECKPOINTS, LOCAL_CHECKPOINTS]
     evolved = ["tables/space_scores", *(f"iterations/0/{name}" for name in trained)]
     return {
         "train": trained,
         "import": [SUPERNET],
-        "training": [CHECKPOINTS],
         "space_evolution": evolved,
         "trials": evolved,
     }.get(what, [])

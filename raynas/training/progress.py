@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 STEP_S = 2.0  # seconds between events of steps
 
+WAITING = "waiting"
+"""The kind of the event that tells what a training waits for before it begins: in `text`, empty once it begins."""
+
 
 class TrainingLines:
     """Shows the events of a training: the state as that of an activity, and lines that stay.
@@ -36,6 +39,9 @@ class TrainingLines:
         """Show one event of the loop."""
         if event["kind"] == "message":
             self.progress(event["text"])
+            return
+        if event["kind"] == WAITING:
+            self.activity.update(detail=event["text"])
             return
         rate = f", {event['images_per_second']:,.0f} images/s" if event["kind"] == "step" else ""
         self.activity.update(event["step"], state_text(event) + rate, event["steps"])

@@ -21,7 +21,6 @@ from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
 from raynas.errors import ConfigError, UserError
 from raynas.families.vit_res.space import grids
-from raynas.phases import network_training
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import choose_network
 from raynas.phases.pipeline import finetune_winner, retrain_with_reference
@@ -35,6 +34,8 @@ from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.space import load_arch
+from raynas.training.loop import train_loop
+from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 from tests.small_run import PRESET, SPACE, small_run
 
@@ -123,7 +124,7 @@ def test_interrupted_in_the_middle_it_ends_the_same(run: Run) -> None:
     assert not any("epoch 1 done" in line for line in lines)
     data = load_data("digits").resized((12, 12))
     init = load_network_folder(run.local_or_uri(start.path or "")).resized(12).state_dict()
-    whole = network_training.train_network(LARGE.fix(ARCH), data, recipe, init=init)
+    whole = train_loop(LARGE.fix(ARCH), data, Plan(), recipe, init=init)
     assert equal(weights(run, resumed), whole.weights)
 
 

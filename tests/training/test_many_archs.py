@@ -12,8 +12,8 @@ from raynas.data.token_labels import TokenLabelsConfig
 from raynas.data.token_mixing import mix_tokens
 from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
-from raynas.phases.local_training import train_network
 from raynas.training.loop import train_loop
+from raynas.training.plan import Plan
 from raynas.training.streams import derive
 from tests.training.training_parts import SPACE, few, plan, recipe
 
@@ -85,7 +85,7 @@ def test_patches_learn_their_labels() -> None:
 @pytest.mark.parametrize("mixing", ["released", "switch"])
 def test_a_winner_is_trained_with_token_labels_too(mixing: str) -> None:
     settings = recipe(epochs=2, token_labels={"mixing": mixing}, smoothing=0.1)
-    trained = train_network(TOKENS.fix(TOKENS.largest()), few(), settings)
+    trained = train_loop(TOKENS.fix(TOKENS.largest()), few(), Plan(), settings)
     assert trained.history[1]["loss"] < trained.history[0]["loss"] < 6  # two losses of at most ln 10 or so each
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from raynas.errors import RunDirError, UserError
-from raynas.phases.local_training import train_network
 from raynas.training.context import Context, State, read_state
 from raynas.training.loop import train_loop
 from tests.training.training_parts import SPACE, few, plan, recipe, same
@@ -71,27 +70,12 @@ def test_another_seed_gives_other_weights() -> None:
 
 
 def test_finished_training_returns_at_once(tmp_path: Path) -> None:
-    first = train_network(SPACE, few(), recipe(), out_dir=tmp_path)
+    first = train_loop(SPACE, few(), plan(), recipe(), Context(tmp_path))
     events: list[dict[str, Any]] = []
-    again = train_network(SPACE, few(), recipe(), out_dir=tmp_path, on_event=events.append)
+    again = train_loop(SPACE, few(), plan(), recipe(), Context(tmp_path, on_event=events.append))
     assert same(first.weights, again.weights)
     assert [event["kind"] for event in events] == ["message", "history"]
     assert events[0]["text"] == "  going on after epoch 3, step 9"
-
-
-@pytest.mark.parametrize(
-    ("change", "words"), [({"token_labels": {}}, "has no token head"), ({"amp": "fp16"}, "fp16 needs a GPU")]
-)
-def test_what_is_refused_leaves_no_folder(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        train_network(SPACE, few(), recipe(**change), out_dir=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:
-    train_network(SPACE, few(), recipe(epochs=1), out_dir=tmp_path)
-    with pytest.raises(RunDirError, match=r"recipe\.epochs was 1, is 2"):
-        train_network(SPACE, few(), recipe(epochs=2), out_dir=tmp_path)
 
 
 def test_best_and_newest_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from raynas.data.config import DataConfig
 from raynas.data.load import load_data
 from raynas.data.loader import TrainLoader
 from raynas.data.pixels import Normalisation, normalise
-from raynas.errors import ConfigError, RunDirError, UserError
+from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
-from raynas.phases.local_training import train_network
 from raynas.phases.teachers import load_teacher, load_teachers
 from raynas.training.context import Context, State
 from raynas.training.loop import train_loop
@@ -172,18 +171,6 @@ def test_resumed_with_teachers_equals_uninterrupted(
         fresh = train_loop(SPACE, few(62), plan(), settings, teachers=load_teachers(settings, few(62)))
         for name in whole.weights:
             torch.testing.assert_close(fresh.weights[name], whole.weights[name], rtol=1e-4, atol=1e-5)
-
-
-def test_training_goes_on_with_the_same_teacher_alone(resnet: dict[str, Any], tmp_path: Path) -> None:
-    file = tmp_path / "weights.safetensors"
-    teacher = resnet | {"weights": str(file)}
-    settings = recipe(epochs=1, warmup_epochs=0, teachers={"models": [teacher]})
-    save_file(network_of(resnet).state_dict(), file)
-    train_network(SPACE, few(), settings, out_dir=tmp_path / "out")
-    train_network(SPACE, few(), settings, out_dir=tmp_path / "out")
-    teacher_file(file, seed=1)
-    with pytest.raises(RunDirError, match=r"teachers.* was '[0-9a-f]{12}', is '[0-9a-f]{12}'|teachers was"):
-        train_network(SPACE, few(), settings, out_dir=tmp_path / "out")
 
 
 @pytest.mark.parametrize(

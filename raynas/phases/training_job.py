@@ -1,0 +1,158 @@
+"""One training in a run directory, of a supernet or of a network: what is trained, on what, and from which weights.
+
+This process carries it out, or Ray Train workers do (`raynas.phases.ray_train`), by the same loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raynas.cluster.resources import Resources
+from raynas.data.config import DataConfig
+from raynas.data.images import decode
+from raynas.data.load import Data, load_data
+from raynas.nets import build_supernet
+from raynas.nets.weights import parse_weights
+from raynas.phases.run_context import RunContext
+from raynas.results.schemas import Row
+from raynas.runs.networks import Network
+from raynas.runs.run import Run
+from raynas.scoring.replica import device_name
+from raynas.scoring.score_arch import score_arch
+from raynas.space import Space
+from raynas.training.context import Context, Event, State
+from raynas.training.loop import train_loop
+from raynas.training.plan import Plan
+from raynas.training.recipe import Recipe
+from raynas.training.state import TrainingState
+from raynas.training.teachers import Teachers
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """The training of a supernet, or of a network, which is the supernet of a one-point space.
+
+    Attributes:
+        name: name of its checkpoints' folder and of its Ray Train run.
+        space: space with the image size, channels and classes of the images.
+        data: data, perhaps at another image size than the space's.
+        plan: parts of a training step.
+        recipe: recipe.
+        train_on: `train` or `train+search`.
+        start: weights to begin with: a safetensors file of the run, or a network of the run, which is resized to the
+            space's images; None for random ones.
+        scored: True to score the network on the search split when it is trained.
+    """
+
+    name: str
+    space: Space
+    data: DataConfig
+    plan: Plan
+    recipe: Recipe
+    train_on: str = "train"
+    start: str | Network | None = None
+    scored: bool = False
+
+    def load_data(self) -> Data:
+        """Load the images, at the space's size."""
+        return load_data(self.data).resized(self.space.input_size)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training.
+
+    Attributes:
+        state: final state.
+        accuracy: accuracy on the search split; None if it was not scored.
+        device: name of the device that it was trained on.
+    """
+
+    state: State
+    accuracy: float | None
+    device: str
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The result of training: averaged weights if there are any, else the raw ones."""
+        return self.state["model" if self.state["ema"] is None else "ema"]
+
+    @property
+    def history(self) -> list[Row]:
+        """One entry for each epoch and each rollback."""
+        return self.state["history"]
+
+
+def train_here(
+    run: Run,
+    job: TrainingJob,
+    data: Data,
+    teachers: Teachers | None,
+    resources: Resources,
+    take: Callable[[Event], None],
+) -> Trained:
+    """Train in this process, to the weights of one worker with the same CPUs.
+
+    Args:
+        data: the job's images.
+        teachers: the recipe's teachers.
+        resources: CPUs and GPUs of this process.
+        take: called with the training's events.
+
+    Raises:
+        UserError: as `raynas.training.loop.train_loop`.
+    """
+    with _threads(resources.cpus):
+        device = "cuda" if resources.gpus else "cpu"
+        context = RunContext(run, job.name, job.recipe.checkpoints.keep, take, device)
+        state = carry_out(job, run, data, teachers, context)
+        return Trained(state.capture(context), *score(job, data, state, context.device))
+
+
+def carry_out(job: TrainingJob, run: Run, data: Data, teachers: Teachers | None, context: Context) -> TrainingState:
+    """Train to the end as one rank, from the newest checkpoint."""
+    return train_loop(
+        job.space,
+        data,
+        job.plan,
+        job.recipe,
+        context,
+        init=_weights_to_start_from(job, run),
+        train_on=job.train_on,
+        teachers=teachers,
+    )
+
+
+def _weights_to_start_from(job: TrainingJob, run: Run) -> dict[str, Tensor] | None:
+    if job.start is None:
+        return None
+    if isinstance(job.start, str):
+        return parse_weights(run.read_bytes(job.start), job.start)
+    return run.model(job.start).resized(job.space.input_size).state_dict()
+
+
+def score(job: TrainingJob, data: Data, state: TrainingState, device: torch.device) -> tuple[float | None, str]:
+    """Return the accuracy of a trained network on the search split, or None, and the name of the device."""
+    if not job.scored:
+        return None, device_name(device)
+    model = build_supernet(job.space)
+    model.load_state_dict(state.weights)
+    pixels, labels = (tensor.to(device) for tensor in decode(data.search, job.space.input_size, job.space.channels))
+    found = score_arch(model.to(device).eval(), job.space.smallest(), pixels, labels, data.normalisation)
+    return float(found.top1.mean()), device_name(device)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Set torch's threads in the block, as for a Ray Train worker, since results depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

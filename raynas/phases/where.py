@@ -1,0 +1,20 @@
+"""Where a phase runs if its caller does not say."""
+
+from __future__ import annotations
+
+import torch
+
+from raynas.cluster.connection import on_cluster
+from raynas.cluster.resources import Resources
+
+
+def default_resources(here: bool = True) -> Resources:
+    """Return one worker and one replica on a cluster, whose head does no computing; else what this machine has.
+
+    Args:
+        here: True if this process does the work unless there is a cluster, with its threads of torch and its GPU; False
+            if a local Ray does.
+    """
+    if here and not on_cluster():
+        return Resources(0, 0, cpus=torch.get_num_threads(), gpus=int(torch.cuda.is_available()))
+    return Resources(1, 1)
