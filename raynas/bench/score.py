@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import ray
 
-from raynas.data.images import decode
 from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -111,7 +110,4 @@ def _fresh(space: Space | str, data: str, images: int | None) -> ScoredSupernet:
     loaded = load_data(data)
     chosen = load_space(space) if isinstance(space, str) else space
     chosen = chosen.with_input(loaded.size, loaded.channels, loaded.classes)
-    pixels, labels = decode(loaded.search, size=chosen.input_size, channels=chosen.channels)
-    return make_scored_supernet(
-        chosen, build_supernet(chosen), pixels, labels, loaded.normalisation, images, loaded.fingerprint
-    )
+    return make_scored_supernet(chosen, build_supernet(chosen), loaded, images)

@@ -14,7 +14,7 @@ from raynas.locations import is_uri, refuse_credentials
 EMBEDDED = ("digits", "mnist5k")
 PAPERS_CROP_FROM = 96  # pixels of the shorter side
 
-LATER = ("exif", "pixel_range", "class_order", "skip")  # written where they are set: older runs compare as before
+LATER = ("exif", "pixel_range", "class_order", "skip", "search_per_class")  # written where set, as older runs compare
 
 Pixels = Annotated[int, pydantic.Field(ge=1, le=2**14)]
 Size = tuple[Pixels, Pixels]
@@ -29,11 +29,14 @@ class DataConfig(Config):
     """A dataset by name, with its splits and image size; a string alone is its name.
 
     Attributes:
-        name: `digits`, `mnist5k`, a folder of class folders, a Parquet file or folder, either of them by path or by
-            pyarrow filesystem URI (`s3://...`, `gs://...`, `file://...`), or `module:function` returning a map-style
-            torch dataset or a pair (train, test) of them. An existing relative path is made absolute, since workers
-            start elsewhere; on a cluster every node must see the path.
-        search_fraction: share of the training images kept for scoring subnets.
+        name: the dataset; left out in a preset that is run with `--data`. `digits`, `mnist5k`, a folder of class
+            folders, a Parquet file or folder, either of them by path or by pyarrow filesystem URI (`s3://...`,
+            `gs://...`, `file://...`), or `module:function` returning a map-style torch dataset or a pair (train, test)
+            of them. An existing relative path is made absolute, since workers start elsewhere; on a cluster every node
+            must see the path.
+        search_fraction: share of the training images of each class that is kept for scoring subnets.
+        search_per_class: most of these images of one class; None for no limit. Every scoring replica reads all of them
+            for each subnet.
         seed: seed of the split into training and search images. Test images are split off with a fixed seed, so that no
             setting can move a test image into training.
         size: (height, width) of the network's input, or one number for both; `own` for the common size of all images.
@@ -55,8 +58,9 @@ class DataConfig(Config):
             before training and then recorded by name.
     """
 
-    name: str = pydantic.Field(min_length=1)
+    name: str = ""
     search_fraction: float = pydantic.Field(default=0.2, gt=0, le=0.5)
+    search_per_class: int | None = pydantic.Field(default=None, ge=1, le=2**31)
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)
     size: Size | Literal["own"] | None = None
     channels: Pixels | Literal["own"] | None = None

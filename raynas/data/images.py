@@ -110,13 +110,31 @@ class PixelSource:
         return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()
 
 
-def decode(images: ImageSet, size: tuple[int, int] | None = None, channels: int | None = None) -> tuple[Tensor, Tensor]:
+def in_memory(pixels: Tensor, labels: np.ndarray, dataset: str) -> ImageSet:
+    """Return the set of images in memory, as they are.
+
+    Args:
+        pixels: uint8 [n, channels, height, width].
+        labels: int64 [n].
+        dataset: the dataset's name, for messages.
+    """
+    geometry = Geometry((pixels.shape[2], pixels.shape[3]), pixels.shape[1], 1.0, "bicubic")
+    return ImageSet(PixelSource(pixels, dataset), np.arange(len(pixels)), labels, geometry)
+
+
+def decode(
+    images: ImageSet,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+    threads: int | None = None,
+) -> tuple[Tensor, Tensor]:
     """Decode a whole set once, without augmentation.
 
     Args:
         images: the set.
         size: (height, width); by default the set's.
         channels: by default the set's.
+        threads: images decoded at once; by default one for each CPU of the machine.
 
     Returns:
         Pixels uint8 [n, channels, height, width] (see `decoded_bytes`) and labels int64 [n].
@@ -137,7 +155,7 @@ def decode(images: ImageSet, size: tuple[int, int] | None = None, channels: int 
     def fill(position: int) -> None:
         pixels[position] = transform(images.read(position, geometry.channels))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         for _ in pool.map(fill, range(len(images)), chunksize=16):
             pass
     return pixels, labels

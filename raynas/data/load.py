@@ -48,7 +48,7 @@ class Data:
     Attributes:
         config: the settings.
         class_names: class names in the order of labels.
-        train, search: disjoint sets, a stratified split by `config.search_fraction` and `config.seed`.
+        train, search: disjoint sets, split class by class by `config.seed`.
         normalised_as: the training images that `normalisation` is computed from; None for `train`.
     """
 
@@ -221,7 +221,7 @@ def sample_shapes(config: DataConfig) -> list[tuple[int, int, int]]:
 
 
 def _search_cut(config: DataConfig, labels: np.ndarray, class_names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    return cut(labels, config.search_fraction, config.seed, class_names, "search")
+    return cut(labels, config.search_fraction, config.seed, class_names, "search", config.search_per_class)
 
 
 def _config(config: DataConfig | str | Any) -> DataConfig:

@@ -14,7 +14,7 @@ TEST_SEED = 0  # never the user's: another seed would move test images into trai
 
 
 def cut(
-    labels: np.ndarray, fraction: float, seed: int, class_names: Sequence[str], name: str
+    labels: np.ndarray, fraction: float, seed: int, class_names: Sequence[str], name: str, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split positions in two ascending parts, stratified by class: those kept, and those cut off.
 
@@ -24,6 +24,7 @@ def cut(
         seed: seed of the split.
         class_names: class names, for messages.
         name: name of the part cut off, for messages: `test` or `search`.
+        most: most images of one class that are cut off; None for no limit.
 
     Raises:
         UserError: a class is too small, or the part cut off would be smaller than the number of classes.
@@ -42,4 +43,11 @@ def cut(
             + ("raise search_fraction or add images" if name == "search" else "add images")
         )
     kept, off = train_test_split(np.arange(len(labels)), test_size=fraction, random_state=seed, stratify=labels)
+    if most is not None:
+        # In the order of the draw, so that a larger part holds a smaller one.
+        rank = np.empty(len(off), dtype=np.int64)
+        by_class = np.argsort(labels[off], kind="stable")
+        sizes = np.bincount(labels[off], minlength=len(class_names))
+        rank[by_class] = np.arange(len(off)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        kept, off = np.concatenate([kept, off[rank >= most]]), off[rank < most]
     return np.sort(kept), np.sort(off)

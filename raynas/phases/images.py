@@ -33,7 +33,8 @@ def check_made_for(before: Preset, preset: Preset) -> None:
         UserError: images would lose colour or size without a setting that asks for it.
     """
     config = preset.data
-    if before.data is None or config is None or config.name == before.data.name or not are_files(config):
+    chosen_for = "" if before.data is None else before.data.name
+    if config is None or chosen_for in ("", config.name) or not are_files(config):
         return
     space = load_space(preset.space)
     shapes = sample_shapes(config)
@@ -47,7 +48,7 @@ def check_made_for(before: Preset, preset: Preset) -> None:
         one = len({shape[:2] for shape in shapes}) == 1
         follow.insert(0, f"data.size={'own' if one else 'PIXELS'}")
     raise UserError(
-        f"the images are {seen}, and {space.name}, which this preset chose for other data ({before.data.name}), reads "
+        f"the images are {seen}, and {space.name}, which this preset chose for other data ({chosen_for}), reads "
         f"{read}: to follow the images give {_settings(follow)}; to read them so all the same, "
         f"{_settings([f'data.size={_one_number(space.input_size)}', f'data.channels={space.channels}'])}"
     )

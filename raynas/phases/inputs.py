@@ -11,6 +11,7 @@ import numpy as np
 from raynas.costs import cost
 from raynas.costs.expectation import expected_cost
 from raynas.data.config import EMBEDDED, DataConfig
+from raynas.data.images import decoded_bytes
 from raynas.data.load import Data, load_data, without_unreadable
 from raynas.errors import UserError
 from raynas.nets.sharing import sides_of
@@ -21,6 +22,8 @@ from raynas.training.draws import distribution
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 from raynas.training.samplers import SAMPLERS, Pass, check_emitted, on_sides
+
+SAID_FROM = 2**27  # bytes of decoded images
 
 _STEPS = 200
 """Number of steps that are drawn at a time, spread evenly over the epochs."""
@@ -53,7 +56,7 @@ def named_data(preset: Preset) -> DataConfig:
     Raises:
         UserError: the preset names no data.
     """
-    if preset.data is None:
+    if preset.data is None or not preset.data.name:
         raise UserError("this preset names no dataset: give one (data=..., or --data on the command line)")
     return preset.data
 
@@ -93,17 +96,26 @@ class Estimate:
         steps: number of optimiser steps.
         images: number of images drawn, each used once by every pass of its step.
         macs: mean multiply-accumulates of all forward passes over one image; training takes about three times as many.
+        search_images: number of images that subnets are scored on.
+        search_bytes: size of these images decoded, which every node with scoring replicas keeps in memory.
     """
 
     steps: int
     images: int
     macs: float
+    search_images: int
+    search_bytes: int
 
     def __str__(self) -> str:
         total = 3 * self.macs * self.images
         return (
             f"{self.steps:,} steps, {self.images:,} images x {_giga(self.macs)} MACs forward; "
             f"forward and backward about {_giga(total)} MACs in all"
+            + (
+                f"; scoring keeps {self.search_images:,} decoded images ({self.search_bytes / 1e9:.1f} GB) on a node"
+                if self.search_bytes >= SAID_FROM
+                else ""
+            )
         )
 
 
@@ -116,7 +128,8 @@ def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe) -> Estimate:
     count = len(data.train)
     steps = max(1, count // recipe.batch_size)
     macs = _mean_macs(space, plan, recipe)
-    return Estimate(recipe.epochs * steps, recipe.epochs * steps * min(recipe.batch_size, count), macs)
+    images = recipe.epochs * steps * min(recipe.batch_size, count)
+    return Estimate(recipe.epochs * steps, images, macs, len(data.search), decoded_bytes(data.search))
 
 
 def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:

@@ -69,7 +69,7 @@ class Preset(Config):
 
     Attributes:
         space: a shipped space's name or a path (in a preset file, relative to that file).
-        data: the dataset; None if it must be named when the preset is run.
+        data: the dataset; None, or settings without a name, if it must be named when the preset is run.
         plan: the parts of a training step.
         recipe: the training of the supernet.
         calibration: calibration of subnets' batch norms, in families that have them.
@@ -236,7 +236,7 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in changes.items():
         inner = result.get(key)
         # Options belong to a part's name: with another name, the old ones are dropped.
-        renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and "name" in inner
+        renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and inner.get("name")
         if isinstance(value, Mapping) and value and isinstance(inner, dict) and not renamed:
             result[key] = _merged(inner, value)
         else:

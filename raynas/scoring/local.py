@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
+from raynas.data.images import decode
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
@@ -52,11 +53,12 @@ class LocalScorer(Scorer):
         self.device = torch.device(device)
 
     def _start(self, scored: ScoredSupernet) -> None:
+        pixels, labels = decode(scored.images)
         self._scorer = ArchScorer(
             self.device,
             scored.supernet,
-            scored.images,
-            scored.labels,
+            [pixels],
+            labels,
             scored.normalisation,
             self.batch_size,
             self.precision,

@@ -13,10 +13,11 @@ from raynas.cluster.connection import ray_cluster
 from raynas.errors import UserError
 from raynas.results import Store
 from raynas.runs.run import Run
-from raynas.scoring.replica import Options, Replica, WeightsChanged, as_arrays
+from raynas.scoring.replica import Options, Replica, WeightsChanged
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
+from raynas.scoring.shared_images import share
 from raynas.scoring.shared_weights import changed, checksums, take_apart
 from raynas.scoring.supervisor import Supervisor
 from raynas.space import Arch
@@ -82,16 +83,19 @@ class ScorePool(Scorer):
     def _start(self, scored: ScoredSupernet) -> None:
         self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))
         skeleton, weights = take_apart(scored.supernet)
-        images = as_arrays(scored)
-        self._sums = (checksums(weights), checksums(images))
-        self._refs = [ray.put(weights), ray.put(images)]
+        others = {"labels": scored.images.labels}
+        if scored.calibration is not None:
+            others["calibration"] = scored.calibration.batches.numpy()
+        self._sums = (checksums(weights), checksums(others))
+        self._refs = [ray.put(weights), ray.put(others)]
         shared = (
             scored.space,
             ray.put(skeleton),
             *self._refs,
             scored.normalisation,
-            *self._sums,
+            self._sums,
             Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
+            share(scored.images, self.batch_size, self.replicas, self.start_limit_s),
         )
         needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from raynas.data.pixels import Normalisation, normalise
@@ -18,7 +17,7 @@ from raynas.scoring.shared_weights import Arrays, Skeleton, changed, over, put_t
 from raynas.space import Arch, Space
 
 if TYPE_CHECKING:
-    from raynas.scoring.scored_supernet import ScoredSupernet
+    from raynas.scoring.shared_images import Part
 
 
 class WeightsChanged(RuntimeError):
@@ -56,9 +55,10 @@ class Replica:
     Args:
         name: name in Ray's dashboard and in rows.
         skeleton: the supernet without its tensors.
-        images: `images` uint8 [n, channels, height, width], `labels` int64 [n] and, if batch norms are calibrated,
-            `calibration` float32 [batches, batch, channels, height, width], in shared memory.
-        image_sums: checksums of the images.
+        others: `labels` int64 [n] and, if batch norms are calibrated, `calibration` float32 [batches, batch, channels,
+            height, width], in shared memory.
+        sums: checksums of `weights` and of `others`.
+        parts: Ray's references to the decoded images, part by part (see `raynas.scoring.shared_images`).
     """
 
     _name = "raynas-replica"  # Ray needs a name even if the constructor's arguments cannot be read
@@ -69,24 +69,27 @@ class Replica:
         space: Space,
         skeleton: Skeleton,
         weights: Arrays,
-        images: Arrays,
+        others: Arrays,
         normalisation: Normalisation,
-        sums: Mapping[str, int],
-        image_sums: Mapping[str, int],
+        sums: tuple[Mapping[str, int], Mapping[str, int]],
         options: Options,
+        parts: Sequence[Part],
     ):
+        import ray
+
         torch.set_num_threads(options.threads)
         self._name = name
         self._space = space
-        self._weights, self._images = weights, images  # kept: they hold the mapping
-        self._sums, self._image_sums = sums, image_sums
+        self._weights, self._weight_sums = weights, sums[0]
+        images = [(ray.get(pixels), ray.get(part_sums)) for pixels, part_sums in parts]
+        self._images = [(others, sums[1]), *images]  # kept: they hold the mapping
         self._device = torch.device("cuda" if options.gpu else "cpu")
-        calibration = images.get("calibration")
+        calibration = others.get("calibration")
         self._scorer = ArchScorer(  # which copies nothing on the CPU: its tensors are the shared ones
             self._device,
             put_together(skeleton, weights),
-            over(images["images"]),
-            over(images["labels"]),
+            [over(part["pixels"]) for part, _ in images],
+            over(others["labels"]),
             normalisation,
             options.batch_size,
             options.precision,
@@ -109,13 +112,14 @@ class Replica:
             WeightsChanged: scoring these wrote to shared memory.
         """
         outcomes = [self._scorer.score(arch if isinstance(arch, Arch) else self._space.arch(arch)) for arch in archs]
-        if names := changed(self._weights, self._sums):
+        if names := changed(self._weights, self._weight_sums):
             raise WeightsChanged(names)
         return outcomes
 
     def verify(self) -> list[str]:
         """Return the names of the shared arrays that have changed."""
-        return changed(self._weights, self._sums) + changed(self._images, self._image_sums)
+        shared = [(self._weights, self._weight_sums), *self._images]
+        return [name for arrays, sums in shared for name in changed(arrays, sums)]
 
     def forward_alone(self, archs: Sequence[dict[str, Any]], seconds: float) -> tuple[int, float]:
         """Run bare forward passes over prepared images for a time, to see the cost of all other work.
@@ -124,7 +128,11 @@ class Replica:
             Number of archs passed, and the seconds that took.
         """
         ready, scorer = [self._space.arch(arch) for arch in archs], self._scorer
-        x = normalise(scorer.images, scorer.normalisation).split(scorer.batch_size)
+        x = [
+            normalise(pixels.to(self._device), scorer.normalisation)
+            for part in scorer.images
+            for pixels in part.split(scorer.batch_size)
+        ]
         count, began = 0, time.perf_counter()
         cast = torch.autocast(self._device.type, PRECISIONS[scorer.precision], enabled=scorer.precision != "fp32")
         with torch.inference_mode(), cast:
@@ -139,11 +147,3 @@ class Replica:
 def device_name(device: torch.device) -> str:
     """Return a device's name for rows: `cpu (x86_64)`, or the GPU's name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
-
-
-def as_arrays(scored: ScoredSupernet) -> Arrays:
-    """Return images, labels and calibration images as arrays, to be shared with replicas."""
-    tensors = {"images": scored.images, "labels": scored.labels}
-    if scored.calibration is not None:
-        tensors["calibration"] = scored.calibration.batches
-    return {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in tensors.items()}

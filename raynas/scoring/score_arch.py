@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -54,7 +54,7 @@ def check_precision(precision: str) -> None:
 def score_arch(
     supernet: nn.Module,
     arch: Mapping[str, Any],
-    images: Tensor,
+    images: Tensor | Sequence[Tensor],
     labels: Tensor,
     normalisation: Normalisation,
     batch_size: int = 256,
@@ -66,8 +66,8 @@ def score_arch(
     Args:
         supernet: the supernet in eval mode, called as `supernet(x, arch)`.
         arch: the subnet.
-        images: uint8 [n, channels, height, width], on the supernet's device.
-        labels: int64 [n], on the same device.
+        images: uint8 [n, channels, height, width], in one or more parts; batches are moved to the labels' device.
+        labels: int64 [n], on the supernet's device.
         normalisation: mean and deviation of pixels.
         batch_size: images in one pass.
         precision: fp32, or bf16 or fp16 by autocast.
@@ -80,7 +80,7 @@ def score_arch(
     """
     if supernet.training:
         raise RuntimeError("a supernet is scored in eval mode: training mode may write to shared weights")
-    autocast = torch.autocast(images.device.type, PRECISIONS[precision], enabled=precision != "fp32")
+    autocast = torch.autocast(labels.device.type, PRECISIONS[precision], enabled=precision != "fp32")
     options, calibration_seconds = {}, None
     if calibration is not None:
         began = time.perf_counter()
@@ -90,11 +90,10 @@ def score_arch(
     top5_counts = None
     began = time.perf_counter()
     top1, top5 = [], []
-    loss = torch.zeros((), dtype=torch.float64, device=images.device)
-    finite = torch.ones((), dtype=torch.bool, device=images.device)
-    for start in range(0, len(images), batch_size):
-        x = normalise(images[start : start + batch_size], normalisation)
-        y = labels[start : start + batch_size]
+    loss = torch.zeros((), dtype=torch.float64, device=labels.device)
+    finite = torch.ones((), dtype=torch.bool, device=labels.device)
+    for pixels, y in _batches(images, labels, batch_size):
+        x = normalise(pixels, normalisation)
         with autocast:
             logits = supernet(x, arch, **options)
         logits = logits.float()
@@ -108,16 +107,27 @@ def score_arch(
         raise FloatingPointError(f"logits are not finite in {precision}")
     bits = torch.cat(top1).cpu().numpy()
     bits5 = torch.cat(top5).cpu().numpy() if top5_counts else None
-    return Score(bits, bits5, float(loss) / len(images), time.perf_counter() - began, calibration_seconds)
+    return Score(bits, bits5, float(loss) / len(labels), time.perf_counter() - began, calibration_seconds)
+
+
+def _batches(images: Tensor | Sequence[Tensor], labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    first = 0
+    for part in [images] if isinstance(images, Tensor) else images:
+        for pixels in part.split(size):
+            yield pixels.to(labels.device), labels[first : first + len(pixels)]
+            first += len(pixels)
 
 
 @dataclass
 class ArchScorer:
-    """A supernet and images on one device, to which all are moved; the other attributes are as for `score_arch`."""
+    """A supernet and images on one device, to which all are moved; the other attributes are as for `score_arch`.
+
+    Images that would take more than half of a GPU's free memory stay outside, and are moved batch by batch.
+    """
 
     device: torch.device
     supernet: nn.Module
-    images: Tensor
+    images: Sequence[Tensor]
     labels: Tensor
     normalisation: Normalisation
     batch_size: int
@@ -125,8 +135,10 @@ class ArchScorer:
     calibration: Tensor | None
 
     def __post_init__(self) -> None:
-        self.supernet = self.supernet.to(self.device)
-        self.images, self.labels = self.images.to(self.device), self.labels.to(self.device)
+        self.supernet, self.labels = self.supernet.to(self.device), self.labels.to(self.device)
+        room = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == "cuda" else 0
+        if sum(part.nbytes for part in self.images) <= room:
+            self.images = [part.to(self.device) for part in self.images]
         self.calibration = None if self.calibration is None else self.calibration.to(self.device)
 
     def score(self, arch: Arch) -> tuple[Score | None, str | None]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raynas.data.calibration import Calibration
-from raynas.data.images import decode
+from raynas.data.images import ImageSet, in_memory
+from raynas.data.load import Data
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
@@ -24,8 +25,8 @@ class ScoredSupernet:
 
     Attributes:
         supernet: the supernet in eval mode, on the CPU.
-        images: uint8 [n, channels, height, width].
-        labels: int64 [n].
+        images: the images, decoded where they are scored.
+        normalisation: mean and deviation of pixels.
         weights: fingerprint of the weights.
         data: fingerprint of the images.
         seed: seed of the supernet's training, if known.
@@ -34,8 +35,7 @@ class ScoredSupernet:
 
     space: Space
     supernet: nn.Module
-    images: Tensor
-    labels: Tensor
+    images: ImageSet
     normalisation: Normalisation
     weights: str
     data: str
@@ -43,55 +43,72 @@ class ScoredSupernet:
     calibration: Calibration | None = None
 
 
-def load_scored_supernet(run: Run, images: int | None = None) -> ScoredSupernet:
-    """Load the trained supernet of a run and its search split, decoded.
+def load_scored_supernet(run: Run, count: int | None = None) -> ScoredSupernet:
+    """Load the trained supernet of a run, with its search split.
 
     Args:
-        images: number of images of the search split; by default all.
+        count: number of images of the search split; by default all.
 
     Raises:
         RunDirError: a file is missing: the supernet is not trained yet.
         UserError: the data cannot be loaded, or has fewer images.
     """
     trained = run.supernet()
-    module, space, data = trained.module, trained.space, trained.data
-    pixels, labels = decode(data.search, size=space.input_size, channels=space.channels)
-    return make_scored_supernet(
-        space,
-        module,
-        pixels,
-        labels,
-        data.normalisation,
-        images,
-        data.fingerprint,
-        seed=run.about_supernet.get("seed"),
-        calibration=trained.calibration,
-    )
+    seed = run.about_supernet.get("seed")
+    return make_scored_supernet(trained.space, trained.module, trained.data, count, seed, trained.calibration)
 
 
 def make_scored_supernet(
     space: Space,
     supernet: nn.Module,
-    pixels: Tensor,
-    labels: Tensor,
-    normalisation: Normalisation | None = None,
-    images: int | None = None,
-    data: str | None = None,
+    data: Data,
+    count: int | None = None,
     seed: int | None = None,
     calibration: Calibration | None = None,
 ) -> ScoredSupernet:
-    """Return a supernet and images in memory, ready to be scored.
+    """Return a supernet to be scored on the search split of a dataset, in the space's size and channels.
+
+    Args:
+        space: the supernet's space.
+        supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
+        data: the dataset.
+        count: number of images, chosen by `choose_images`; by default all.
+        seed: seed of the supernet's training.
+        calibration: images for batch-norm calibration.
+
+    Raises:
+        UserError: there are fewer images.
+    """
+    images = replace(
+        data.search, geometry=replace(data.search.geometry, size=space.input_size, channels=space.channels)
+    )
+    if count is not None:
+        images = images.take(choose_images(len(images), count))
+    weights = weights_fingerprint(supernet.state_dict())
+    return ScoredSupernet(
+        space, supernet.eval(), images, data.normalisation, weights, data.fingerprint, seed, calibration
+    )
+
+
+def from_tensors(
+    space: Space,
+    supernet: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    normalisation: Normalisation | None = None,
+    calibration: Calibration | None = None,
+) -> ScoredSupernet:
+    """Return a supernet to be scored on images in memory.
 
     Args:
         supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
         pixels: uint8 [n, channels, height, width].
         labels: int64 [n].
         normalisation: mean and deviation of pixels; by default 0 and 1.
-        images: number of images, chosen by `choose_images`; by default all.
-        data: fingerprint of pixels, labels and normalisation; by default computed.
+        calibration: images for batch-norm calibration.
 
     Raises:
-        UserError: the arrays have the wrong types or lengths, or there are fewer images.
+        UserError: the arrays have the wrong types or lengths.
     """
     if pixels.dtype != torch.uint8 or pixels.ndim != 4:
         raise UserError(f"images must be uint8 [n, channels, height, width], found {pixels.dtype} {list(pixels.shape)}")
@@ -99,16 +116,13 @@ def make_scored_supernet(
         raise UserError(f"labels must be int64 [{len(pixels)}], found {labels.dtype} {list(labels.shape)}")
     if normalisation is None:
         normalisation = Normalisation((0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1])
-    if data is None:
-        # Hashed under this name by all versions, since stored rows are found by the fingerprint.
-        known_as = f"PixelStatistics(mean={normalisation.mean}, std={normalisation.std})"
-        content = pixels.numpy().tobytes() + labels.numpy().tobytes() + known_as.encode()
-        data = hashlib.sha256(content).hexdigest()[:16]
-    if images is not None:
-        chosen = torch.from_numpy(choose_images(len(pixels), images))
-        pixels, labels = pixels[chosen], labels[chosen]
+    # Hashed under this name by all versions, since stored rows are found by the fingerprint.
+    known_as = f"PixelStatistics(mean={normalisation.mean}, std={normalisation.std})"
+    content = pixels.numpy().tobytes() + labels.numpy().tobytes() + known_as.encode()
+    fingerprint = hashlib.sha256(content).hexdigest()[:16]
+    images = in_memory(pixels, labels.numpy(), "the images")
     weights = weights_fingerprint(supernet.state_dict())
-    return ScoredSupernet(space, supernet.eval(), pixels, labels, normalisation, weights, data, seed, calibration)
+    return ScoredSupernet(space, supernet.eval(), images, normalisation, weights, fingerprint, calibration=calibration)
 
 
 def choose_images(total: int, n: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.scoring.score_arch import check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
-from raynas.scoring.scored_supernet import ScoredSupernet, load_scored_supernet, make_scored_supernet
+from raynas.scoring.scored_supernet import ScoredSupernet, from_tensors, load_scored_supernet
 from raynas.space import Arch, Space
 from raynas.text import shown
 
@@ -72,12 +72,12 @@ class Scorer:
         calibration: Calibration | None = None,
         **options: Any,
     ) -> ScorerT:
-        """Return a scorer of a supernet and images in memory, see `make_scored_supernet`.
+        """Return a scorer of a supernet and images in memory, see `from_tensors`.
 
         Without a store its rows stay in memory. The workers of a pool must be able to import the supernet's class.
         `options` are the constructor's.
         """
-        scored = make_scored_supernet(space, supernet, images, labels, normalisation, calibration=calibration)
+        scored = from_tensors(space, supernet, images, labels, normalisation, calibration)
         return cls(run=None, scored=scored, store=store, **options)
 
     # -- implemented by each scorer ----------------------------------------------------------------------------------

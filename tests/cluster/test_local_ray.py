@@ -92,7 +92,8 @@ def test_a_training_listens_on_loopback_alone_and_ends_in_one_line_when_ray_is_l
             victim.send_signal(signal.SIGKILL)
             _, err = driver.communicate(timeout=60)  # Ray alone takes 74 s
             assert driver.returncode == 1
-            assert err.splitlines() == [
+            # Ray's core writes errors of its own to the process's stderr, now and then.
+            assert [line for line in err.splitlines() if not re.match(r"\[[\d\- :,]+ [EC] \d+ \d+\] ", line)] == [
                 "raynas: Ray was lost: its process raylet has ended (it crashed, was killed, or the machine is short "
                 f"of memory). To go on where it was: raynas {' '.join(command[3:])}"
             ]

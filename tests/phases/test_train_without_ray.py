@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load
 
 from raynas import Resources, train
+from raynas.config import write_yaml
 from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.presets.preset import Preset
@@ -38,7 +39,7 @@ def preset(folder: Path) -> Preset:
     SPACE.save(folder / "space.yaml")
     settings = recipe(epochs=EPOCHS, batch_size=96, mixup=0.2, augment={"shift": 1}, health={"probe_images": 100})
     found = Preset(space=str(folder / "space.yaml"), data="digits", plan=plan(), recipe=settings)  # type: ignore[arg-type]
-    Run(folder, create=True).write_yaml("preset.yaml", found)
+    write_yaml(folder / "preset.yaml", found.model_dump(mode="json", exclude_unset=True))
     return found
 
 

@@ -11,7 +11,7 @@ from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.scoring.score_arch import score_arch
-from raynas.scoring.scored_supernet import choose_images, make_scored_supernet
+from raynas.scoring.scored_supernet import choose_images, from_tensors
 from raynas.scoring.shared_weights import changed, checksums, put_together, take_apart
 from raynas.space import Arch, Space
 
@@ -107,6 +107,6 @@ def test_fewer_images_are_always_the_same_and_nested() -> None:
 def test_parts_of_the_wrong_kind_are_refused(space: Space, digits: Digits) -> None:
     pixels, labels, _ = digits
     with pytest.raises(UserError, match="images must be uint8"):
-        make_scored_supernet(space, build_supernet(space), pixels.float(), labels)
+        from_tensors(space, build_supernet(space), pixels.float(), labels)
     with pytest.raises(UserError, match=r"labels must be int64 \[40\]"):
-        make_scored_supernet(space, build_supernet(space), pixels, labels[:7])
+        from_tensors(space, build_supernet(space), pixels, labels[:7])

@@ -1,0 +1,98 @@
+"""Decoded images in Ray's object store, in parts that every node with replicas holds once.
+
+A large set is decoded on the cluster's nodes, since the driver may run on a small head.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TypeAlias, cast
+
+import numpy as np
+import ray
+from ray import ObjectRef
+from ray.exceptions import RayTaskError
+
+from raynas.data.images import ImageSet, PixelSource, decode, decoded_bytes
+from raynas.errors import UserError
+from raynas.scoring.shared_weights import Arrays, checksums
+from raynas.text import duration
+
+log = logging.getLogger(__name__)
+
+HERE_UP_TO = 2**29  # bytes of a set that is decoded in this process
+PART_BYTES = 2**29
+TELL_S = 30.0
+
+Part: TypeAlias = tuple["ObjectRef[Arrays]", "ObjectRef[dict[str, int]]"]
+"""Some consecutive images, `pixels` uint8 [some, channels, height, width], and their checksums."""
+
+
+def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float) -> list[Part]:
+    """Decode images into the object store, in parts of whole batches.
+
+    Args:
+        images: the images.
+        batch_size: images of one forward pass.
+        at_once: parts that are decoded at the same time, each by a task of one CPU.
+        limit_s: longest wait for the next decoded part.
+
+    Raises:
+        UserError: an image cannot be read, no part was decoded in time, or the set is too large for a node.
+    """
+    if isinstance(images.source, PixelSource) or decoded_bytes(images) <= HERE_UP_TO:
+        here = {"pixels": decode(images)[0].numpy()}
+        return [(ray.put(here), ray.put(checksums(here)))]
+    size = batch_size * max(1, PART_BYTES * len(images) // decoded_bytes(images) // batch_size)
+    source = ray.put(images)
+    waiting = list(range(0, len(images), size))
+    parts: dict[int, Part] = {}
+    began = told = time.monotonic()
+    running: dict[ObjectRef, int] = {}
+    while waiting or running:
+        _check_stores(decoded_bytes(images), len(images))
+        while waiting and len(running) < at_once:
+            first = waiting.pop(0)
+            parts[first] = cast(Part, _decode_part.remote(source, first, size))
+            running[parts[first][1]] = first
+        done, _ = ray.wait(list(running), timeout=TELL_S)
+        for ref in done:
+            try:
+                ray.get(ref)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, UserError) else error from error
+            del running[ref]
+            began = time.monotonic()
+        now = time.monotonic()
+        if now - began > limit_s:
+            raise UserError(
+                f"no search images were decoded in {duration(limit_s)}: no node has a free CPU, or the data is too slow"
+            )
+        if now - told > TELL_S:
+            told = now
+            decoded = size * (len(parts) - len(running))
+            log.warning(f"decoding search images: {decoded:,} of {len(images):,}")
+    return [parts[first] for first in sorted(parts)]
+
+
+@ray.remote(num_cpus=1, num_returns=2, scheduling_strategy="SPREAD")
+def _decode_part(images: ImageSet, first: int, size: int) -> tuple[Arrays, dict[str, int]]:
+    part = images.take(np.arange(first, min(first + size, len(images))))
+    arrays = {"pixels": decode(part, threads=1)[0].numpy()}
+    return arrays, checksums(arrays)
+
+
+def _check_stores(needed: int, count: int) -> None:
+    """Refuse a set that does not fit into the object store of a node that is up and has CPUs."""
+    stores = [
+        node["Resources"].get("object_store_memory", 0)
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU")
+    ]
+    if stores and min(stores) < needed:
+        raise UserError(
+            f"{count:,} decoded search images take {needed / 1e9:.1f} GB of every node's object store, and a node has "
+            f"{min(stores) / 1e9:.1f} GB: score on fewer images (--images, data.search_per_class), or start Ray with "
+            "more object_store_memory"
+        )
