@@ -18,7 +18,7 @@ from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_images import share
-from raynas.scoring.shared_weights import changed, checksums, take_apart
+from raynas.scoring.shared_weights import checksums, take_apart
 from raynas.scoring.supervisor import Supervisor
 from raynas.space import Arch
 
@@ -86,16 +86,16 @@ class ScorePool(Scorer):
         others = {"labels": scored.images.labels}
         if scored.calibration is not None:
             others["calibration"] = scored.calibration.batches.numpy()
-        self._sums = (checksums(weights), checksums(others))
-        self._refs = [ray.put(weights), ray.put(others)]
+        self._images = share(scored.images, self.batch_size, self.replicas, self.start_limit_s)
         shared = (
             scored.space,
             ray.put(skeleton),
-            *self._refs,
+            ray.put(weights),
+            ray.put(others),
             scored.normalisation,
-            self._sums,
+            (checksums(weights), checksums(others)),
             Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
-            share(scored.images, self.batch_size, self.replicas, self.start_limit_s),
+            self._images,
         )
         needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 
@@ -111,10 +111,7 @@ class ScorePool(Scorer):
         self._stack.callback(self.supervisor.end)
 
     def _finish(self) -> None:
-        names = self.supervisor.verify(VERIFY_S)
-        for arrays, sums in zip(ray.get(self._refs, timeout=VERIFY_S), self._sums, strict=True):
-            names += changed(arrays, sums)  # the driver maps its node's copy, too
-        if names:
+        if names := self.supervisor.verify(VERIFY_S):
             raise WeightsChanged(sorted(set(names)))
 
     def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:

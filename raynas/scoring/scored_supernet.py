@@ -54,8 +54,9 @@ def load_scored_supernet(run: Run, count: int | None = None) -> ScoredSupernet:
         UserError: the data cannot be loaded, or has fewer images.
     """
     trained = run.supernet()
+    module = trained.module  # first: without it there is nothing to score
     seed = run.about_supernet.get("seed")
-    return make_scored_supernet(trained.space, trained.module, trained.data, count, seed, trained.calibration)
+    return make_scored_supernet(trained.space, module, trained.data, count, seed, trained.calibration)
 
 
 def make_scored_supernet(

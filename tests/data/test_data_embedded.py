@@ -198,3 +198,16 @@ def test_cuts_that_cannot_be_made() -> None:
 def test_an_unusable_fraction_names_the_key() -> None:
     with pytest.raises(ConfigError, match=r"data.search_fraction: .*less than or equal to 0.5"):
         validate(Holder, parse_yaml("data: {name: digits, search_fraction: 0.9}", "x.yaml"))
+
+
+def test_a_limit_on_images_of_a_class_keeps_the_others_for_training() -> None:
+    whole, few, fewer = (load_data(DataConfig(name="digits", search_per_class=most)) for most in (None, 20, 5))
+    assert (
+        np.bincount(few.search.labels).tolist() == [20] * 10 and np.bincount(fewer.search.labels).tolist() == [5] * 10
+    )
+    assert {*fewer.search.indices} < {*few.search.indices} < {*whole.search.indices}
+    for data in (few, fewer):
+        both = np.concatenate([data.train.indices, data.search.indices])
+        assert sorted(both.tolist()) == sorted(np.concatenate([whole.train.indices, whole.search.indices]).tolist())
+    large = load_data(DataConfig(name="digits", search_per_class=1000))
+    assert large.fingerprint == whole.fingerprint == load_data("digits").fingerprint

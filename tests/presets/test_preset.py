@@ -338,3 +338,10 @@ def test_nasvit_and_alphanet_presets_have_their_settings() -> None:
     assert alphanet.recipe.effective_lr == pytest.approx(0.8) and alphanet.recipe.clip_mode == "value"
     for preset in (released, paper, alphanet, load_preset("digits/preset_nasvit")):
         check_later(preset, load_space(preset.space))
+
+
+def test_data_given_later_keep_the_preset_s_split_unless_it_named_data() -> None:
+    imagenet = override(load_preset("nasvit/preset_paper"), {"data": {"name": "/imagenet"}})
+    assert imagenet.data is not None and (imagenet.data.name, imagenet.data.search_per_class) == ("/imagenet", 5)
+    other = override(imagenet, {"data": {"name": "/other"}})
+    assert other.data is not None and other.data.search_per_class is None

@@ -121,9 +121,9 @@ def test_a_write_to_shared_weights_is_found_out_and_its_score_is_not_kept(
 def test_a_change_that_comes_between_tasks_is_found_out_at_the_end(space: Space, archs: list[Arch]) -> None:
     pixels = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
     pool = ScorePool.from_parts(space, Linear(1), pixels, torch.zeros(8, dtype=torch.int64), replicas=1)
-    with pytest.raises(WeightsChanged, match="images"), pool:
+    with pytest.raises(WeightsChanged, match="pixels"), pool:
         pool.score(archs[:1])
-        mapped = ray.get(pool._refs[1])["images"]
+        mapped = ray.get(pool._images[0][0])["pixels"]
         torch.from_dlpack(mapped).add_(1)
 
 

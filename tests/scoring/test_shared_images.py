@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+
+from raynas.data.config import DataConfig
+from raynas.data.images import ImageSet, decode
+from raynas.data.load import load_data
+from raynas.errors import UserError
+from raynas.scoring import shared_images
+from raynas.scoring.shared_images import share
+from tests.data.pictures import write_classes
+
+
+@pytest.fixture
+def images(tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> ImageSet:
+    """A set of image files that counts as too large to be decoded in this process."""
+    write_classes(tmp_path / "pictures", {"cat": 10, "dog": 10})
+    data = load_data(DataConfig(name=str(tmp_path / "pictures"), size=(8, 8), channels=3))
+    monkeypatch.setattr(shared_images, "HERE_UP_TO", 0)
+    monkeypatch.setattr(shared_images, "PART_BYTES", 5 * 8 * 8 * 3)
+    return data.train
+
+
+def test_a_large_set_is_decoded_in_parts_of_whole_batches(images: ImageSet) -> None:
+    parts = [(ray.get(part)["pixels"], ray.get(sums)) for part, sums in share(images, 2, at_once=2, limit_s=60)]
+    assert len(parts) > 1 and {len(pixels) for pixels, _ in parts[:-1]} == {4}
+    assert torch.equal(torch.cat([torch.tensor(pixels) for pixels, _ in parts]), decode(images)[0])
+    assert all(shared_images.checksums({"pixels": pixels}) == sums for pixels, sums in parts)
+
+
+def test_an_image_that_a_node_cannot_read_is_named(images: ImageSet) -> None:
+    broken = Path(images.where(3))
+    broken.write_bytes(broken.read_bytes()[:40])
+    with pytest.raises(UserError, match=broken.name) as caught:
+        share(images, 2, at_once=2, limit_s=60)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_set_larger_than_a_node_s_object_store_is_refused(images: ImageSet) -> None:
+    large = replace(images, geometry=replace(images.geometry, size=(16384, 16384)))
+    with pytest.raises(UserError, match=r"GB of every node's object store, and a node has .* data.search_per_class"):
+        share(large, 2, at_once=2, limit_s=60)
