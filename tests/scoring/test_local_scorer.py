@@ -193,11 +193,11 @@ def test_memory_is_flat_over_a_thousand_scores(space: Space, digits: Digits) -> 
     process = psutil.Process()
     drawn = space.decode(space.sample_codes(np.random.default_rng(0), 1300))
     with LocalScorer.from_parts(space, Naughty(space), pixels[:2], labels[:2], normalisation) as scorer:
-        for _ in scorer.score_iter(drawn[:300]):
-            pass
-        before = process.memory_full_info().uss
-        for _ in scorer.score_iter(drawn[300:]):
-            pass
-        grown = process.memory_full_info().uss - before
-    assert grown < 12 * 2**20  # rows and nothing else: about 3 kB each
-    assert scorer_module.COMMIT_ROWS < 300
+        uss = []
+        for first in range(0, 1300, 260):
+            for _ in scorer.score_iter(drawn[first : first + 260]):
+                pass
+            uss.append(process.memory_full_info().uss)
+    # Rows and nothing else, about 3 kB each. What else the process holds may come or go once, but not every time.
+    assert min(after - before for before, after in itertools.pairwise(uss)) < 3 * 2**20
+    assert scorer_module.COMMIT_ROWS < 260
