@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raynas.api import report as report
     from raynas.api import retrain as retrain
     from raynas.api import search_run as search_run
+    from raynas.api import status as status
     from raynas.api import train as train
     from raynas.cluster.resources import Resources as Resources
     from raynas.costs import cost as cost
@@ -47,7 +48,7 @@ _PUBLIC = {
     "load_preset": "raynas.presets.preset",
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
     **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space"), "raynas.api"),
-    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "check"), "raynas.api"),
+    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "status", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",
     **dict.fromkeys(("RandomSearch", "Evolution", "NSGA2", "ParetoEvolution", "PredictorEvolution"), "raynas.search"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raynas.outer.experiment import Trial
     from raynas.phases.pipeline import PipelineResult
     from raynas.presets.preset import Preset
+    from raynas.reports.status import Work
     from raynas.results.schemas import Row
     from raynas.runs.run import Run
     from raynas.space import Arch
@@ -433,8 +434,12 @@ def export(
     return os.fspath(to)
 
 
-def report(run: RunLike) -> str:
+def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -> str:
     """Write one HTML page about a run, or about all trials of an experiment.
+
+    Args:
+        run: the run directory.
+        tensorboard: a folder on this machine for TensorBoard's event files of trainings and searches; None for none.
 
     Returns:
         The path of the page, or its URI without credentials.
@@ -447,7 +452,23 @@ def report(run: RunLike) -> str:
     from raynas.phases.report_data import traces
     from raynas.reports.page import write_report
 
-    return write_report(opened, traces(opened), searched_spaces(opened), trial_findings(opened))
+    courses = traces(opened)
+    if tensorboard is not None:
+        from raynas.reports.tensorboard import write_events
+
+        write_events(opened, Path(tensorboard), courses)
+    return write_report(opened, courses, searched_spaces(opened), trial_findings(opened))
+
+
+def status(run: RunLike) -> list[Work]:
+    """Return how far each phase of a run is, from its tables alone; see `raynas watch`.
+
+    Raises:
+        RunDirError: it is not a run directory, or cannot be read.
+    """
+    from raynas.reports.status import status as read_status
+
+    return read_status(_open(run))
 
 
 # -- looking at data ---------------------------------------------------------------------------------------------------

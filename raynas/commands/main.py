@@ -33,6 +33,7 @@ COMMANDS = {
     "retrain": "train found networks on their own",
     "import": "read a released supernet or a timm model into a run directory",
     "export": "write a network as plain files",
+    "watch": "show how far a run is, from any machine",
     "report": "write one HTML page about a run, or about all trials of an experiment",
     "bench": "measure speed on this machine",
     "cost": "print MACs and parameters of a space or an arch",

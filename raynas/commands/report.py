@@ -7,12 +7,14 @@ import argparse
 import raynas
 from raynas.commands.options import add_run, given
 
-EXAMPLES = "raynas report runs/a"
+EXAMPLES = "raynas report runs/a\nraynas report runs/a --tensorboard /tmp/events"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
+    text = "also write event files into this folder: tensorboard --logdir DIR"
+    parser.add_argument("--tensorboard", metavar="DIR", help=text)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,0 +1,109 @@
+"""The state of a run's phases, read from its tables alone, so that it can be watched from any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow.compute as pc
+
+from raynas.results.phases import read_phases
+from raynas.results.schemas import Row
+from raynas.runs.files import PRESET
+from raynas.runs.run import Run
+from raynas.text import duration
+
+SILENT_S = 180.0  # a phase that is under way notes itself at least once a minute
+PACE_S = 300.0  # the pace is that of the last so many seconds
+
+
+@dataclass(frozen=True)
+class Work:
+    """A phase of a run, over all attempts.
+
+    Attributes:
+        what: `supernet`, `search`, and so on; with a name if there are several of a kind.
+        state: `running`, `finished`, `stopped`, `killed`, or `silent`: under way, but not heard of for three minutes.
+        seconds: wall time of all attempts.
+        progress: how far it is, such as `12/30 epochs`; empty if its tables do not say.
+        newest: the newest numbers.
+    """
+
+    what: str
+    state: str
+    seconds: float
+    progress: str = ""
+    newest: str = ""
+
+
+def status(run: Run) -> list[Work]:
+    """Return the phases of a run, in the order in which they began; empty if none has begun.
+
+    Raises:
+        RunDirError: a table cannot be read.
+    """
+    attempts: dict[tuple[str, str | None], list[Row]] = {}
+    for row in read_phases(run):
+        attempts.setdefault((row["phase"], row["name"]), []).append(row)
+    return [_work(run, what, name, rows) for (what, name), rows in attempts.items()]
+
+
+def _work(run: Run, what: str, name: str | None, attempts: Sequence[Row]) -> Work:
+    last = attempts[-1]
+    state, now = last["status"], datetime.now(timezone.utc)
+    if state == "running" and (now - last["began"]).total_seconds() - last["seconds"] > SILENT_S:
+        state = "silent"
+    told = {"supernet": _supernet, "search": _search, "retraining": _networks}.get(what)
+    progress, newest = told(run, name, state) if told else ("", "")
+    label = what if name in (None, what) else f"{what} {name}"
+    return Work(label, state, sum(row["seconds"] or 0.0 for row in attempts), progress, newest)
+
+
+def _supernet(run: Run, name: str | None, state: str) -> tuple[str, str]:
+    columns = ["what", "epoch", "loss", "images", "seconds", "workers"]
+    epochs = run.table("training", columns, pc.field("what") == "supernet").to_pylist()
+    total = run.read_yaml(PRESET, "recipe")["recipe"]["epochs"] if run.has_preset else None
+    if not epochs:
+        return "", ""
+    last, recent = epochs[-1], epochs[-5:]
+    parts = [f"loss {last['loss']:.4g}"]
+    probes = run.table("probes", ["role", "epoch", "accuracy"]).to_pylist()
+    scored = {row["role"]: row["accuracy"] for row in probes if row["epoch"] == probes[-1]["epoch"]}
+    parts += [f"{role} {accuracy:.1%}" for role, accuracy in scored.items() if role in ("smallest", "largest")]
+    if last["seconds"]:
+        parts.append(f"{last['images'] / last['seconds']:,.0f} images/s on {last['workers']} worker(s)")
+    if state == "running" and total is not None and last["epoch"] < total:
+        pace = sum(row["seconds"] for row in recent) / len(recent)
+        parts.append(f"{duration(pace * (total - last['epoch']))} left")
+    return f"{last['epoch']}/{total or '?'} epochs", ", ".join(parts)
+
+
+def _search(run: Run, name: str | None, state: str) -> tuple[str, str]:
+    columns = ["arch", "status", "accuracy", "macs", "params", "time"]
+    rows = run.table("scores", columns).to_pylist()
+    limits = run.search(name or "search").settings.search.constraints if name and run.search(name).has_begun else {}
+    kept = [row for row in rows if row["status"] == "ok" and all(_within(row, *limit) for limit in limits.items())]
+    if not kept:
+        return f"{len(rows):,} scored", ""
+    best = max(kept, key=lambda row: row["accuracy"])
+    parts = [f"best {best['accuracy']:.2%} (arch {best['arch']}, {best['macs']:,} MACs)"]
+    since = datetime.now(timezone.utc) - timedelta(seconds=PACE_S)
+    if state == "running" and (lately := [row for row in rows if row["time"] > since]):
+        seconds = max(1.0, (datetime.now(timezone.utc) - lately[0]["time"]).total_seconds())
+        parts.append(f"{60 * len(lately) / seconds:,.0f} a minute")
+    return f"{len(rows):,} scored", ", ".join(parts)
+
+
+def _within(row: Row, cost: str, bounds: Any) -> bool:
+    """Return True if a scored subnet keeps a limit, or its cost is not in the table."""
+    low, high = bounds
+    value = row.get(cost)
+    return value is None or ((low is None or value >= low) and (high is None or value <= high))
+
+
+def _networks(run: Run, name: str | None, state: str) -> tuple[str, str]:
+    rows = [row for row in run.network_rows() if row["how"] == name]
+    best = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=None)
+    return f"{len(rows)} trained", "" if best is None else f"best {best:.2%} on the search split"

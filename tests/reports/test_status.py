@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+import raynas
+from raynas.commands.main import main
+from raynas.results.phases import note_phase
+from raynas.runs.run import Run
+
+DEMO = Path(__file__).parents[1] / "golden/runs/demo"
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DEMO, tmp_path / "demo"))
+
+
+def test_the_newest_numbers_of_each_phase_are_those_of_its_tables(demo: Path) -> None:
+    works = {work.what: work for work in raynas.status(demo)}
+    assert list(works) == ["supernet", "search", "search random", "retraining scratch"]
+    assert {work.state for work in works.values()} == {"finished"}
+    assert works["supernet"].progress == "2/2 epochs" and "loss 2.297" in works["supernet"].newest
+    scores = raynas.open_run(demo).scores().to_pylist()
+    best = max(row["accuracy"] for row in scores)
+    assert works["search"].progress == f"{len(scores)} scored" and f"best {best:.2%}" in works["search"].newest
+
+
+def test_a_phase_that_has_not_been_heard_of_is_silent_and_one_that_has_is_running(demo: Path) -> None:
+    run, now = Run(demo), datetime.now(timezone.utc)
+    about = {"phase": "search", "name": "second", "status": "running", "versions": ""}
+    note_phase(run, {**about, "began": now - timedelta(seconds=600), "seconds": 590.0})
+    assert raynas.status(run)[-1].state == "running"
+    note_phase(run, {**about, "began": now - timedelta(seconds=600), "seconds": 100.0})
+    assert (raynas.status(run)[-1].what, raynas.status(run)[-1].state) == ("search second", "silent")
+
+
+def test_watch_prints_a_line_for_each_phase_and_needs_neither_ray_nor_torch(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", str(demo), "--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["supernet", "search", "search random", "retraining scratch"]
+    script = "import sys, raynas; raynas.status(sys.argv[1]); print({'ray', 'torch'} & {*sys.modules})"
+    out = subprocess.run([sys.executable, "-c", script, str(demo)], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "set()"
+
+
+def test_tensorboard_gets_the_rows_of_trainings_probes_and_searches(demo: Path, tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    for _ in range(2):  # the second time replaces the first
+        raynas.report(demo, tensorboard=tmp_path / "events")
+    (file,) = (tmp_path / "events/supernet").iterdir()
+    content, at, points = file.read_bytes(), 0, {}
+    while at < len(content):  # length, checksum, event, checksum
+        size = int.from_bytes(content[at : at + 8], "little")
+        event = Event.FromString(content[at + 12 : at + 12 + size])
+        points |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        at += 12 + size + 4
+    run = raynas.open_run(demo)
+    epochs = [row for row in run.table("training").to_pylist() if row["what"] == "supernet"]
+    for row in epochs:
+        assert points["loss", row["step"]] == pytest.approx(row["loss"])
+        assert points["learning_rate", row["step"]] == pytest.approx(row["learning_rate"])
+    probes = [row for row in run.table("probes").to_pylist() if row["epoch"] == epochs[-1]["epoch"]]
+    for row in probes:
+        assert points[f"accuracy/{row['role']}", epochs[-1]["step"]] == pytest.approx(row["accuracy"])
+    assert {*os.listdir(tmp_path / "events/search")} == {"evolution", "random search"}
