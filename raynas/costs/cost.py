@@ -23,15 +23,14 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
 
     Args:
         space: the archs' space.
-        archs: archs, or their codes [n, dimensions]. Of an arch of another space the values count, at this space's
-            images, classes and constants.
+        archs: archs, or their codes [n, dimensions].
 
     Returns:
         int64 [n] each: `macs` (multiply-accumulates executed), `params`, and `paper_macs` (multiply-accumulates as the
         paper computes the same; see `raynas.nets.terms.Counts`).
 
     Raises:
-        UserError: an arch is not in this space, or codes do not have its shape.
+        UserError: an arch is not in this space or has other constants, or codes do not have its shape.
     """
     return dict(zip(COSTS, sum_of_terms(space, _codes(space, archs), terms_of(space)), strict=True))
 

@@ -236,6 +236,7 @@ class Supernet(nn.Module):
             raise UserError(f"expected an arch, or a mapping of its values by name, found {shown(arch)}")
         if not isinstance(arch, Arch):
             return self.space.arch(arch)
+        self.space.check_own(arch)
         return arch
 
     def _assign(self, archs: list[Arch], rows: Tensor | None, x: Tensor) -> tuple[list[Arch], Tensor]:

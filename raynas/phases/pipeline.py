@@ -118,8 +118,8 @@ def make_reference(run: Run, preset: Preset, winner: Arch, space: Space) -> Arch
     """
     if preset.reference is None:
         return None
-    shape, own = reference_shape(preset.reference, space)
-    reference = scale_to_macs(own, shape, macs=int(cost(winner.space, [winner])["macs"][0]))
+    shape = reference_shape(preset.reference, space)
+    reference = scale_to_macs(shape.space, shape, macs=int(cost(winner.space, [winner])["macs"][0]))
     run.write_arch("reference", reference)
     return reference
 

@@ -111,7 +111,7 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent) -> No
         recipe = preset.recipe if retrain.start == "inherited" else preset.retrain_recipe
         recipe.micro_batch(workers=1)
         try:
-            check_recipe(reference_shape(preset.reference, space)[1], recipe)
+            check_recipe(reference_shape(preset.reference, space).space, recipe)
         except UserError as error:
             raise type(error)(f"reference {preset.reference}: {error}") from error
     if retrain.finetune is not None and space.with_input(size=retrain.finetune.size) == space:
@@ -133,11 +133,12 @@ def _make_search(config: SearchConfig, space: Space) -> None:
     build_search(config.model_copy(update={"constraints": untimed}), space, costs=costs)
 
 
-def reference_shape(name: str, space: Space) -> tuple[Arch, Space]:
-    """Return a hand-designed arch, and its space for the images and classes of another space.
+def reference_shape(name: str, space: Space) -> Arch:
+    """Return a hand-designed arch for the images and classes of a space.
 
     Raises:
         UserError: there is no such arch, or it does not support such images.
     """
     shape = load_arch(name)
-    return shape, shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
+    own = shape.space.with_input(size=space.input_size, channels=space.channels, classes=space.classes)
+    return own.arch(dict(shape))

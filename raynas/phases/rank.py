@@ -141,7 +141,8 @@ def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generato
 def read_truth(path: str | Path) -> pa.Table:
     """Read a Parquet table of networks trained on their own, with columns `network`, `values` and `accuracy`.
 
-    `values` is the architecture as JSON; several rows of one network are several seeds.
+    `values` is the architecture as JSON; several rows of one network are several seeds. In columns `height` and
+    `width` there may be the networks' image size, as in table `networks`.
 
     Raises:
         UserError: there is no such file, it lacks a column, or accuracies are no numbers.
@@ -160,6 +161,8 @@ def read_truth(path: str | Path) -> pa.Table:
     kind = table.schema.field("accuracy").type
     if not pa.types.is_floating(kind):
         raise UserError(f"{path}: its accuracies are of type {kind}: a truth table has fractions between 0 and 1")
+    if wrong := [each for each in table["accuracy"].to_pylist() if each is not None and not 0 <= each <= 1]:
+        raise UserError(f"{path}: holds the accuracy {wrong[0]:g}: a truth table has fractions between 0 and 1")
     return table
 
 
@@ -170,8 +173,15 @@ def archs_of(table: pa.Table, space: Space, source: str | Path = "the table") ->
         source: name of the table in messages.
 
     Raises:
-        UserError: an arch is not of the space, or not given as JSON.
+        UserError: an arch is not of the space, is for other images, or is not given as JSON.
     """
+    for name, own in zip(("height", "width"), space.input_size, strict=True):
+        sizes = table[name].unique().to_pylist() if name in table.column_names else []
+        if others := [size for size in sizes if size not in (own, None)]:
+            raise UserError(
+                f"{source} holds networks for images of {name} {others[0]}, and the run's are of {own} pixels: leave "
+                "out their rows, because the same values are another network there"
+            )
     values = dict.fromkeys(table["values"].to_pylist())
     try:
         return list(dict.fromkeys(space.arch(json.loads(each)) for each in values))

@@ -190,7 +190,7 @@ class Space(CodedSpace):
     # -- archs -----------------------------------------------------------------------------------------------------
 
     def __contains__(self, arch: object) -> bool:
-        """Return True if an arch's values are all choices of this space."""
+        """Return True if an arch's values are all choices of this space, and its constants this space's."""
         try:
             return isinstance(arch, Mapping) and dict(self.arch(arch)) == flatten(arch)
         except UserError:
@@ -233,13 +233,13 @@ class Space(CodedSpace):
     def arch(self, values: Mapping[str, Any]) -> Arch:
         """Build the canonical arch from values given by dotted names or nested as `Arch.to_dict` writes them.
 
-        Inactive genes (of blocks beyond the depth) are dropped. Of an `Arch` of another space only the values count;
-        `check_own` tells whether that space has the same constants.
+        Inactive genes (of blocks beyond the depth) are dropped. An `Arch` of another space must have the same constants
+        (see `check_own`); to carry over its values alone, give `dict(arch)`.
 
         Raises:
-            ConfigError: a name is unknown, or a value is missing or not among the choices.
+            ConfigError: a name is unknown, a value is missing or not among the choices, or the constants differ.
         """
-        flat = flatten(values)
+        flat = self._values(values)
         for name in flat:
             if name not in self._index:
                 raise self._unknown(name)
@@ -251,6 +251,12 @@ class Space(CodedSpace):
                 raise ConfigError(f"space {self.name}: the arch says nothing of {dimension.name!r}")
             chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
         return Arch(self, chosen)
+
+    def _values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by dotted name, of an arch only if its space has the same constants."""
+        if isinstance(values, Arch):
+            self.check_own(values)
+        return flatten(values)
 
     def _choice(self, dimension: Dimension, value: Any) -> Choice:
         for choice in dimension.choices:
@@ -294,9 +300,9 @@ class Space(CodedSpace):
         """Build an arch from values outside this space's choices, in a one-point space with this space's constants.
 
         Raises:
-            ConfigError: the family cannot build it.
+            ConfigError: the family cannot build it, or they are an `Arch` of a space with other constants.
         """
-        flat = flatten(values)
+        flat = self._values(values)
         for name in flat:
             if rule_of(self.family, name) is None:
                 raise self._unknown(name)
@@ -368,7 +374,7 @@ class Space(CodedSpace):
     def neighbours(self, arch: Arch) -> list[Arch]:
         """Return every arch one step away in one dimension; added blocks take their smallest choices."""
         fill = {dimension.name: dimension.choices[0] for dimension in self.dimensions}
-        found = []
+        arch, found = self.arch(arch), []
         for name, value in arch.items():
             choices = self[name].choices
             position = choices.index(value)

@@ -214,6 +214,13 @@ def test_bad_truth_tables(ranked: Run, tmp_path: Path) -> None:
     pq.write_table(pa.table(wrong), tmp_path / "wrong.parquet")
     with pytest.raises(UserError, match=r"wrong\.parquet: its column 'values' must hold architectures as JSON"):
         use("wrong.parquet")
+    pq.write_table(pa.table({**wrong, "accuracy": [64.3]}), tmp_path / "percent.parquet")
+    with pytest.raises(UserError, match=r"percent\.parquet: holds the accuracy 64\.3: a truth table has fractions"):
+        use("percent.parquet")
+    larger = {**wrong, "values": [json.dumps(SPACE.smallest().to_dict())], "height": [12], "width": [12]}
+    pq.write_table(pa.table(larger), tmp_path / "larger.parquet")
+    with pytest.raises(UserError, match=r"larger\.parquet holds networks for images of height 12, .* are of 8 pixels"):
+        use("larger.parquet")
     pq.write_table(pa.table({**wrong, "accuracy": ["high"]}), tmp_path / "words.parquet")
     with pytest.raises(UserError, match=r"words\.parquet: its accuracies are of type string"):
         use("words.parquet")

@@ -27,7 +27,7 @@ def test_codes() -> None:
     with pytest.raises(ConfigError, match="width = 192 is not among"):
         space.encode([{**space.smallest(), "width": 192}])
     with pytest.raises(ConfigError, match=r"has no 'blocks.3.heads'"):
-        space.encode([load_space("autoformer/tiny").smallest()])
+        space.encode([dict(load_space("autoformer/tiny").smallest())])
 
 
 def test_one_hot() -> None:
