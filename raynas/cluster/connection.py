@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,8 +49,9 @@ _LOOPBACK = {
 }
 LOCAL = (None, "", "local")  # values of RAY_ADDRESS for which a local Ray is started
 LOOK_S = 0.2  # between two checks of Ray
-SILENCE_S = 45.0  # a head silent for so long is lost; after 60 s Ray would end this process without a message
+SILENCE_S = 45.0  # a part silent for so long is lost; after 60 s Ray would end this process without a message
 AGAIN_S = 5.0  # between two interruptions of a block that does not end
+_ESSENTIAL = ("gcs_server", "raylet")  # processes of a local Ray that nothing restarts
 _INTERRUPT = signal.SIGUSR1
 _leaving: threading.Thread | None = None  # disconnects from a lost Ray
 
@@ -171,7 +173,8 @@ def _start_once(cpus: int) -> None:
     try:
         # "local": another Ray that happens to run on this machine is not ours to use. The dashboard stays on:
         # without it Ray Train's placement group cleaner logs an error every second.
-        ray.init(address="local", num_cpus=cpus, log_to_driver=False, logging_level=logging.ERROR)
+        with _not_for_ever(_EndedChild()):
+            ray.init(address="local", num_cpus=cpus, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises this very class when it waited in vain, and others
         ray.shutdown()
         for pid in _children() - others:
@@ -195,7 +198,11 @@ def _connect(address: str) -> None:
     try:
         if host and port.isdigit() and "://" not in host:  # Ray asks for a minute and a half
             socket.create_connection((host.strip("[]"), int(port)), timeout=30).close()
-        ray.init(address=address, logging_level=logging.ERROR)
+            ended: Callable[[], str | None] = _Silence(address)
+        else:
+            ended = _unknown
+        with _not_for_ever(ended):
+            ray.init(address=address, logging_level=logging.ERROR)
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()
         raise UserError(
@@ -215,6 +222,67 @@ def _first_line(error: BaseException) -> str:
 
 
 # -- losing it ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _not_for_ever(ended: Callable[[], str | None]) -> Iterator[None]:
+    """End this process with one line if Ray is lost while `ray.init` waits for it.
+
+    Neither a signal nor an exception reaches the waiting thread, and Ray would end the process without a line.
+
+    Args:
+        ended: returns in a few words which part of Ray is lost for good; None while there is hope.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            if (what := ended()) is not None and not over.is_set():
+                print(f"raynas: Ray was lost: {what}. The same command goes on where it was", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)
+
+    thread = threading.Thread(target=watch, name="raynas-ray-start", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class _EndedChild:
+    """Check of the local Ray's processes while they start; of one that ends, Ray mostly tells by itself, but late."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] = {}
+        self._ended: tuple[str, float] | None = None
+
+    def __call__(self) -> str | None:
+        running = {pid: name for pid in _children() if (name := _name_of(pid)) in _ESSENTIAL}
+        if self._ended is None and (gone := self._seen.keys() - running):
+            self._ended = self._seen[gone.pop()], time.monotonic()
+        self._seen = running
+        if self._ended is None or time.monotonic() - self._ended[1] < SILENCE_S:
+            return None
+        return _has_ended(self._ended[0])
+
+
+def _name_of(pid: int) -> str | None:
+    """Return the name of a running process; None of one that has ended."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    except OSError:
+        return None
+    return None if rest.split()[0] == "Z" else name
+
+
+def _has_ended(kind: str) -> str:
+    return f"its process {kind} has ended (it crashed, was killed, or the machine is short of memory)"
+
+
+def _unknown() -> None:
+    """Check of a cluster whose head's address Ray finds by itself."""
 
 
 @contextmanager
@@ -281,12 +349,12 @@ def _ended_here() -> str | None:
     from ray._private import worker
 
     node = worker._global_node
-    ended = [] if node is None else [kind for kind, _ in node.dead_processes() if kind in ("gcs_server", "raylet")]
+    ended = [] if node is None else [kind for kind, _ in node.dead_processes() if kind in _ESSENTIAL]
     if node is None or not ended:
         return None
     # End the others at once: they would report the loss at length, and wait.
     node.kill_all_processes(check_alive=False, allow_graceful=False)
-    return f"its process {ended[0]} has ended (it crashed, was killed, or the machine is short of memory)"
+    return _has_ended(ended[0])
 
 
 class _Silence:
