@@ -130,6 +130,37 @@ os._exit(0)
 
 
 @pytest.mark.slow
+def test_a_head_that_is_lost_while_ray_starts_ends_the_command_with_one_line() -> None:
+    """Ray's own code waits for it for a minute, out of reach of signals, and then ends the process."""
+    script = """
+import threading, time
+import psutil
+from raynas.cluster.connection import ray_cluster
+def lose():
+    while True:
+        for process in psutil.Process().children():
+            if process.name() == "gcs_server":
+                time.sleep(1)
+                process.kill()
+                return
+threading.Thread(target=lose, daemon=True).start()
+with ray_cluster():
+    pass
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=180
+    )
+    if "trying once more" in done.stderr:  # Ray found out by itself
+        assert done.returncode == 0
+        return
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "raynas: Ray was lost: its process gcs_server has ended (it crashed, was killed, or the machine is short of "
+        "memory). The same command goes on where it was"
+    )
+
+
+@pytest.mark.slow
 def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     done = subprocess.run(
