@@ -55,7 +55,7 @@ def train(
 
     Args:
         preset: names the space, the plan and the recipe.
-        run_dir: where to write; on a cluster all nodes must reach it.
+        run_dir: the run directory to write; on a cluster all nodes must reach it.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key: `{"recipe.epochs": 3}`.
         resources: the Ray Train workers; None for one. With `Resources(workers=0)` this process trains, without Ray.
@@ -100,7 +100,7 @@ def import_model(
         system: the layout of the checkpoint: `autoformer`, `vit-resnas`, `nasvit` (also AlphaNet), `s3` (also Swin) or
             `timm`.
         checkpoint: the file as released; for timm the name of a model, such as `twins_svt_small`.
-        run_dir: where to write.
+        run_dir: the run directory to write.
         data: the dataset that subnets are scored on.
         overrides: changes to the preset by dotted key.
         space: the space or arch of the checkpoint, by name or path; None to recognise it from the checkpoint.
@@ -133,7 +133,7 @@ def pipeline(
 
     Args:
         preset: settings of all phases.
-        run_dir: where to write.
+        run_dir: the run directory to write.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key.
         resources: workers that train the supernet, and replicas that score subnets; None for one and two. With neither
@@ -168,10 +168,10 @@ def evolve_space(
 
     Args:
         preset: its space is the initial one; `space_evolution` says how it evolves.
-        run_dir: where to write. With `values` each trial is a run directory inside it; without, it is the one trial.
+        run_dir: the folder to write. With `values` each trial is a run directory in it; without, it is the one trial.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key, common to all trials.
-        values: what to try, by dotted key of the preset: `{"space_evolution.tau": [0.2, 0.4]}`; all combinations.
+        values: lists of values to try in all combinations, by dotted key: `{"space_evolution.tau": [0.2, 0.4]}`.
         trials: let Optuna suggest this many of the combinations, one after the other; None tries all of them.
         at_a_time: trials side by side; None for as many as the cluster has room for. Not with `trials`.
         search: carry out the preset's search in every space of every trial as well.
@@ -221,7 +221,7 @@ def search_run(
         resources: the replicas that score subnets; None for two. Without replicas this process scores, without Ray.
         random: run random search with the same number of evaluations afterwards, for comparison.
         images: score on this many images of the search split; None for all.
-        precision: of the forward passes; `bf16` and `fp16` use autocast.
+        precision: precision of the forward passes; `bf16` and `fp16` use autocast.
         progress: called with lines of text.
 
     Returns:
@@ -266,7 +266,7 @@ def rank(
         buckets: number of these ranges.
         train: number of them to train alone, as the truth.
         finetune_epochs: also fine-tune these from inherited weights for so many epochs.
-        seeds: of these trainings; None for seed 0.
+        seeds: seeds of these trainings; None for seed 0.
         truth: a Parquet file of networks trained elsewhere, with columns `network`, `values` and `accuracy`.
         resources: the replicas that score subnets; None for two. Without replicas this process scores, without Ray.
         parallel: trainings side by side, as Ray tasks; None for one for each CPU (without replicas: 1, without Ray).
@@ -281,7 +281,7 @@ def rank(
     opened = _open(run)
     preset = run_preset(opened, overrides)
     if parallel and not train:
-        raise UserError("--parallel is of networks trained alone: say how many, --train N")
+        raise UserError("--parallel applies to networks trained alone: give their number, --train N")
     resources = resources or Resources()
     if resources.gpus and not resources.replicas:
         raise UserError("--gpu gives a GPU to each replica: give --replicas")
@@ -322,7 +322,7 @@ def retrain(
 
     Args:
         run: the run directory.
-        archs: what to train: archs, or `best`, `reference`, the id of a scored subnet, an arch file.
+        archs: networks to train: archs, or `best`, `reference`, the id of a scored subnet, an arch file.
         overrides: changes to the run's preset by dotted key.
         start: weights to begin with: random ones (`scratch`), those inherited from the supernet (`inherited`), or
             those of the retrained network (`trained`: fine-tune it at another image size). None: as the preset says.
@@ -404,7 +404,7 @@ def export(
         to: a folder on this machine; None for `export` in the run directory.
         inherited: take inherited weights, even if the arch was retrained.
         size: height and width of the retrained network's images in pixels; None for the run's.
-        seed: of the retrained network; None for the lowest.
+        seed: seed of the retrained network; None for the lowest.
         onnx: write ONNX; None to write it if its packages are installed.
         progress: called with a line for each file.
 

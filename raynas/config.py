@@ -64,9 +64,9 @@ class Document:
 
     Args:
         data: its values.
-        source: what messages call it.
+        source: its name in messages.
         lines: by location.
-        inside: where it lies in another document, which then names file and line of what is wrong in it.
+        inside: its place in another document, which then names file and line of mistakes in it.
         changed: places whose values came from elsewhere, such as the command line.
     """
 

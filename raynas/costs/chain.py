@@ -79,7 +79,7 @@ class Chain:
 
     @cached_property
     def excess(self) -> tuple[np.ndarray, ...]:
-        """For each step, the cost of its alternatives above the row's cheapest, int64 [rows, alternatives].
+        """Cost of each step's alternatives above the row's cheapest, int64 [rows, alternatives].
 
         An arch's cost is the `least` of its last row plus the excesses along its path.
         """

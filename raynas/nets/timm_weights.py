@@ -1,4 +1,4 @@
-"""timm's models with trained weights, out of a file or of timm's own download."""
+"""Loading of timm's models with trained weights, from a file or by timm's own download."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _WANTED = "not a file of weights: give a .safetensors file, or a state dict that
 def load_timm(
     name: str, weights_file: str | Path | None, options: Mapping[str, Any] | None = None, *, instead: str
 ) -> Any:
-    """One of timm's models with trained weights.
+    """Load one of timm's models with trained weights.
 
     Args:
-        name: of the model, for instance `twins_svt_small`.
-        weights_file: its weights (safetensors, or a file of torch's with tensors alone); without it timm downloads
-            them, or finds them where it has put them before.
+        name: name of the model, such as `twins_svt_small`.
+        weights_file: its weights (safetensors, or a file of torch's that holds tensors alone); None to let timm
+            download them, or find an earlier download.
         options: further arguments of `timm.create_model`.
-        instead: how the user gives a file in place of the download, for messages.
+        instead: option to give a file in place of the download, for messages.
 
     Raises:
-        UserError: there is no such model, or the weights cannot be had, are another's, or are not finite.
+        UserError: there is no such model, or its weights cannot be fetched, are of another model, or are not finite.
     """
     import timm
 
@@ -44,14 +44,14 @@ def load_timm(
         classes: dict[str, Any] = {} if bias is None or bias.ndim != 1 else {"num_classes": len(bias)}
         model = _create(name, classes | dict(options or {}))
         if problem := mismatch(state, model.state_dict()):
-            raise UserError(f"{weights_file} holds other weights than those of {name}: {problem}; name their own model")
+            raise UserError(f"{weights_file} holds weights of another model than {name}: {problem}")
         model.load_state_dict(state)
     check_finite(model.state_dict(), str(weights_file or f"timm's weights of {name}"))
     return model
 
 
 def _create(name: str, options: Mapping[str, Any]) -> Any:
-    """A model with fresh weights.
+    """Create a model with random weights.
 
     Raises:
         UserError: it does not take such options.
@@ -65,7 +65,7 @@ def _create(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _fetch_timm(name: str, options: Mapping[str, Any], instead: str) -> Any:
-    """A model with the weights that timm downloads, or has downloaded before."""
+    """Create a model with the weights that timm downloads, or has downloaded before."""
     import timm
     from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.utils import logging
@@ -74,7 +74,7 @@ def _fetch_timm(name: str, options: Mapping[str, Any], instead: str) -> Any:
     source = f"{ENDPOINT}/{about.hf_hub_id}" if about and about.hf_hub_id else about and about.url
     print(
         f"fetching the weights of {name}{f' from {source}' if source else ''}, unless timm has them already; "
-        f"without a network it tries for minutes: {instead} takes a file of them",
+        f"without a network it tries for minutes; give a file of them with {instead}",
         flush=True,
     )
     before = logging.get_verbosity()
@@ -83,13 +83,13 @@ def _fetch_timm(name: str, options: Mapping[str, Any], instead: str) -> Any:
         return timm.create_model(name, pretrained=True, **options)
     except Exception as error:  # of whichever library talks to the network
         why = " ".join(str(error).split()[:40]) or type(error).__name__
-        raise UserError(f"no weights of {name} from timm's download ({instead} takes a file of them): {why}") from error
+        raise UserError(f"timm cannot download the weights of {name} (give a file: {instead}): {why}") from error
     finally:
         logging.set_verbosity(before)
 
 
 def _read_timm_file(path: str | Path) -> dict[str, Tensor]:
-    """A file of weights, of any kind that timm reads."""
+    """Read a file of weights, of any kind that timm reads."""
     from timm.models import load_state_dict
 
     check_file(path)

@@ -84,9 +84,9 @@ def run_trials(
     progress = reporter(progress)
     values = {key: list(listed) for key, listed in (values or {}).items()}
     if trials is not None and not values:
-        raise UserError("there is nothing to suggest values for: say what to try (--try space_evolution.tau=[0.2,0.4])")
+        raise UserError("nothing to suggest values for: give lists of them (--try space_evolution.tau=[0.2,0.4])")
     if trials is not None and at_a_time is not None:
-        raise UserError("what is suggested depends on what was tried before: give trials, or at_a_time")
+        raise UserError("suggestions depend on the results of earlier trials: give trials or at_a_time, not both")
     from raynas.phases.images import check_images
 
     combinations = _combinations(values)
@@ -94,7 +94,7 @@ def run_trials(
         raise UserError(f"there are only {len(combinations)} combinations: leave out trials to try all of them")
     folders = [trial_name(combination) for combination in combinations]
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
-        raise UserError(f"values: what is tried must differ by name, and {twice[0]} is there twice")
+        raise UserError(f"values: several combinations have the name {twice[0]}: give values with different names")
     if not has_begun(run_dir, "trials"):
         check_images(preset, progress)
     notes: dict[str, None] = {}  # without duplicates: all trials note what they have in common

@@ -272,7 +272,7 @@ def rank_run(
         seed: seed of the sample and the bootstrap.
     """
     if not train and (finetune_epochs is not None or seeds is not None):
-        raise UserError("epochs of fine-tuning and seeds are those of networks trained alone: say how many (--train)")
+        raise UserError("epochs of fine-tuning and seeds apply to networks trained alone: give their number (--train)")
     if train > archs:
         raise UserError(f"{train} networks cannot be trained out of {archs} that are scored: give as many --archs")
     space = run.space

@@ -34,9 +34,9 @@ class Activity:
 
     Attributes:
         what: the work in a few words, such as `training the supernet`.
-        unit: what is counted, such as `subnets scored`.
-        done: how many so far.
-        total: how many in all; None where that is not known.
+        unit: the counted things, such as `subnets scored`.
+        done: number of steps done.
+        total: number of steps in all; None if unknown.
         detail: the newest state in a few words, such as `loss 1.234`.
     """
 
@@ -141,8 +141,8 @@ class Reporter:
 
         Args:
             what: a few words, such as `training the supernet`.
-            total: how many steps it has; None where that is not known.
-            unit: what a step is, such as `subnets scored`.
+            total: number of steps; None if unknown.
+            unit: name of the steps, such as `subnets scored`.
         """
         activity = Activity(what, total, unit, self._changed)
         self._under_way.append(activity)
@@ -159,11 +159,11 @@ class Reporter:
         """Call a function every now and then, from the reporter's thread, for the time of the block.
 
         Args:
-            poll: what is called.
+            poll: the function.
             every_s: seconds between two calls.
 
         Raises:
-            Exception: what the function raised; it is not called again then, and the block goes on to its end.
+            Exception: the function's own, at the end of the block; it is not called again.
         """
         failed: list[BaseException] = []
         called = time.monotonic()

@@ -30,8 +30,8 @@ def conflict_section(rows: Sequence[Row]) -> Section | None:
             "conflict",
             f"Line chart of the conflict ratio over {len(epochs)} epochs, from {ratio[0]:.2%} to {ratio[-1]:.2%}.",
         ),
-        "How often the gradient of the largest subnet and that of the others point apart (the cosine is negative), of "
-        "all layers at all steps where they were compared.",
+        "Share of layers, over all compared steps, at which the gradient of the largest subnet and that of the others "
+        "point apart (their cosine is negative).",
         Table("conflicts", ["epoch", "in conflict"], [[e, Percent(r)] for e, r in zip(epochs, ratio, strict=True)]),
     )
     layers = json.loads(found[epochs[-1]]["conflict_layers"] or "{}")

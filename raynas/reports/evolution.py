@@ -71,8 +71,7 @@ def evolution_section(
                     f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. "
                     f"E-T errors: {words}.",
                 ),
-                "Errors of each space's scored subnets: what share of them has at most this error (S3, Figures 3 and "
-                "6).",
+                "Share of each space's scored subnets with at most the error on the axis (S3, Figures 3 and 6).",
             ),
             Picture(
                 figures.svg(
@@ -81,7 +80,7 @@ def evolution_section(
                     f"The choices of {len({row['axis'] for row in moves})} axes over {len(spaces)} spaces; the table "
                     "has them.",
                 ),
-                "The choices of each axis in each space (S3, Figure 2). What always had one choice is left out.",
+                "The choices of each axis in each space (S3, Figure 2). Axes with one choice throughout are left out.",
                 Table("moves", header_of_moves, numbers),
                 "Every move as a table",
             ),
@@ -104,7 +103,11 @@ def evolution_lead(spaces: Sequence[Row]) -> str:
 
 
 def _end(last: Row) -> str:
-    return "It is not over yet." if last["ended"] is None else f"It ended there: {last['ended']}."
+    return (
+        "The evolution goes on."
+        if last["ended"] is None
+        else f"The evolution ended with the last space: {last['ended']}."
+    )
 
 
 def _searched(rows: Sequence[Row]) -> list[Part]:
@@ -116,7 +119,7 @@ def _searched(rows: Sequence[Row]) -> list[Part]:
         [row["name"], row["search"], row["evaluations"], row["arch"], Percent(row["error"]), row["macs"], row["params"]]
         for row in rows
     ]
-    text = "What a search finds in each space (S3, Table 5), with the weights inherited from its supernet."
+    text = "The best subnet that a search finds in each space (S3, Table 5), with weights inherited from its supernet."
     return [text, Table("searched", header, cells), budgets_differ(rows)]
 
 
@@ -124,7 +127,7 @@ def budgets_differ(rows: Sequence[Row]) -> str:
     """Return a warning if searches had different budgets, else an empty text."""
     if len({(row["search"], row["evaluations"]) for row in rows}) < 2:
         return ""
-    return "These searches differ in their budgets or limits: their best subnets do not compare."
+    return "These searches differ in their budgets or limits: their best subnets cannot be compared."
 
 
 def errors_of(scores: Sequence[Row], iteration: int) -> np.ndarray:

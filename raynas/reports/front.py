@@ -52,9 +52,7 @@ def front_section(traces: Sequence[Trace], scores: Sequence[Row], evaluations: S
         rows.append([search, row["arch"], *cells, _cell("accuracy", tested.get(row["arch"]))])
     header = ["search", "arch", *(TITLES.get(name, name) for name in names), "test split"]
     table = Table("front", header, rows)
-    text = (
-        "What no other scored network beats in all objectives, with the weights that it inherits; all of it measured."
-    )
+    text = "Networks that no other scored one beats in all objectives, with inherited weights; all values are measured."
     if any(row["arch"] not in tested for _, row in fronts):
         text += " For accuracies on the test split: raynas evaluate with --arch front (or NAME/front)."
     return Section("Fronts", [text, table])
@@ -71,7 +69,7 @@ def predictor_section(traces: Sequence[Trace]) -> Section | None:
         for number, objective in enumerate(dict.fromkeys(row["objective"] for row in each.points)):
             points = [row for row in each.points if row["objective"] == objective]
             parts.append(_predictions(f"predictions-{index}-{number}", name, objective, points))
-    return Section("How good the predictor is", parts)
+    return Section("Quality of the predictor", parts)
 
 
 def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -> Picture:
@@ -85,8 +83,8 @@ def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -
             key,
             f"Scatter plot of {objective}, measured against predicted, of {search}: {counts}.",
         ),
-        f"{search}: {objective} as predicted and as measured, of archs that the predictor had not seen: random ones "
-        "held out to judge it, and those that the search scored because of it. On the line both are the same.",
+        f"{search}: {objective} as predicted and as measured, for archs that the predictor was not fitted to: random "
+        "ones held out to test it, and those that it proposed. On the line both values are equal.",
         Table(key, _POINT, [[row[column] for column in _POINT] for row in points]),
     )
 

@@ -24,7 +24,7 @@ def price_section(rows: Sequence[Row]) -> Section | None:
     cells = [[phase, name, *_sums(found)] for (phase, name), found in groups.items()]
     header = ["phase", "name", "attempts", "machines", "time", "energy", "of", "not measured"]
     return Section(
-        "What it took",
+        "Time and energy",
         [
             Table("phases", header, [*cells, ["all", None, *_sums(rows)]]),
             Note(

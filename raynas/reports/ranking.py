@@ -45,7 +45,7 @@ def ranking_section(rows: Sequence[Row]) -> Section | None:
     header += [column for name in STATISTICS.values() for column in (name, f"95 % interval of {name}")]
     heading, table = "Do inherited weights rank subnets rightly?", Table("rankings", header, numbers)
     if not words:
-        text = "Too few subnets were ranked, or their accuracies are all the same: there is no correlation to tell."
+        text = "Too few subnets were ranked, or their accuracies are all equal: no correlation can be computed."
         return Section(heading, [text, table])
     picture = Picture(
         figures.svg(

@@ -94,10 +94,8 @@ def _section(content: Content, cost: Cost, suffix: str) -> Section:
     scored = [row for row in content.scores if row["accuracy"] is not None]
     rows = [row for row in scored if row["arch"] in cost.values]
     if not rows:
-        without = (
-            "No subnet has been scored yet." if not scored else f"Of no scored subnet the {quantity.title} is known."
-        )
-        return Section(heading, [without])
+        unknown = f"The {quantity.title} of the scored subnets is not known."
+        return Section(heading, [unknown if scored else "No subnet has been scored yet."])
     asked = {arch: trace.name for trace in reversed(content.traces) for arch in trace.archs}
     points: dict[str, list[tuple[float, float]]] = {trace.name: [] for trace in content.traces}
     for row in rows:
@@ -149,10 +147,10 @@ def _caption(content: Content, cost: Cost, rows: Sequence[Row], scored: int, tim
         text += f" The {quantity.title} is that on {cost.timed_on}, as predicted from the timings of other subnets."
     if timed:
         text += (
-            " What the searches would choose was timed, and stands where it was measured, too; that keeps the limit."
+            " The searches' candidates were timed, and are also shown at their measured values, which the limit is for."
         )
     if len(rows) < scored:
-        text += f" {scored - len(rows):,} more were scored by or for others, and have no such value."
+        text += f" {scored - len(rows):,} more scored subnets have no such value."
     return text + (f" {TWO_PATHS}" if has_two_paths(content) else "")
 
 

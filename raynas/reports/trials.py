@@ -39,8 +39,8 @@ def trials_section(trials: Sequence[Tried]) -> Section | None:
         "The trials",
         [
             "The E-T error of a space is the mean of the average error of its scored subnets and of that of the best "
-            "of them. Standard errors are of the sample of subnets; that of a supernet's training shows in trials that "
-            "differ by their seed alone. Each trial is a run directory with a report of its own.",
+            "of them. Standard errors are of the sample of subnets; the spread of a supernet's training shows in "
+            "trials that differ by their seed alone. Each trial is a run directory with a report of its own.",
             Table("trials", header, rows),
             f"Without a finished iteration: {'; '.join(without)}." if without else None,
             budgets_differ([row for trial in trials for row in trial.searched]),
@@ -59,7 +59,7 @@ def trials_section(trials: Sequence[Tried]) -> Section | None:
                     f"Cumulative distributions of the errors of the subnets of {len(trials)} spaces, each trial's "
                     "best.",
                 ),
-                "Errors of the scored subnets of each trial's best space: what share of them has at most this error.",
+                "Share of the scored subnets of each trial's best space with at most the error on the axis.",
             ),
         ],
     )
@@ -71,7 +71,7 @@ def trials_lead(trials: Sequence[Tried]) -> str:
     best = trials[0]
     row = _best(best)
     others = [trial.values for trial in trials[1:] if _best(trial)["error"] == row["error"]]
-    tie = f" As low is that of {'; '.join(others)}: fewer MACs on average decide, then the first." if others else ""
+    tie = f" Equal to {'; '.join(others)}: ties go to fewer MACs on average, then to the first." if others else ""
     return (
         f"The space evolved in {len(trials)} trial(s). The lowest E-T error, {row['error']:.2%} ± "
         f"{row['standard_error']:.2%}, is that of {best.values} at iteration {row['iteration']}.{tie}"

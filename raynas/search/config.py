@@ -114,7 +114,7 @@ class SearchConfig(Config):
     def _measured(self) -> SearchConfig:
         by = [name for name in TIMED if name in self.objectives or name in self.constraints]
         if by and self.latency is None:
-            raise ValueError(f"{by[0]} of what? Say so in search.latency, such as {{device: cpu, batch_size: 1}}")
+            raise ValueError(f"{by[0]} needs its conditions in search.latency, such as {{device: cpu, batch_size: 1}}")
         if self.latency is not None and not by:
             raise ValueError("latency: neither an objective nor a constraint goes by latency or throughput")
         return self

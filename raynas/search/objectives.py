@@ -19,7 +19,7 @@ Score = float | Mapping[str, Any] | None
 
 
 LARGEST_SCORE = 1e30
-"""In either direction: searches square differences of scores, which must stay finite."""
+"""Limit in both directions, since searches square differences of scores, which must stay finite."""
 
 
 class Objectives:
@@ -65,7 +65,7 @@ class Objectives:
                 return None
             for name in self.scored:
                 if name not in score:
-                    raise UserError(f"a score says nothing of objective {name!r}; it has {', '.join(map(repr, score))}")
+                    raise UserError(f"a score lacks objective {name!r}; it has {', '.join(map(repr, score))}")
             scored = {name: score[name] for name in self.scored}
         elif len(self.scored) > 1:
             raise UserError(f"a score must be a mapping with {', '.join(self.scored)}; {score!r} is not")

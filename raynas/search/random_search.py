@@ -35,7 +35,7 @@ class RandomSearch(Search):
         """Build the search; see `Search` for the arguments that all searches have.
 
         Args:
-            uniform_over: what is equally likely: the choices of each dimension (`dimensions`), or all archs (`archs`).
+            uniform_over: make the choices of each dimension (`dimensions`) or all archs (`archs`) equally likely.
         """
         if uniform_over not in ("dimensions", "archs"):
             raise UserError(f"uniform_over is 'dimensions' or 'archs', not {shown(uniform_over)}")

@@ -248,7 +248,7 @@ class Space(CodedSpace):
             if not dimension.acts_under(chosen):
                 continue
             if dimension.name not in flat:
-                raise ConfigError(f"space {self.name}: the arch says nothing of {dimension.name!r}")
+                raise ConfigError(f"space {self.name}: the arch has no value for {dimension.name!r}")
             chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
         return Arch(self, chosen)
 

@@ -126,7 +126,7 @@ def test_a_swin_of_timms_or_as_released(files: Path) -> None:
             "model.pth",
             "twins_svt_small",
             [],
-            r"model.pth holds other weights than those of twins_svt_small: ",
+            r"model.pth holds weights of another model than twins_svt_small: ",
         ),
         ("images/val/a/0.png", "twins_of_this_test", [], "0.png: not a file of weights: give a .safetensors file"),
         ("text.pth", "twins_of_this_test", [], "text.pth: not a file of weights: give a .safetensors file"),
@@ -158,8 +158,11 @@ def test_weights_that_cannot_be_fetched(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert main(command(files, "offline", None, name="twins_svt_small")) == 2
     out, err = capsys.readouterr()
-    assert "no weights of twins_svt_small from timm's download" in err and len(err.splitlines()) == 1
-    assert "from https://huggingface.co/timm/twins_svt_small.in1k" in out and "--weights FILE takes a file" in out
+    assert "timm cannot download the weights of twins_svt_small" in err and len(err.splitlines()) == 1
+    assert (
+        "from https://huggingface.co/timm/twins_svt_small.in1k" in out
+        and "give a file of them with --weights FILE" in out
+    )
 
 
 @register_model

@@ -139,9 +139,9 @@ def test_without_replicas_nothing_needs_ray(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--finetune", "1"], "are those of networks trained alone: say how many"),
-        (["--seeds", "1"], "are those of networks trained alone: say how many"),
-        (["--parallel", "1"], "--parallel is of networks trained alone"),
+        (["--finetune", "1"], "apply to networks trained alone: give their number"),
+        (["--seeds", "1"], "apply to networks trained alone: give their number"),
+        (["--parallel", "1"], "--parallel applies to networks trained alone"),
         (["--gpu"], "--gpu gives a GPU to each replica"),
         (["--train", "9"], "9 networks cannot be trained out of 8 that are scored"),
     ],
@@ -208,7 +208,7 @@ def test_bad_truth_tables(ranked: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lacks the column 'accuracy'"):
         use("short.parquet")
     pq.write_table(pa.table({"network": ["a"], "values": ["{}"], "accuracy": [0.5]}), tmp_path / "other.parquet")
-    with pytest.raises(UserError, match=r"other\.parquet holds networks of another space than the run's: .* says"):
+    with pytest.raises(UserError, match=r"other\.parquet holds networks of another space than the run's: .* has no value"):
         use("other.parquet")
     wrong = {"network": ["a"], "values": ["no JSON"], "accuracy": [0.5]}
     pq.write_table(pa.table(wrong), tmp_path / "wrong.parquet")

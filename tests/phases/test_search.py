@@ -140,7 +140,7 @@ def test_several_objectives_leave_a_front(run: Run) -> None:
     (row,) = trace.predicted.tried
     assert row["held_out"] == row["fitted"] == 6 and row["used"]
     page = Path(write_report(run, traces(run))).read_text()
-    assert "How good the predictor is" in page and "6 held out, 8 proposed" in page
+    assert "Quality of the predictor" in page and "6 held out, 8 proposed" in page
     assert all(f"{row['accuracy']:.2%}" in page for row in tested)
 
 

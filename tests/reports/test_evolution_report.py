@@ -34,7 +34,7 @@ def test_the_page_says_what_was_measured(run: Run) -> None:
     for row in run.store.read("space_moves").to_pylist():
         assert row["axis"] in page and ", ".join(f"{choice:g}" for choice in json.loads(row["after"])) in page
     assert "The space evolved over 3 iteration(s)" in page and "The result" not in page
-    assert "It ended there: it was the last iteration" in page and "The test split" not in page
+    assert "The evolution ended with the last space: it was the last iteration" in page and "The test split" not in page
 
 
 def test_it_is_no_run_to_search_and_says_which_are(run: Run) -> None:

@@ -46,4 +46,4 @@ def test_attempts_are_summed_by_phase_and_in_all(run: Run) -> None:
 
 
 def test_without_phases_there_is_no_section(run: Run) -> None:
-    assert "What it took" not in Path(write_report(run)).read_text()
+    assert "Time and energy" not in Path(write_report(run)).read_text()

@@ -59,7 +59,7 @@ def test_what_could_not_be_correlated_is_told(run: Run) -> None:
     none = {"value": None, "lower": None, "upper": None, "networks": 3}
     run.store.append("rankings", [{**row, **none} for row in rows("macs", "inherited", 0.0)])
     page = Page(Path(write_report(run)).read_text())
-    assert "no correlation to tell" in page.text and page.labels == []
+    assert "no correlation can be computed" in page.text and page.labels == []
     assert page.rows("rankings")[0]["Pearson's r"] == "-"
 
 

@@ -90,8 +90,8 @@ SECTION = {"latency": {"device": "cpu"}}
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"constraints": {"latency": [None, 5]}}, "latency of what? Say so in search.latency"),
-        ({"objectives": {"throughput": "max"}}, "throughput of what?"),
+        ({"constraints": {"latency": [None, 5]}}, "latency needs its conditions in search.latency"),
+        ({"objectives": {"throughput": "max"}}, "throughput needs its conditions"),
         (SECTION, "neither an objective nor a constraint goes by latency"),
         ({"constraints": {"latncy": [None, 5]}, **SECTION}, "did you mean 'latency'"),
         ({"objectives": {"latency": "min"}, "latency": {"device": "tpu"}}, "timed on cpu, cuda"),

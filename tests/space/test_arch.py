@@ -47,7 +47,7 @@ def test_values_are_the_spaces_own() -> None:
         ({"blocks.7.heads": 1}, r"has no 'blocks.7.heads': fewer blocks"),
         ({"blocks.0.headz": 1}, r"unknown dimension 'blocks.\*.headz' \(did you mean 'blocks.\*.heads'\?\)"),
         ({"blocks": {"heads": 2}}, r"unknown dimension 'blocks.heads'"),
-        ({"depth": 3}, r"the arch says nothing of 'blocks.1.heads'"),
+        ({"depth": 3}, r"the arch has no value for 'blocks.1.heads'"),
     ],
 )
 def test_wrong_values_are_refused(change: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_an_arch_off_the_grid(tmp_path: Path) -> None:
             {"space": SPACE, "arch": {**ARCH, "blocks": {"heads": [1, 1], "mlp_ratio": [3.0]}}},
             "1.heads' does not act",
         ),
-        ({"space": SPACE, "arch": {**ARCH, "depth": 2}}, "says nothing of 'blocks.1.heads'"),
+        ({"space": SPACE, "arch": {**ARCH, "depth": 2}}, "has no value for 'blocks.1.heads'"),
         ({"space": SPACE, "arch": 3}, r"arch: expected a mapping \({} for an empty one\), found 3"),
         ({"space": 3, "arch": ARCH}, "space: Input should be a valid string, found 3"),
         ({"space": "nowhere", "arch": ARCH}, "no space 'nowhere': not a file, and not shipped"),

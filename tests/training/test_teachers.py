@@ -178,7 +178,7 @@ def test_resumed_with_teachers_equals_uninterrupted(
     [
         ({"weights": "/nowhere/weights.pth"}, "/nowhere/weights.pth: there is no such file"),
         ({"timm": "test_resnett"}, "timm has no model 'test_resnett' (did you mean 'test_resnet'?)"),
-        ({"options": {"num_classes": 12}}, "holds other weights than those of test_resnet: fc.weight is [10, 96]"),
+        ({"options": {"num_classes": 12}}, "holds weights of another model than test_resnet: fc.weight is [10, 96]"),
         ({"options": {"in_chanels": 1}}, "timm cannot make test_resnet with"),
         ({"timm": None, "weights": None, "run": "/nowhere"}, "/nowhere is not a run directory"),
     ],

@@ -104,7 +104,7 @@ def evolve_space(
         best, *equal = best_iterations(found)
         run.write_yaml(BEST, best.space.to_dict())
         also = ", ".join(str(each.index) for each in equal)
-        tie = f" (as low is the error of {also}: fewer MACs on average decide, then the first)" if equal else ""
+        tie = f" (the same error as {also}: ties go to fewer MACs on average, then to the first)" if equal else ""
         progress(f"the best space is that of iteration {best.index}{tie}: {run.name}/{space_file(best.index)}")
     return found
 
@@ -159,7 +159,7 @@ def _iterate(
     elif (seen := _place(moved, before)) is not None:
         ended = f"the next space would be that of iteration {seen} again"
     elif index + 1 == config.iterations:
-        ended = "it was the last iteration; what moves is where the next one would have gone"
+        ended = "it was the last iteration; the moves show the space that would have followed"
     elif bounds:
         try:
             count = len(_archs(moved, bounds, config, index + 1))

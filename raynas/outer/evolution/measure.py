@@ -44,7 +44,7 @@ def evolve_preset(
             leaves one: it can be searched, evaluated, reported.
 
     Raises:
-        UserError: what the user can mend, before anything is written where it is in the preset.
+        UserError: the preset cannot be carried out (then nothing is written), or a training failed.
     """
     space, about = prepare(preset, resources, progress)
     run = Run(run_dir, create=True)
