@@ -208,7 +208,7 @@ def test_bad_truth_tables(ranked: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lacks the column 'accuracy'"):
         use("short.parquet")
     pq.write_table(pa.table({"network": ["a"], "values": ["{}"], "accuracy": [0.5]}), tmp_path / "other.parquet")
-    with pytest.raises(UserError, match=r"other\.parquet holds networks of another space than the run's: .* has no value"):
+    with pytest.raises(UserError, match=r"other\.parquet holds networks of another space than the run's: .* no value"):
         use("other.parquet")
     wrong = {"network": ["a"], "values": ["no JSON"], "accuracy": [0.5]}
     pq.write_table(pa.table(wrong), tmp_path / "wrong.parquet")
