@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -136,8 +137,8 @@ def pipeline(
         run_dir: the run directory to write.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key.
-        resources: workers that train the supernet, and replicas that score subnets; None for one and two. With neither
-            workers nor replicas Ray is not started.
+        resources: workers that train the supernet and each network, and replicas that score subnets, the first of which
+            evaluates, too; None for one and two. With neither workers nor replicas Ray is not started.
         progress: called with lines of text.
 
     Raises:
@@ -268,8 +269,9 @@ def rank(
         finetune_epochs: also fine-tune these from inherited weights for so many epochs.
         seeds: seeds of these trainings; None for seed 0.
         truth: a Parquet file of networks trained elsewhere, with columns `network`, `values` and `accuracy`.
-        resources: the replicas that score subnets; None for two. Without replicas this process scores, without Ray.
-        parallel: trainings side by side, as Ray tasks; None for one for each CPU (without replicas: 1, without Ray).
+        resources: the replicas that score subnets, and the workers of each training; None for two and one. Without them
+            this process scores and trains, without Ray.
+        parallel: trainings side by side; None for as many as the cluster has room for.
         progress: called with lines of text.
 
     Returns:
@@ -283,6 +285,8 @@ def rank(
     if parallel and not train:
         raise UserError("--parallel applies to networks trained alone: give their number, --train N")
     resources = resources or Resources()
+    if parallel not in (None, 1) and not resources.workers:
+        resources = replace(resources, workers=1)
     if resources.gpus and not resources.replicas:
         raise UserError("--gpu gives a GPU to each replica: give --replicas")
     from raynas.phases.rank import rank_run
@@ -301,8 +305,9 @@ def rank(
             finetune_epochs=finetune_epochs,
             seeds=seeds,
             truth=truth,
-            parallel=parallel or (None if resources.replicas else 1),
+            parallel=parallel,
             progress=progress,
+            resources=resources,
         )
 
 
@@ -315,6 +320,7 @@ def retrain(
     size: int | None = None,
     seeds: Sequence[int] | None = None,
     train_on: Literal["train", "train+search"] | None = None,
+    resources: Resources | None = None,
     parallel: int | None = None,
     progress: Progress = silent,
 ) -> list[Row]:
@@ -329,7 +335,10 @@ def retrain(
         size: height and width of the images in pixels; None: the run's, for `trained` the preset's.
         seeds: one training with each; None: as the preset says.
         train_on: images to train on; None: as the preset says.
-        parallel: trainings side by side, as Ray tasks; None for one for each CPU (or GPU); 1 trains in this process.
+        resources: the Ray Train workers of each network; without workers this process trains one after the other. None:
+            on a cluster one worker; else this process for one network, or with `parallel=1`, and one worker for each of
+            several.
+        parallel: trainings side by side; None for as many as the cluster has room for.
         progress: called with lines of text.
 
     Returns:
@@ -353,15 +362,25 @@ def retrain(
     if start != "trained":
         how: Literal["finetuned", "scratch"] = "finetuned" if start == "inherited" else "scratch"
         recipe = preset.retrain_recipe
-        return retrain_archs(opened, found, recipe, how, seeds, train_on, parallel, progress, size=size)
+        return retrain_archs(
+            opened, found, recipe, how, seeds, train_on, parallel, progress, size=size, resources=resources
+        )
     finetune = preset.retrain.finetune
     if finetune is None:
         raise UserError("--from trained fine-tunes at another image size: give --size, or retrain.finetune.size")
     networks = [opened.trained_network(arch, seed, train_on) for arch in found for seed in seeds]
-    return finetune_resized(opened, networks, preset.finetune_recipe, finetune.size, parallel, progress)
+    recipe = preset.finetune_recipe
+    return finetune_resized(opened, networks, recipe, finetune.size, parallel, progress, resources=resources)
 
 
-def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, progress: Progress = silent) -> list[Row]:
+def evaluate(
+    run: RunLike,
+    arch: str | None = None,
+    *,
+    again: bool = False,
+    resources: Resources | None = None,
+    progress: Progress = silent,
+) -> list[Row]:
     """Measure finished networks on the test split. Every reading of it is counted in the rows.
 
     Args:
@@ -369,6 +388,8 @@ def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, prog
         arch: `best`, `reference`, the id of a scored subnet or an arch file; `front` or `NAME/front` for all archs of
             a search's front. None for the winner and every retrained network.
         again: measure even networks that have a row already.
+        resources: with replicas, a Ray task measures, with the CPUs and GPUs of one replica; else this process. None:
+            a task on a cluster, else this process.
         progress: called with lines of text.
 
     Returns:
@@ -382,7 +403,8 @@ def evaluate(run: RunLike, arch: str | None = None, *, again: bool = False, prog
     from raynas.phases.evaluate import evaluate as evaluate_networks
     from raynas.phases.evaluate import networks_to_evaluate
 
-    return evaluate_networks(opened, networks_to_evaluate(opened, arch, progress), again, progress=progress)
+    networks = networks_to_evaluate(opened, arch, progress)
+    return evaluate_networks(opened, networks, again, progress=progress, resources=resources)
 
 
 def export(
@@ -394,6 +416,7 @@ def export(
     size: int | None = None,
     seed: int | None = None,
     onnx: bool | None = None,
+    resources: Resources | None = None,
     progress: Progress = silent,
 ) -> str:
     """Write a network as plain files: safetensors, a `torch.export` archive, ONNX, and how images are prepared.
@@ -406,6 +429,8 @@ def export(
         size: height and width of the retrained network's images in pixels; None for the run's.
         seed: seed of the retrained network; None for the lowest.
         onnx: write ONNX; None to write it if its packages are installed.
+        resources: with replicas, a Ray task calibrates the batch norms of inherited weights, with the CPUs and GPUs of
+            one replica; without, this process. None: a task on a cluster, else this process.
         progress: called with a line for each file.
 
     Returns:
@@ -429,8 +454,8 @@ def export(
         network = choose_network(opened.networks(), found, (size, size) if size else None, seed)
     progress(f"Exporting {network.name} ({network.path or 'weights inherited from the supernet'})")
     if to is None:
-        return export_into_run(opened, network, onnx, progress)
-    export_network(opened, network, to, onnx, progress)
+        return export_into_run(opened, network, onnx, progress, resources)
+    export_network(opened, network, to, onnx, progress, resources)
     return os.fspath(to)
 
 

@@ -6,21 +6,25 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from raynas.cluster.connection import is_local
+from raynas.errors import UserError
+
 
 def describe_shortage(needed: Mapping[str, float]) -> str | None:
-    """Say in one line what a placement group waits for, and which nodes are on their way.
+    """Say in one line what a job waits for, and which nodes are on their way.
 
     Args:
         needed: the sum of what is asked for, by Ray's names, such as `{"CPU": 16, "GPU": 2}`.
 
     Returns:
         For example `2 GPU (0 of the cluster's 0 are free); 2 node(s) of type gpu are asked for`; None if the cluster
-        has all of it and no placement group waits.
+        has all of it and nothing waits.
     """
     import ray
 
     status, total, free = _status(), ray.cluster_resources(), ray.available_resources()
-    waits = status is None or bool(status.resource_demands.placement_group_demand)
+    demands = None if status is None else status.resource_demands
+    waits = demands is None or bool(demands.placement_group_demand or demands.ray_task_actor_demand)
     if not waits and all(total.get(name, 0) >= need for name, need in needed.items()):
         return None
     parts = [
@@ -28,6 +32,29 @@ def describe_shortage(needed: Mapping[str, float]) -> str | None:
         for name, need in needed.items()
     ]
     return "; ".join([", ".join(parts), *([] if status is None else _autoscaler_lines(status))])
+
+
+def check_this_machine(needed: Mapping[str, float], what: str, instead: str) -> None:
+    """Check that a local Ray has some resources, since no machine is ever added to it.
+
+    Args:
+        needed: what is asked for, by Ray's names.
+        what: what asks for it, such as `2 worker(s) need`.
+        instead: advice for the message.
+
+    Raises:
+        UserError: it has not; the message names the missing resources.
+    """
+    import ray
+
+    have = ray.cluster_resources() if is_local() else needed
+    missing = [
+        f"{need:g} {name} (this machine has {have.get(name, 0):g})"
+        for name, need in needed.items()
+        if have.get(name, 0) < need
+    ]
+    if missing:
+        raise UserError(f"{what} {', '.join(missing)}: {instead}, or a cluster (RAY_ADDRESS)")
 
 
 def room_for(each: Mapping[str, float], together: int = 1) -> int:

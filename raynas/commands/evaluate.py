@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import add_arch, add_run, doing, given
+from raynas.commands.options import add_arch, add_replica, add_run, doing, given
 
 EXAMPLES = "raynas evaluate runs/a"
 
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     more = "; front or NAME/front for all archs of a search's front (default: the winner and every retrained network)"
     add_arch(parser, more)
     parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
+    add_replica(parser, "measures")
 
 
 def run(options: argparse.Namespace) -> None:

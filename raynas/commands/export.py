@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import add_arch, add_run, doing, given, positive, whole
+from raynas.commands.options import add_arch, add_replica, add_run, doing, given, positive, whole
 
 EXAMPLES = "raynas export runs/a --to my_network"
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="DIR", help="folder to write (default: the folder export in the run directory)")
     text = "also write ONNX (default: if raynas[onnx] is installed)"
     parser.add_argument("--onnx", action=argparse.BooleanOptionalAction, help=text)
+    add_replica(parser, "calibrates the batch norms of inherited weights")
 
 
 def run(options: argparse.Namespace) -> None:

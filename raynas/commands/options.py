@@ -62,9 +62,9 @@ def add_seeds(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--seeds", type=_seeds, metavar="N", help=text)
 
 
-def add_workers(parser: argparse.ArgumentParser, default: int = 1) -> None:
-    """Add the number of training workers."""
-    text = "number of Ray Train workers; 0 trains without Ray (default: %(default)s)"
+def add_workers(parser: argparse.ArgumentParser, default: int | None = 1, text: str = "%(default)s") -> None:
+    """Add the number of training workers; with a default of None `text` says what is taken then."""
+    text = f"number of Ray Train workers; 0 trains without Ray (default: {text})"
     parser.add_argument("--workers", type=natural, default=default, metavar="N", help=text)
 
 
@@ -74,10 +74,19 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=natural, default=2, metavar="N", help=text)
 
 
-def add_gpu(parser: argparse.ArgumentParser, each: str) -> None:
-    """Add the use of GPUs; `each` says what gets one."""
+def add_replica(parser: argparse.ArgumentParser, does: str) -> None:
+    """Add whether a Ray task works, and its CPUs and GPU; `does` says at what."""
+    text = f"1: a Ray task {does}; 0: this process (default: 1 on a cluster, else 0)"
+    parser.add_argument("--replicas", type=whole(0, 1), metavar="N", help=text)
+    add_cpus_and_gpu(parser, "task")
+
+
+def add_cpus_and_gpu(parser: argparse.ArgumentParser, each: str) -> None:
+    """Add the CPUs and the use of GPUs; `each` says what gets them."""
+    text = f"CPUs, and threads, of each {each} (default: 1)"
+    parser.add_argument("--cpus", type=positive, metavar="N", help=text)
     text = f"give one GPU to each {each}"
-    parser.add_argument("--gpu", dest="gpus", action="store_const", const=1, default=0, help=text)
+    parser.add_argument("--gpu", dest="gpus", action="store_const", const=1, help=text)
 
 
 def add_number(parser: argparse.ArgumentParser, name: str, default: int | None, text: str) -> None:
@@ -103,8 +112,10 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     from raynas.presets.preset import parse_overrides
 
     named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
-    if where := {name: named.pop(name) for name in ("workers", "replicas", "gpus") if name in named}:
-        named["resources"] = Resources(**{"workers": 0, "replicas": 0, **where})
+    if where := {name: named.pop(name) for name in ("workers", "replicas", "cpus", "gpus") if name in named}:
+        most = min([1, *(where[name] for name in ("workers", "replicas") if name in where)])
+        unsaid = {name: most if name in vars(options) else 0 for name in ("workers", "replicas")}
+        named["resources"] = Resources(**{**unsaid, **where})
     for name in {"overrides", "values"} & named.keys():
         named[name] = parse_overrides(named[name])
     return named

@@ -6,12 +6,13 @@ import argparse
 
 import raynas
 from raynas.commands.options import (
-    add_gpu,
+    add_cpus_and_gpu,
     add_number,
     add_replicas,
     add_run,
     add_seeds,
     add_set,
+    add_workers,
     doing,
     given,
     positive,
@@ -32,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "also fine-tune these N from inherited weights for EPOCHS epochs"
     parser.add_argument("--finetune", dest="finetune_epochs", type=positive, metavar="EPOCHS", help=text)
     add_seeds(parser, "train each of them with N seeds (default: 1)")
-    text = "number of trainings side by side; 1 trains without Ray (default: one for each CPU; with --replicas 0: 1)"
-    add_number(parser, "--parallel", None, text)
+    add_number(parser, "--parallel", None, "number of trainings side by side (default: as many as there is room for)")
+    add_workers(parser, None, "1 for each training; with --replicas 0: 0")
     add_replicas(parser)
-    add_gpu(parser, "replica")
+    add_cpus_and_gpu(parser, "worker and each replica")
     add_set(parser)
 
 

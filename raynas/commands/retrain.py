@@ -6,7 +6,18 @@ import argparse
 import shlex
 
 import raynas
-from raynas.commands.options import add_arch, add_number, add_run, add_seeds, add_set, doing, given, positive
+from raynas.commands.options import (
+    add_arch,
+    add_cpus_and_gpu,
+    add_number,
+    add_run,
+    add_seeds,
+    add_set,
+    add_workers,
+    doing,
+    given,
+    positive,
+)
 
 EXAMPLES = "raynas retrain runs/a --seeds 3 --arch best"
 
@@ -25,8 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "images to train on (default: as the preset says)"
     parser.add_argument("--on", dest="train_on", choices=["train", "train+search"], help=text)
     add_seeds(parser, "train N times, with seeds 0 to N - 1 (default: as the preset says)")
-    text = "number of trainings side by side; 1 trains without Ray (default: one for each CPU)"
-    add_number(parser, "--parallel", None, text)
+    add_number(parser, "--parallel", None, "number of trainings side by side (default: as many as there is room for)")
+    add_workers(
+        parser,
+        None,
+        "1 for each network on a cluster, or if there are several; this process trains a single one, or one after the "
+        "other with --parallel 1",
+    )
+    add_cpus_and_gpu(parser, "worker")
     add_set(parser)
 
 

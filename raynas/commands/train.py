@@ -10,7 +10,7 @@ import argparse
 import shlex
 
 import raynas
-from raynas.commands.options import add_gpu, add_preset, add_workers, doing, given
+from raynas.commands.options import add_cpus_and_gpu, add_preset, add_workers, doing, given
 
 EXAMPLES = "raynas train digits --run runs/a --set recipe.epochs=3"
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_preset(parser)
     add_workers(parser)
-    add_gpu(parser, "worker")
+    add_cpus_and_gpu(parser, "worker")
 
 
 def run(options: argparse.Namespace) -> None:

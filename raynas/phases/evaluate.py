@@ -5,29 +5,33 @@ Rows count the earlier readings, since a network that is chosen by test accuracy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 
+from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
+from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import weights_fingerprint
+from raynas.phases.where import default_resources, threads
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.schemas import Row
-from raynas.runs.networks import (
-    Network,
-    belongs,
-    input_size,
-    of_arch,
-)
+from raynas.runs.networks import Network, belongs, input_size, of_arch
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
+
+Key: TypeAlias = tuple[str, ...]
+"""The columns of a row that its result depends on: network, how, weights and data."""
 
 
 def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress = silent) -> list[Network]:
@@ -83,59 +87,86 @@ def evaluate(
     again: bool = False,
     batch_size: int = 256,
     progress: Progress = silent,
+    resources: Resources | None = None,
 ) -> list[Row]:
     """Measure networks of a run on the test split, in passes of `batch_size` images; see `raynas.evaluate`.
+
+    Args:
+        resources: with replicas, a Ray task with the resources of one measures; None for those of `default_resources`.
 
     Returns:
         Rows of table `evaluations`, in the order of the networks. Networks that have a row are not measured unless
         `again` is True.
     """
-    with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
-        config = run.data_config
-        data_at = cache(load_data(config).resized)
-        test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
-        known = _newest(run)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        parent, keys = run.supernet(device), []
+    resources = resources or default_resources()
+    with ExitStack() as stack:
+        stack.enter_context(run.lock())
+        activity = stack.enter_context(reporter(progress).doing("evaluating", len(networks), "networks"))
+        known, keys = _newest(run), []
+        skipped = set() if again else set(known)
+        if resources.replicas:
+            stack.enter_context(ray_cluster(cpus=resources.cpus))
+            arguments = _measure_elsewhere, run, networks, skipped, batch_size
+            found = stack.enter_context(closing(run_elsewhere(*arguments, resources=resources, activity=activity)))
+        else:
+            stack.enter_context(threads(resources.cpus))
+            device = "cuda" if resources.gpus else "cpu"
+            found = stack.enter_context(closing(measure(run, networks, skipped, batch_size, device)))
         for network in networks:
-            model = run.model(network, parent)
-            data = data_at(model.space.input_size)
-            weights = weights_fingerprint(model.state_dict())
-            key = (network.arch.network_id, network.how, weights, data.fingerprint)
-            keys.append(key)
-            if key not in known or again:
+            keys.append(key := tuple(next(found)))
+            if key not in skipped:
                 progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
-                pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
-                model = model.to(device).eval()
-                try:
-                    score = score_arch(model, model.space.smallest(), pixels, labels, data.normalisation, batch_size)
-                except FloatingPointError as error:
-                    raise UserError(
-                        f"{network.name}: weights are finite and outputs are not: train it again"
-                    ) from error
-                row = {
-                    **arch_columns(network.arch),
-                    "how": network.how,
-                    "path": network.path,
-                    "weights": weights,
-                    "accuracy": float(score.top1.mean()),
-                    "top5": None if score.top5 is None else float(score.top5.mean()),
-                    "loss": score.loss,
-                    "images": len(pixels),
-                    "reading": 1 + max((row["reading"] for row in _newest(run).values()), default=0),
-                    "seconds": score.seconds,
-                    "data": data.fingerprint,
-                    "seed": network.seed,
-                    "device": device_name(device),
-                    **input_size(network.arch),
-                }
-                run.store.append("evaluations", [row])
+                reading = 1 + max((row["reading"] for row in _newest(run).values()), default=0)
+                run.store.append("evaluations", [{**next(found), "reading": reading}])
             activity.advance()
         known = _newest(run)
         return [known[key] for key in keys]
 
 
-def _newest(run: Run) -> dict[tuple[str, ...], Row]:
+def _measure_elsewhere(run: Run, networks: Sequence[Network], skipped: set[Key], batch_size: int) -> Iterator[Any]:
+    """Measure as a Ray task."""
+    yield from measure(run, networks, skipped, batch_size, assigned_device())
+
+
+def measure(
+    run: Run, networks: Sequence[Network], skipped: set[Key], batch_size: int, device: str
+) -> Generator[Any, None, None]:
+    """Yield for each network its key and, unless this is among the skipped ones, its row, which lacks the reading."""
+    data_at = cache(load_data(run.data_config).resized)
+    test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
+    parent = run.supernet(device)
+    for network in networks:
+        model = run.model(network, parent)
+        data = data_at(model.space.input_size)
+        weights = weights_fingerprint(model.state_dict())
+        key = (network.arch.network_id, network.how, weights, data.fingerprint)
+        yield key
+        if key in skipped:
+            continue
+        pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
+        model = model.to(device).eval()
+        try:
+            score = score_arch(model, model.space.smallest(), pixels, labels, data.normalisation, batch_size)
+        except FloatingPointError as error:
+            raise UserError(f"{network.name}: weights are finite and outputs are not: train it again") from error
+        yield {
+            **arch_columns(network.arch),
+            "how": network.how,
+            "path": network.path,
+            "weights": weights,
+            "accuracy": float(score.top1.mean()),
+            "top5": None if score.top5 is None else float(score.top5.mean()),
+            "loss": score.loss,
+            "images": len(pixels),
+            "seconds": score.seconds,
+            "data": data.fingerprint,
+            "seed": network.seed,
+            "device": device_name(torch.device(device)),
+            **input_size(network.arch),
+        }
+
+
+def _newest(run: Run) -> dict[Key, Row]:
     """Return the last row of every evaluated network, by the columns that its result depends on."""
     rows = run.store.read("evaluations").to_pylist()
     return {tuple(row[name] for name in ("network", "how", "weights", "data")): row for row in rows}

@@ -15,6 +15,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,17 @@ from pyarrow import fs
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
+from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preprocessing_of
 from raynas.errors import UserError
+from raynas.nets import build_supernet
+from raynas.nets.calibration import wants_calibration
 from raynas.nets.supernet import Supernet
-from raynas.nets.weights import weights_fingerprint
+from raynas.nets.weights import load_supernet, weights_fingerprint
+from raynas.phases.where import default_resources
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.folder import whole_folder
 from raynas.results.run_dir import json_text, run_around
@@ -48,11 +55,18 @@ TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
 
 
 def export(
-    run: Run, network: Network, to: str | Path, onnx: bool | None = None, progress: Progress = silent
+    run: Run,
+    network: Network,
+    to: str | Path,
+    onnx: bool | None = None,
+    progress: Progress = silent,
+    resources: Resources | None = None,
 ) -> list[Path]:
     """Write a network of a run as a folder of plain files; see `raynas.export`.
 
     Args:
+        resources: with replicas, batch norms are calibrated in a Ray task with the resources of one; None for those of
+            `default_resources`.
         to: folder outside of any run directory. It is created, or an earlier export in it is replaced, in one step;
             other files in it are kept.
 
@@ -61,7 +75,7 @@ def export(
     """
     _check_folder(to)
     folder = Path(os.path.realpath(to))  # the user's own link is followed
-    wanted, model = _onnx_here(onnx, progress), run.model(network)
+    wanted, model = _onnx_here(onnx, progress), _model(run, network, resources, progress)
     try:
         with (
             reporter(progress).doing("exporting"),
@@ -74,6 +88,26 @@ def export(
     for file in files:
         progress(str(file))
     return files
+
+
+def _model(run: Run, network: Network, resources: Resources | None, progress: Progress) -> Supernet:
+    """Load a network; if its batch norms are to be calibrated, a Ray task does that where the resources say so."""
+    resources = resources or default_resources()
+    if network.path is not None or not resources.replicas:
+        return run.model(network)
+    with torch.device("meta"):
+        if not wants_calibration(build_supernet(run.space)):
+            return run.model(network)
+    with reporter(progress).doing("calibrating") as activity, ray_cluster(cpus=resources.cpus):
+        found = run_elsewhere(_calibrated, run, network, resources=resources, activity=activity)
+        with closing(found):
+            return load_supernet(network.arch.space.fix(network.arch), next(found)).eval()
+
+
+def _calibrated(run: Run, network: Network) -> Iterator[dict[str, Tensor]]:
+    """Yield a network's weights with calibrated batch norms, as a Ray task."""
+    model = run.model(network, run.supernet(assigned_device()))
+    yield {name: tensor.cpu() for name, tensor in model.state_dict().items()}
 
 
 def _no_part(name: str) -> bool:
@@ -267,14 +301,20 @@ def _missing_for_onnx() -> list[str]:
     return [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
 
 
-def export_into_run(run: Run, network: Network, onnx: bool | None = None, progress: Progress = silent) -> str:
+def export_into_run(
+    run: Run,
+    network: Network,
+    onnx: bool | None = None,
+    progress: Progress = silent,
+    resources: Resources | None = None,
+) -> str:
     """Export into the folder `export` of a run directory, local or remote, unless it is there already.
 
     Returns:
         The folder's path, or its URI without credentials.
     """
     with run.lock():
-        model = run.model(network)
+        model = _model(run, network, resources, progress)
         wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
         wanted["onnx"] = not _missing_for_onnx() if onnx is None else onnx
         if _is_exported(run, wanted):

@@ -64,9 +64,9 @@ def pipeline(
     progress: Progress = silent,
 ) -> PipelineResult:
     """Carry out a whole preset, whose data must be named, or go on with it; see `raynas.pipeline`."""
-    parallel, progress = None if resources.workers else 1, reporter(progress)
+    progress = reporter(progress)
     with progress.doing("checking all stages"):
-        checked = preflight(preset, resources, run_dir, progress)
+        checked = preflight(preset, resources, run_dir, progress, retrained=True)
     run = Run(run_dir, create=True)
     ray = resources.workers or resources.replicas
     cluster = ray_cluster(cpus=int(resources.together["CPU"])) if ray else nullcontext()
@@ -97,16 +97,16 @@ def pipeline(
         also = "" if preset.reference is None else ", and the hand-designed reference beside it"
         with stage(4, "Retraining the winner", f"on its own{also}"):
             reference = make_reference(run, preset, winner, space)
-            retrained = retrain_with_reference(run, preset, winner, reference, progress, parallel)
-            finetune_winner(run, preset, retrained, progress, parallel)
+            retrained = retrain_with_reference(run, preset, winner, reference, progress, resources)
+            finetune_winner(run, preset, retrained, progress, resources)
         with stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *run.networks()]
-            evaluations = evaluate(run, networks)
+            evaluations = evaluate(run, networks, progress=progress, resources=resources)
             for line in finished_lines(run):
                 progress(line)
         with stage(6, "Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
-            exported = export_into_run(run, choose_network(run.networks(), winner, size), progress=progress)
+            exported = export_into_run(run, choose_network(run.networks(), winner, size), None, progress, resources)
         report = write_report(run, traces(run))  # after the last stage, to include its duration
         return PipelineResult(run, winner, evaluations, exported, report)
 
@@ -130,7 +130,7 @@ def retrain_with_reference(
     winner: Arch,
     reference: Arch | None,
     progress: Progress,
-    parallel: int | None = None,
+    resources: Resources | None = None,
 ) -> list[Network]:
     """Train the winner as the preset says, and the reference from scratch.
 
@@ -142,7 +142,7 @@ def retrain_with_reference(
     """
     seeds, train_on = preset.retrain.seeds, preset.retrain.train_on
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
-    train = partial(retrain, run, seeds=seeds, train_on=train_on, parallel=parallel, progress=progress, labels=labels)
+    train = partial(retrain, run, seeds=seeds, train_on=train_on, progress=progress, labels=labels, resources=resources)
     references = [] if reference is None else [reference]
     if preset.retrain.start == "scratch":
         rows = train([winner, *references], preset.retrain_recipe, "scratch")[: len(seeds)]
@@ -158,13 +158,13 @@ def finetune_winner(
     preset: Preset,
     retrained: Sequence[Network],
     progress: Progress,
-    parallel: int | None = None,
+    resources: Resources | None = None,
 ) -> None:
     """Fine-tune the retrained winner at another image size, if the preset asks for it."""
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
-        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, parallel, progress, labels)
+        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, None, progress, labels, resources)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from raynas.search.build import build_search
 from raynas.search.config import TIMED, SearchConfig
 from raynas.space import Arch, Space, load_arch, load_space
 from raynas.training.preflight import check_calibration, check_recipe, check_trainable
+from raynas.training.recipe import Recipe
 from raynas.training.teachers import Teachers
 
 
@@ -49,6 +50,7 @@ def preflight(
     run_dir: Run | str | os.PathLike[str] | None = None,
     progress: Progress = silent,
     look: bool = True,
+    retrained: bool = False,
 ) -> Ready:
     """Refuse a preset that cannot be carried out, from its images to its retraining. Nothing is written.
 
@@ -59,6 +61,7 @@ def preflight(
             images is not looked for again.
         progress: called with lines of text about the images, and about what is needed later and is not here.
         look: read every image once, to list all that cannot be read.
+        retrained: the winner is retrained afterwards with the same resources, which must suit its recipes, too.
 
     Raises:
         ConfigError: preset, data and number of workers do not fit each other.
@@ -83,11 +86,11 @@ def preflight(
     check_trainable(space, data, preset.plan, recipe, max(resources.workers, 1))
     check_calibration(space, data, preset.calibration)
     teachers = load_teachers(recipe, data)
-    check_later(settled, space, progress)
+    check_later(settled, space, progress, resources if retrained else None)
     return Ready(settled, resources, space, data, teachers, estimate(space, data, preset.plan, recipe))
 
 
-def check_later(preset: Preset, space: Space, progress: Progress = silent) -> None:
+def check_later(preset: Preset, space: Space, progress: Progress = silent, resources: Resources | None = None) -> None:
     """Refuse a wrong search, retraining or reference.
 
     Limits on latency and throughput are left out: they are checked when subnets have been timed.
@@ -96,6 +99,7 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent) -> No
         space: space with the image size, channels and classes of the data.
         progress: called with a line if a user's own search cannot be built here, which is no error: it may be installed
             on another machine only, or need files of the training.
+        resources: workers of the retraining, if they are known.
 
     Raises:
         InfeasibleError: no arch of the space meets the search's constraints.
@@ -103,13 +107,13 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent) -> No
     """
     retrain = preset.retrain
     for recipe in (preset.retrain_recipe, *([preset.finetune_recipe] if retrain.finetune else [])):
-        recipe.micro_batch(workers=1)
+        _check_workers(recipe, resources)
         check_recipe(space.fix(space.largest()), recipe)
         if recipe.teachers not in (None, preset.recipe.teachers) and preset.data is not None:
             load_teachers(recipe, load_data(preset.data))
     if preset.reference is not None:  # always trained from scratch
         recipe = preset.recipe if retrain.start == "inherited" else preset.retrain_recipe
-        recipe.micro_batch(workers=1)
+        _check_workers(recipe, resources)
         try:
             check_recipe(reference_shape(preset.reference, space).space, recipe)
         except UserError as error:
@@ -125,6 +129,16 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent) -> No
             raise type(error)(f"search: {error}") from error
         else:
             raise
+
+
+def _check_workers(recipe: Recipe, resources: Resources | None) -> None:
+    """Check that the workers of a retraining can deal its batches out, and have what its precision needs."""
+    recipe.micro_batch(max(resources.workers, 1) if resources else 1)
+    if resources is not None:
+        try:
+            recipe.check_device("cuda" if resources.gpus else "cpu")
+        except ConfigError as error:
+            raise ConfigError(f"retraining: {error}, or give --gpu (gpus)") from error
 
 
 def _make_search(config: SearchConfig, space: Space) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
+from raynas.cluster.resources import Resources
 from raynas.costs import sample_within, span
 from raynas.errors import InfeasibleError, UserError, reason
 from raynas.filesystem import open_location
@@ -212,6 +213,7 @@ def train_alone(
     finetune_epochs: int | None = None,
     parallel: int | None = None,
     progress: Progress = silent,
+    resources: Resources | None = None,
 ) -> dict[str, dict[str, float]]:
     """Train networks on their own, from scratch and, if epochs are given, also from inherited weights.
 
@@ -220,7 +222,15 @@ def train_alone(
     Returns:
         Accuracies on the search split by network id: `{"scratch": ..., "finetuned": ...}`.
     """
-    train = partial(retrain, seeds=seeds, train_on="train", parallel=parallel, progress=progress, purpose="ranking")
+    train = partial(
+        retrain,
+        seeds=seeds,
+        train_on="train",
+        parallel=parallel,
+        progress=progress,
+        purpose="ranking",
+        resources=resources,
+    )
     trained = {"scratch": train(run, archs, recipe, "scratch")}
     if finetune_epochs is not None:
         rate = recipe.lr * FINETUNE_RATE
@@ -262,13 +272,15 @@ def rank_run(
     parallel: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
+    resources: Resources | None = None,
 ) -> list[Row]:
     """Score a sample of a run's subnets, train some of them alone, and correlate; see `raynas.rank`.
 
     Args:
         scorer: a `ScorePool` or `LocalScorer` of this run, not entered, since trainings come first and need its CPUs.
         recipe: recipe of the networks trained alone.
-        parallel: number of Ray tasks that train at a time; 1 to train in this process.
+        parallel: number of trainings side by side; None for as many as there is room for.
+        resources: workers of each of them.
         seed: seed of the sample and the bootstrap.
     """
     if not train and (finetune_epochs is not None or seeds is not None):
@@ -288,7 +300,8 @@ def rank_run(
     measured_elsewhere = [] if table is None else archs_of(table, space, truth or "the table")
     known: dict[str, Mapping[str, float]] = {} if table is None else {"truth": accuracies(table)}
     if train:
-        known |= train_alone(run, sample.spread(train), recipe, seeds or (0,), finetune_epochs, parallel, progress)
+        alone, seeds = sample.spread(train), seeds or (0,)
+        known |= train_alone(run, alone, recipe, seeds, finetune_epochs, parallel, progress, resources)
     with scorer:
         return _correlate(run, scorer, sample, known, measured_elsewhere, seed, progress)
 

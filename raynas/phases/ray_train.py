@@ -26,7 +26,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import is_local, on_loopback
 from raynas.cluster.controller import SendController
-from raynas.cluster.growth import describe_shortage, room_for
+from raynas.cluster.growth import check_this_machine, describe_shortage, room_for
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.resources import Resources
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
@@ -88,7 +88,8 @@ def fit_all(
     Raises:
         UserError: this machine is too small for one training.
     """
-    check_this_machine(resources)
+    workers = resources.workers
+    check_this_machine(resources.of(workers), f"{workers} worker(s) need", "use fewer workers")
     # Workers import the user's modules from where they are, and a lost one is soon noticed.
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
@@ -132,25 +133,6 @@ def _has_room(running: Sequence[_Training], resources: Resources, at_a_time: int
         return len(running) < at_a_time
     started = sum(one.started for one in running)
     return len(running) < max(room, 2 * started, started + 1)
-
-
-def check_this_machine(resources: Resources) -> None:
-    """Check that a local Ray has some resources, since no machine is ever added to it.
-
-    Raises:
-        UserError: it has not; the message names the missing resources.
-    """
-    needed = resources.of(resources.workers)
-    have = ray.cluster_resources() if is_local() else needed
-    missing = [
-        f"{need:g} {name} (this machine has {have.get(name, 0):g})"
-        for name, need in needed.items()
-        if have.get(name, 0) < need
-    ]
-    if missing:
-        raise UserError(
-            f"{resources.workers} worker(s) need {', '.join(missing)}: use fewer workers, or a cluster (RAY_ADDRESS)"
-        )
 
 
 class _Training:

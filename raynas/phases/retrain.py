@@ -152,7 +152,10 @@ def _train_and_keep(
     for train_on in dict.fromkeys(each.train_on for each in todo):
         progress(_images_in_words(train_on))
     # Check everything before anything is written.
-    resources = resources or default_resources(here=parallel == 1 or len(todo) <= 1)
+    if resources is None:
+        resources = default_resources(here=parallel == 1 or len(todo) <= 1)
+    elif parallel not in (None, 1) and not resources.workers:
+        raise UserError("without Ray one network is trained after the other: leave out --parallel, or give --workers")
     if todo:
         recipe.check_device("cuda" if resources.gpus else "cpu")
         recipe.micro_batch(max(resources.workers, 1))

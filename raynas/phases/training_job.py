@@ -5,8 +5,7 @@ This process carries it out, or Ray Train workers do (`raynas.phases.ray_train`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from raynas.data.load import Data, load_data
 from raynas.nets import build_supernet
 from raynas.nets.weights import parse_weights
 from raynas.phases.run_context import RunContext
+from raynas.phases.where import threads
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -107,7 +107,7 @@ def train_here(
     Raises:
         UserError: as `raynas.training.loop.train_loop`.
     """
-    with _threads(resources.cpus):
+    with threads(resources.cpus):
         device = "cuda" if resources.gpus else "cpu"
         context = RunContext(run, job.name, job.recipe.checkpoints.keep, take, device)
         state = carry_out(job, run, data, teachers, context)
@@ -145,14 +145,3 @@ def score(job: TrainingJob, data: Data, state: TrainingState, device: torch.devi
     pixels, labels = (tensor.to(device) for tensor in decode(data.search, job.space.input_size, job.space.channels))
     found = score_arch(model.to(device).eval(), job.space.smallest(), pixels, labels, data.normalisation)
     return float(found.top1.mean()), device_name(device)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set torch's threads in the block, as for a Ray Train worker, since results depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

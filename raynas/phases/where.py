@@ -1,6 +1,9 @@
-"""Where a phase runs if its caller does not say."""
+"""Where a phase runs if its caller does not say, and with how many threads of this process."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,3 +21,14 @@ def default_resources(here: bool = True) -> Resources:
     if here and not on_cluster():
         return Resources(0, 0, cpus=torch.get_num_threads(), gpus=int(torch.cuda.is_available()))
     return Resources(1, 1)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Set torch's threads in the block, as in Ray's workers and tasks, since results depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raynas.cluster.resources import Resources
-from raynas.commands import evolve_space, search, train
+from raynas.commands import evaluate, evolve_space, rank, retrain, search, train
 from raynas.commands.options import given
 from raynas.errors import UserError
 
@@ -40,10 +40,17 @@ def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -
     [
         (train, ["digits", "--run", "r", "--workers", "3", "--gpu"], Resources(workers=3, replicas=0, gpus=1)),
         (search, ["r"], Resources(workers=0, replicas=2)),
+        (retrain, ["r", "--gpu"], Resources(workers=1, replicas=0, gpus=1)),
+        (retrain, ["r", "--workers", "0", "--cpus", "4"], Resources(workers=0, replicas=0, cpus=4)),
+        (retrain, ["r"], None),
+        (evaluate, ["r"], None),
+        (evaluate, ["r", "--gpu"], Resources(workers=0, replicas=1, gpus=1)),
+        (rank, ["r", "--replicas", "0"], Resources(workers=0, replicas=0)),
+        (rank, ["r", "--gpu"], Resources(workers=1, replicas=2, gpus=1)),
         (evolve_space, ["digits", "--run", "r", "--replicas", "0"], Resources(workers=1, replicas=0)),
     ],
 )
 def test_the_flags_of_a_command(command: Any, arguments: list[str], wanted: Resources) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    assert given(parser.parse_args(arguments))["resources"] == wanted
+    assert given(parser.parse_args(arguments)).get("resources") == wanted

@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load
 
+from raynas.cluster.resources import Resources
 from raynas.costs import cost
-from raynas.errors import ConfigError, RunDirError
+from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets.supernet import Supernet
-from raynas.phases.retrain import retrain
+from raynas.phases.retrain import finetune_resized, retrain
 from raynas.progress.reporter import Reporter
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
@@ -121,6 +124,56 @@ def test_training_on_the_search_split_leaves_it_unmeasured(run: Run, trained: tu
 
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.slow
+def test_two_workers_train_as_one_process_does(run: Run, trained: tuple[Run, Row]) -> None:
+    alone, whole = trained
+    (shared,) = retrain(run, [ARCH], RECIPE, resources=Resources(workers=2), progress=LINES.append)
+    assert run.store.read("training")["workers"].to_pylist() == [2]
+    ours, theirs = weights(run, shared), weights(alone, whole)
+    assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 1e-3
+    assert not run.list("checkpoints")
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
+def test_one_that_fails_does_not_end_the_others(run: Run) -> None:
+    """Two networks are fine-tuned, and the weights of the first are damaged."""
+    first, second = retrain(run, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
+    networks = [run.trained_network(ARCH, seed, "train") for seed in (0, 1)]
+    (Path(run.uri) / first["path"] / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(UserError, match=f"{first['path']} is not a safetensors file"):
+        finetune_resized(run, networks, RECIPE, 12, progress=LINES.append)
+    assert [row["path"] for row in run.network_rows()[2:]] == [f"{second['path']}-resized-12"]
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
+def test_interrupted_on_an_object_store_it_goes_on_where_it_was(s3_server: Callable[[str], str], run: Run) -> None:
+    there, recipe = small_run(s3_server("retrain/run")), RECIPE.model_copy(update={"epochs": 30})
+    lines: list[str] = []
+
+    def stop(line: str) -> None:
+        if any(f"epoch {epoch}/30" in line for epoch in range(6, 10)):
+            raise KeyboardInterrupt
+
+    how: Row = {"recipe": recipe, "seeds": [0, 1], "resources": Resources(workers=1)}
+    with pytest.raises(KeyboardInterrupt):
+        retrain(there, [ARCH], **how, progress=Reporter(stop, every_s=0.1))
+    time.sleep(2)
+    commands = ["".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    assert not [command for command in commands if "TrainController" in command or "TrainWorker" in command]
+    rows = retrain(there, [ARCH], **how, progress=Reporter(lines.append, every_s=0.1))
+    assert any("epoch 20/30" in line for line in lines) and not any("epoch 1/30" in line for line in lines)
+    assert not there.list(f"checkpoints/{ARCH.id}-scratch-0")
+    torch.set_num_threads(1)
+    whole = retrain(run, [ARCH], recipe, seeds=[0, 1], parallel=1, progress=LINES.append)
+    for row, other in zip(rows, whole, strict=True):
+        assert equal(weights(there, row), weights(run, other))
+    told = [(row["what"], row["epoch"]) for row in there.store.read("training").to_pylist()]
+    assert sorted(told) == [(f"{ARCH.id}-scratch-{seed}", epoch) for seed in (0, 1) for epoch in range(1, 31)]
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_one_after_the_other(run: Run, trained: tuple[Run, Row]) -> None:
     alone, _ = trained
     one = retrain(alone, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
@@ -140,7 +193,7 @@ import torch
 torch.set_num_threads(1)
 from raynas.runs.run import Run
 from raynas.progress.reporter import Reporter
-from raynas.phases.retrain import retrain
+from raynas.phases.retrain import finetune_resized, retrain
 from raynas.space import load_space
 from raynas.training.recipe import Recipe
 recipe = Recipe.model_validate_json({recipe.model_dump_json()!r})

@@ -1,0 +1,77 @@
+"""A piece of work away from the driver, as one Ray task, with its results as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+from raynas.cluster.growth import check_this_machine, describe_shortage
+from raynas.cluster.resources import Resources
+from raynas.errors import UserError
+from raynas.progress.reporter import Activity
+from raynas.text import duration
+
+ResultT = TypeVar("ResultT")
+
+LOST = 3  # nodes that may be lost on the way
+WAIT_S = 1800.0  # for the resources
+LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
+
+
+def run_elsewhere(
+    work: Callable[..., Iterator[ResultT]], *arguments: Any, resources: Resources, activity: Activity
+) -> Generator[ResultT, None, None]:
+    """Yield what a generator function yields in a Ray task on any node; Ray must be connected.
+
+    If the task's node is lost, another task begins anew, and what it yields a second time is left out, so the function
+    must yield the same again.
+
+    Args:
+        resources: CPUs, also of torch, and GPUs of one replica, which the task gets.
+        activity: shows what the task waits for.
+
+    Raises:
+        UserError: the task raised it, or the resources did not come.
+    """
+    import ray
+
+    needed = resources.of(1)
+    check_this_machine(needed, "this needs", "use fewer")
+    options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_retries": LOST}
+    # On any node, even if this process is in a placement group, as a trial of Ray Tune is.
+    task = ray.remote(_with_threads).options(num_returns="streaming", scheduling_strategy="DEFAULT", **options)
+    results = task.remote(work, *arguments)
+    began, begun = time.monotonic(), False
+    try:
+        while True:
+            if not ray.wait([results], timeout=LOOK_S, fetch_local=False)[0]:
+                lack = None if begun else describe_shortage(needed)
+                activity.update(detail="" if lack is None else f"waits for {lack}; for {duration(WAIT_S)} at most")
+                if lack is not None and time.monotonic() - began > WAIT_S:
+                    raise UserError(f"this needs {lack}; waited {duration(WAIT_S)}: use fewer, or a larger cluster")
+                continue
+            activity.update(detail="")
+            begun = True
+            yield ray.get(next(results))
+    except StopIteration:
+        return
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, UserError) else error from None
+    finally:
+        ray.cancel(results)
+
+
+def _with_threads(work: Callable[..., Iterator[ResultT]], *arguments: Any) -> Iterator[ResultT]:
+    import ray
+    import torch
+
+    torch.set_num_threads(int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+    yield from work(*arguments)
+
+
+def assigned_device() -> str:
+    """Return the device of this Ray task; Ray hides no GPUs from those that asked for none."""
+    import ray
+
+    return "cuda" if ray.get_gpu_ids() else "cpu"
