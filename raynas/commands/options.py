@@ -114,8 +114,8 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
     if where := {name: named.pop(name) for name in ("workers", "replicas", "cpus", "gpus") if name in named}:
         most = min([1, *(where[name] for name in ("workers", "replicas") if name in where)])
-        unsaid = {name: most if name in vars(options) else 0 for name in ("workers", "replicas")}
-        named["resources"] = Resources(**{**unsaid, **where})
+        unsaid: dict[str, int] = {name: most if name in vars(options) else 0 for name in ("workers", "replicas")}
+        named["resources"] = Resources(**(unsaid | where))
     for name in {"overrides", "values"} & named.keys():
         named[name] = parse_overrides(named[name])
     return named
