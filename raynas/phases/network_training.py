@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
@@ -26,7 +27,8 @@ from raynas.training.plan import Plan
 from raynas.training.progress import WAITING, state_text
 from raynas.training.recipe import Recipe
 
-Size = tuple[int, int]
+Size: TypeAlias = tuple[int, int]
+Results: TypeAlias = Generator[tuple[TrainingJob, Trained | Exception], None, None]
 
 
 @dataclass(frozen=True)
@@ -103,18 +105,16 @@ def train_all(
         results = _one_by_one(run, jobs, resources, take, attempt)
         if resources.workers:
             results = _side_by_side(run, jobs, resources, parallel, take, progress, attempt)
-        for job, result in results:
-            training = by_name[job.name]
-            states.ended(training.label)
-            if isinstance(result, Exception):
-                failed = failed or result
-            else:
-                yield training, result
+        with closing(results):
+            for job, result in results:
+                training = by_name[job.name]
+                states.ended(training.label)
+                if isinstance(result, Exception):
+                    failed = failed or result
+                else:
+                    yield training, result
     if failed is not None:
         raise failed
-
-
-Results = Iterator[tuple[TrainingJob, Trained | Exception]]
 
 
 def _one_by_one(

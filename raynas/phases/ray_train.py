@@ -161,7 +161,8 @@ class _Training:
         self._run, self._resources, self._mailbox = run, resources, mailbox
         self._ended, self._progress = ended, progress
         self._failures = 0
-        progress(f"  starting {resources.workers} Ray Train worker(s)")
+        each = " and ".join(f"{amount:g} {name}" for name, amount in resources.of(1).items())
+        progress(f"  starting {resources.workers} Ray Train worker(s) with {each} each")
 
     def begin(self) -> None:
         """Begin an attempt."""

@@ -136,6 +136,27 @@ def test_two_workers_train_as_one_process_does(run: Run, trained: tuple[Run, Row
 
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.slow
+def test_a_worker_goes_on_where_this_process_stopped(run: Run, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    recipe = RECIPE.model_copy(update={"epochs": 6})
+
+    def stop(line: str) -> None:
+        if "epoch 3/6" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retrain(run, [ARCH], recipe, progress=Reporter(stop, every_s=0.0))
+    lines: list[str] = []
+    worker = Resources(workers=1)
+    (row,) = retrain(run, [ARCH], recipe, resources=worker, progress=Reporter(lines.append, every_s=0.0))
+    assert not any("epoch 1/6" in line for line in lines)
+    alone = small_run(tmp_path / "alone")
+    (whole,) = retrain(alone, [ARCH], recipe, progress=LINES.append)
+    assert equal(weights(run, row), weights(alone, whole))
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_one_that_fails_does_not_end_the_others(run: Run) -> None:
     """Two networks are fine-tuned, and the weights of the first are damaged."""
     first, second = retrain(run, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
