@@ -288,7 +288,7 @@ def rank(
     if parallel not in (None, 1) and not resources.workers:
         resources = replace(resources, workers=1)
     if resources.gpus and not resources.replicas and not resources.workers:
-        raise UserError("--gpu gives a GPU to each worker and replica: give --replicas")
+        raise UserError("--gpu gives a GPU to each replica and worker: give --replicas")
     from raynas.phases.rank import rank_run
     from raynas.phases.search import make_scorer
     from raynas.runs.searches import Scoring
