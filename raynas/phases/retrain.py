@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -33,7 +33,8 @@ from raynas.runs.networks import Network, check_images, input_size
 from raynas.runs.run import Run
 from raynas.runs.settings import begin
 from raynas.space import Arch, Space
-from raynas.training.preflight import check_recipe
+from raynas.training.plan import Plan
+from raynas.training.preflight import check_trainable
 from raynas.training.recipe import Recipe
 
 How = Literal["scratch", "finetuned"]
@@ -158,9 +159,10 @@ def _train_and_keep(
         raise UserError("without Ray one network is trained after the other: leave out --parallel, or give --workers")
     if todo:
         recipe.check_device("cuda" if resources.gpus else "cpu")
-        recipe.micro_batch(max(resources.workers, 1))
+    data_at = cache(data.resized)
     for each in todo:
-        check_recipe(each.arch.space.fix(each.arch), each.recipe)
+        space, workers = each.arch.space.fix(each.arch), max(resources.workers, 1)
+        check_trainable(space, data_at(space.input_size), Plan(), each.recipe, workers, each.train_on)
     teachers = {} if recipe.teachers is None else teacher_settings(load_teachers(recipe, data))
     for each in trainings:
         _begin(run, each, teachers)
@@ -171,7 +173,7 @@ def _train_and_keep(
         attempt = partial(phase, run, purpose, trainings[0].network.how, progress=progress)
         with closing(train_all(run, todo, resources, parallel, progress, attempt)) as finished:
             for each, trained in finished:
-                _keep(run, each, trained, data.resized(each.arch.space.input_size))
+                _keep(run, each, trained, data_at(each.arch.space.input_size))
                 progress(f"{each.label}: trained, {run.name}/{each.network.path}")
     rows = {row["path"]: row for row in run.network_rows()}
     return [rows[each.network.path] for each in trainings]
