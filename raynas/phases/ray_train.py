@@ -46,6 +46,7 @@ WAIT_S = 1800.0  # for the workers' resources, whenever workers are started
 LAST_NEWS_S = 30.0
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 POLL_S = 0.5
+BEYOND = 4  # trainings that wait for a cluster to grow
 
 Take = Callable[[TrainingJob, Event], None]
 """Takes an event of a training."""
@@ -122,7 +123,8 @@ def fit_all(
 def _has_room(running: Sequence[_Training], resources: Resources, at_a_time: int | None) -> bool:
     """Return True if another training may begin.
 
-    A cluster may grow: as many trainings wait as have workers, and one at least, so that it is asked for more.
+    A cluster may grow, so that some trainings are begun beyond its room, and ask it for more: at most as many as have
+    workers, and a few, since each takes some 0.7 GB of the head's memory.
     """
     if not running:
         return True
@@ -132,7 +134,7 @@ def _has_room(running: Sequence[_Training], resources: Resources, at_a_time: int
     if at_a_time is not None:
         return len(running) < at_a_time
     started = sum(one.started for one in running)
-    return len(running) < max(room, 2 * started, started + 1)
+    return len(running) < max(room, started + min(max(1, started), BEYOND))
 
 
 class _Training:
