@@ -1,0 +1,49 @@
+"""Where phases run if nobody says, and what is refused before the first of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from raynas.cluster.resources import Resources
+from raynas.errors import ConfigError, UserError
+from raynas.phases.preflight import preflight
+from raynas.phases.retrain import retrain
+from raynas.phases.where import default_resources
+from raynas.presets.preset import override
+from raynas.runs.run import Run
+from tests.small_run import PRESET, SPACE, small_run
+
+
+def test_a_cluster_has_a_worker_and_a_replica_and_a_laptop_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("raynas.phases.where.on_cluster", lambda: False)
+    threads = torch.get_num_threads()
+    assert default_resources() == Resources(0, 0, cpus=threads, gpus=int(torch.cuda.is_available()))
+    assert default_resources(here=False) == Resources(1, 1)
+    monkeypatch.setattr("raynas.phases.where.on_cluster", lambda: True)
+    assert default_resources() == Resources(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "resources", "message"),
+    [
+        ({"retrain.recipe.amp": "fp16"}, Resources(), "retraining: recipe.amp fp16 needs a GPU"),
+        ({"retrain.recipe.batch_size": 6}, Resources(workers=4), "batch_size 6 cannot be dealt to 4 worker"),
+    ],
+)
+def test_a_pipeline_refuses_what_its_retraining_lacks(
+    change: dict[str, Any], resources: Resources, message: str
+) -> None:
+    preset = override(PRESET, change)
+    preflight(preset, resources, look=False)  # for training alone: it may be retrained with others
+    with pytest.raises(ConfigError, match=message):
+        preflight(preset, resources, look=False, retrained=True)
+
+
+def test_trainings_side_by_side_need_workers(tmp_path: Any) -> None:
+    run: Run = small_run(tmp_path / "run")
+    with pytest.raises(UserError, match="give --workers"):
+        retrain(run, [SPACE.smallest()], PRESET.recipe, parallel=2, resources=Resources(workers=0))
