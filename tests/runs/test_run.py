@@ -65,9 +65,9 @@ LEFT = {
     "trials": ["iterations/0/supernet.json", "trials/tau=0.2/tables/space_scores/x.parquet"],
     "networks/a-scratch-0/training": [
         "networks/a-scratch-0/model.safetensors",
-        "checkpoints/a-scratch-0/checkpoints/1.pt",
+        "checkpoints/a-scratch-0/checkpoint_1/state.pt",
+        "checkpoints/a-scratch-0/local/1.pt",
     ],
-    "training": ["checkpoints/1.pt"],
 }
 
 
