@@ -1,13 +1,111 @@
-"""Resources that a job waits for, what the cluster does to bring them, and what it has room for."""
+"""Resources that a job waits for, what the cluster does to bring them, what it has room for and what it can become."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from raynas.cluster.connection import is_local
+from raynas.cluster.nodes import ask_nodes, living_nodes
 from raynas.errors import UserError
+from raynas.text import duration
+
+NODES_S = 20.0  # for the head's answer
+QUICK_S = 3.0  # what is there already is had by then
+STUCK_S = 30.0  # an autoscaler would have begun to start nodes by then
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """A kind of node that the autoscaler can start.
+
+    Attributes:
+        name: as in the cluster's file.
+        most: how many there can be.
+        resources: of each, by Ray's names.
+    """
+
+    name: str
+    most: int
+    resources: dict[str, float]
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{self.resources[name]:g} {name}" for name in ("CPU", "GPU") if self.resources.get(name))
+        return f"{self.most} x {self.name} ({held or 'no CPU'})"
+
+
+def node_types() -> list[NodeType]:
+    """Return what the autoscaler can start, by the file that it was started with on the head.
+
+    Nothing without an autoscaler, and on Kubernetes, where it runs beside the head and not in it.
+    """
+    import ray
+
+    heads = [node for node in living_nodes() if node.is_head]
+    answers = ask_nodes(heads, _autoscaler_file, ray.get_runtime_context().gcs_address, limit_s=NODES_S)
+    config = next(iter(answers.values()), None)
+    if not isinstance(config, dict):
+        return []
+    most = config.get("max_workers", 0)
+    return [
+        NodeType(name, min(kind.get("max_workers", most), most), kind.get("resources") or {})
+        for name, kind in config.get("available_node_types", {}).items()
+        if kind.get("max_workers", most)
+    ]
+
+
+def _autoscaler_file(gcs_address: str) -> dict[str, Any] | None:
+    """Return the settings of a cluster's autoscaler, which runs on this machine."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = file.read_bytes().decode(errors="replace").split("\0")
+            named = [word.partition("=")[2] for word in words if word.startswith("--autoscaling-config=")]
+            if named and f"--gcs-address={gcs_address}" in words:
+                return yaml.safe_load(Path(named[0]).expanduser().read_text())
+    return None
+
+
+def bring_nodes(
+    bundle: Mapping[str, float], count: int, limit_s: float, tell: Callable[[str], None], grows: bool = False
+) -> str | None:
+    """Ask for some resources several times over, wait for the nodes that hold them, and let them go.
+
+    An autoscaler keeps nodes for a while after they are let go.
+
+    Args:
+        bundle: resources that one node must hold together.
+        count: how often.
+        limit_s: longest wait in seconds.
+        tell: called about every second with what the cluster lacks and does.
+        grows: True if there is an autoscaler; else what does not come within half a minute is not waited for.
+
+    Returns:
+        None once they are there; else what is missing, in words.
+    """
+    from ray.util import placement_group, remove_placement_group
+
+    needed = {name: count * amount for name, amount in bundle.items()}
+    group, began = placement_group([dict(bundle)] * count, strategy="PACK"), time.monotonic()
+    try:
+        while not group.wait(timeout_seconds=1):
+            waited, lack = time.monotonic() - began, describe_shortage(needed)
+            if waited < QUICK_S:
+                continue
+            if lack is not None:
+                tell(lack)
+            if _is_infeasible(group.id.hex()):
+                return f"{lack}; the autoscaler has no nodes that would hold this"
+            if waited > limit_s or (waited > STUCK_S and not grows and not _starts_nodes()):
+                return f"{lack or 'others hold the resources'}; waited {duration(waited)}"
+        return None
+    finally:
+        remove_placement_group(group)
 
 
 def describe_shortage(needed: Mapping[str, float]) -> str | None:
@@ -93,3 +191,22 @@ def _autoscaler_lines(status: Any) -> list[str]:
 
 def _nodes(launch: Any) -> str:
     return f"{launch.count} node(s) of type {launch.ray_node_type_name}"
+
+
+def _starts_nodes() -> bool:
+    """Return True while the autoscaler starts nodes."""
+    status = _status()
+    return status is not None and bool(status.pending_launches or status.pending_nodes)
+
+
+def _is_infeasible(group: str) -> bool:
+    """Return True if the autoscaler says that no nodes it could start would hold a placement group."""
+    import ray
+
+    with suppress(Exception):  # as above
+        from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+
+        client = ray._raylet.GcsClient(ray.get_runtime_context().gcs_address)
+        state = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=10)).autoscaling_state
+        return any(group in request.details for request in state.infeasible_gang_resource_requests)
+    return False

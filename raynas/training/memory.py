@@ -1,0 +1,99 @@
+"""Memory that a training needs, from shapes alone: nothing is computed, and no GPU is needed."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import nn
+
+from raynas.nets import build_supernet
+from raynas.space import Space
+from raynas.training.recipe import Recipe, build_optimizer
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes that one worker holds on its device at the peak of a step.
+
+    Attributes:
+        parameters: the network's parameters and buffers, and their moving average.
+        gradients: one gradient of every parameter for each set of the gradient policy.
+        optimizer: what the optimiser keeps.
+        activations: what the backward pass of the largest subnet needs, for one micro-batch.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all parts."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def training_memory(space: Space, recipe: Recipe, workers: int = 1, sets: int = 1) -> TrainingMemory:
+    """Return the memory that each of some workers needs to train the supernet of a space.
+
+    Working memory of single operations, of the loader and of torch itself is not in it.
+
+    Args:
+        space: space with the image size, channels and classes of the data.
+        recipe: the recipe.
+        workers: number of workers, at least 1.
+        sets: gradients that the policy keeps apart.
+    """
+    with torch.device("meta"):
+        model = build_supernet(space).train()
+    held = _bytes(model)
+    learnt = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return TrainingMemory(
+        parameters=held * (1 if recipe.ema is None else 2),
+        gradients=learnt * sets,
+        optimizer=_optimizer_bytes(recipe) * learnt // 4,
+        activations=_activation_bytes(model, space, recipe, recipe.micro_batch(workers)),
+    )
+
+
+def _bytes(model: nn.Module) -> int:
+    return sum(t.numel() * t.element_size() for t in chain(model.parameters(), model.buffers()))
+
+
+def _optimizer_bytes(recipe: Recipe) -> int:
+    """Return the bytes that the optimiser keeps for each parameter, from a step with a small network."""
+    model = nn.Linear(64, 64)
+    optimizer = build_optimizer(recipe, model)
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    kept = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    return round(sum(t.numel() * t.element_size() for t in kept) / sum(p.numel() for p in model.parameters()))
+
+
+def _activation_bytes(model: nn.Module, space: Space, recipe: Recipe, images: int) -> int:
+    """Return the size of all tensors that are saved for the backward pass, from a pass with tensors without values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # the only way to have autocast choose the types
+
+    dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[recipe.amp]
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage._cdata] = storage  # kept, so that no other gets its address
+        return tensor
+
+    model.drop_path, model.dropout = recipe.drop_path, recipe.dropout  # type: ignore[assignment]
+    with FakeTensorMode():
+        held = {
+            name: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad)
+            for name, t in chain(model.named_parameters(), model.named_buffers())
+        }
+        own = {t.untyped_storage()._cdata for t in held.values()}
+        batch = torch.empty(images, space.channels, *space.input_size)
+        autocast = nullcontext() if dtype is None else torch.autocast("cpu", dtype)
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor), autocast:
+            torch.func.functional_call(model, held, (batch, space.largest()))
+    return sum(storage.nbytes() for key, storage in saved.items() if key not in own)
