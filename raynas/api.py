@@ -20,6 +20,7 @@ from raynas.progress.reporter import Progress, silent
 if TYPE_CHECKING:
     from raynas.data.config import DataConfig
     from raynas.outer.experiment import Trial
+    from raynas.phases.check import Finding
     from raynas.phases.pipeline import PipelineResult
     from raynas.presets.preset import Preset
     from raynas.reports.status import Work
@@ -504,28 +505,53 @@ def check(
     data: DataLike | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
+    run_dir: RunLike | None = None,
+    resources: Resources | None = None,
     progress: Progress = silent,
-) -> None:
-    """Look at data before training: what is there, what cannot be read, how images will be read.
+) -> list[Finding]:
+    """Check data, a preset and a cluster before hours are spent on them.
+
+    The cluster is checked if there is one (`RAY_ADDRESS`) or a run directory or resources are given: versions, CPUs and
+    GPUs, the connection between workers, data and run directory on every node, and memory. Nodes that are missing are
+    asked for. If nothing of it failed, every image is read: what is there, what cannot be read, how it will be read.
 
     Args:
-        preset: the preset that the data is for; its space says how images are read.
-        data: used in place of the preset's dataset; must be given without a preset.
+        preset: the preset to carry out; its space says how images are read.
+        data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key; without a preset only those of `data`.
+        run_dir: the run directory, which need not exist.
+        resources: workers and replicas to find room for; None on a cluster for one and two, else for none.
         progress: called with lines of text.
+
+    Returns:
+        The checks of the cluster, each with its `mend` if it failed.
 
     Raises:
         UserError: the dataset is missing or unusable, or an image cannot be read.
     """
+    cluster = os.environ.get("RAY_ADDRESS") not in (None, "", "local")
+    anywhere = cluster or run_dir is not None or resources is not None
     if preset is not None:
-        checked, config = _preset(preset, data, overrides), None
-    elif data is None:
-        raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
-    else:
+        checked = _preset(preset, data, overrides, check_data=not anywhere)
+        config = checked.data
+    elif data is not None:
         checked, config = None, _data_alone(data, overrides or {})
-    from raynas.phases.images import check_data
+    elif anywhere:
+        checked = config = None
+    else:
+        raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
+    findings: list[Finding] = []
+    if anywhere:
+        from raynas.phases.check import check_cluster, show
 
-    check_data(config, checked, progress)
+        asked = resources or (Resources() if cluster else Resources(workers=0, replicas=0))
+        findings = check_cluster(checked, config, asked, None if run_dir is None else str(run_dir), progress)
+        show(findings, progress)
+    if (preset is not None or config is not None) and all(finding.mend is None for finding in findings):
+        from raynas.phases.images import check_data
+
+        check_data(config, checked, progress)
+    return findings
 
 
 # -- what a user gives, checked ----------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,11 @@ def _autoscaler_file(gcs_address: str) -> dict[str, Any] | None:
     return None
 
 
-def bring_nodes(
+@contextmanager
+def held_nodes(
     bundle: Mapping[str, float], count: int, limit_s: float, tell: Callable[[str], None], grows: bool = False
-) -> str | None:
-    """Ask for some resources several times over, wait for the nodes that hold them, and let them go.
-
-    An autoscaler keeps nodes for a while after they are let go.
+) -> Iterator[str | None]:
+    """Ask for some resources several times over, wait for the nodes that have them, and hold them in the block.
 
     Args:
         bundle: resources that one node must hold together.
@@ -85,27 +84,35 @@ def bring_nodes(
         tell: called about every second with what the cluster lacks and does.
         grows: True if there is an autoscaler; else what does not come within half a minute is not waited for.
 
-    Returns:
+    Yields:
         None once they are there; else what is missing, in words.
     """
     from ray.util import placement_group, remove_placement_group
 
     needed = {name: count * amount for name, amount in bundle.items()}
-    group, began = placement_group([dict(bundle)] * count, strategy="PACK"), time.monotonic()
+    group = placement_group([dict(bundle)] * count, strategy="PACK")
     try:
-        while not group.wait(timeout_seconds=1):
-            waited, lack = time.monotonic() - began, describe_shortage(needed)
-            if waited < QUICK_S:
-                continue
-            if lack is not None:
-                tell(lack)
-            if _is_infeasible(group.id.hex()):
-                return f"{lack}; the autoscaler has no nodes that would hold this"
-            if waited > limit_s or (waited > STUCK_S and not grows and not _starts_nodes()):
-                return f"{lack or 'others hold the resources'}; waited {duration(waited)}"
-        return None
+        yield _missing(group, needed, limit_s, tell, grows)
     finally:
         remove_placement_group(group)
+
+
+def _missing(
+    group: Any, needed: Mapping[str, float], limit_s: float, tell: Callable[[str], None], grows: bool
+) -> str | None:
+    """Wait for a placement group, and return why it did not come."""
+    began = time.monotonic()
+    while not group.wait(timeout_seconds=1):
+        waited, lack = time.monotonic() - began, describe_shortage(needed)
+        if waited < QUICK_S:
+            continue
+        if lack is not None:
+            tell(lack)
+        if _is_infeasible(group.id.hex()):
+            return f"{lack}; the autoscaler has no nodes that would hold this"
+        if waited > limit_s or (waited > STUCK_S and not grows and not _starts_nodes()):
+            return f"{lack or 'others hold the resources'}; waited {duration(waited)}"
+    return None
 
 
 def describe_shortage(needed: Mapping[str, float]) -> str | None:
@@ -204,9 +211,10 @@ def _is_infeasible(group: str) -> bool:
     import ray
 
     with suppress(Exception):  # as above
-        from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.core.generated import autoscaler_pb2
 
-        client = ray._raylet.GcsClient(ray.get_runtime_context().gcs_address)
-        state = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=10)).autoscaling_state
-        return any(group in request.details for request in state.infeasible_gang_resource_requests)
+        status = autoscaler_pb2.GetClusterStatusReply()  # type: ignore[attr-defined]
+        status.ParseFromString(GcsClient(ray.get_runtime_context().gcs_address).get_cluster_status(timeout_s=10))
+        return any(group in request.details for request in status.autoscaling_state.infeasible_gang_resource_requests)
     return False

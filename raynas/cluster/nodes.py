@@ -16,7 +16,7 @@ class Node:
 
     Attributes:
         id: Ray's id.
-        name: its address, with `(head)` or the start of its id where the address is not enough.
+        name: its address, with `(head)` or the end of its id where the address is not enough.
         resources: totals by Ray's names.
         is_head: True for the head.
     """
@@ -40,7 +40,7 @@ def living_nodes() -> list[Node]:
     found = []
     for node in alive:
         address, head = node["NodeManagerAddress"], "node:__internal_head__" in node["Resources"]
-        more = " (head)" if head else f" ({node['NodeID'][:6]})" if addresses[address] > 1 else ""
+        more = " (head)" if head else f" ({node['NodeID'][-6:]})" if addresses[address] > 1 else ""
         found.append(Node(node["NodeID"], f"{address}{more}", node["Resources"], head))
     return sorted(found, key=lambda node: (not node.is_head, node.name))
 

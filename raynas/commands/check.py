@@ -1,25 +1,40 @@
-"""Look at data before training: what it holds, what cannot be read, and how images will be read."""
+"""Check data, a preset and a cluster before hours are spent on them.
+
+On a cluster (RAY_ADDRESS), or with any of --run, --workers, --replicas, --cpus and --gpu, a table says in about a
+minute what every node has and lacks: versions, CPUs and GPUs, the connection between workers, the data, the run
+directory, and memory. Nodes that are missing are asked for. Then every image is read, as without a cluster: what the
+data holds, what cannot be read, and how images will be read.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 import raynas
-from raynas.commands.options import add_data, add_set, doing, given
+from raynas.commands.options import add_data, add_set, doing, given, natural, positive
+from raynas.errors import UserError
 
 EXAMPLES = """\
 raynas check --data /data/flowers
-raynas check autoformer --data /data/flowers"""
+raynas check autoformer --data /data/flowers
+raynas check autoformer --data s3://bucket/imagenet --run s3://bucket/runs/first --workers 4 --replicas 4 --gpu"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("preset", nargs="?", help="preset that the data is for: a shipped one, or a YAML file")
+    parser.add_argument("preset", nargs="?", help="preset to carry out: a shipped one, or a YAML file")
+    parser.add_argument("--run", dest="run_dir", metavar="DIR", help="run directory that every node must reach")
     add_data(parser)
     add_set(parser)
+    parser.add_argument("--workers", type=natural, metavar="N", help="training workers to find room for")
+    parser.add_argument("--replicas", type=natural, metavar="N", help="scoring actors to find room for")
+    parser.add_argument("--cpus", type=positive, metavar="N", help="CPUs of each of them (default: 1)")
+    parser.add_argument("--gpu", dest="gpus", action="store_const", const=1, help="give one GPU to each of them")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what the data holds."""
-    with doing("looking at the data") as progress:
-        raynas.check(**given(options), progress=progress)
+    """Print what was found."""
+    with doing("checking") as progress:
+        findings = raynas.check(**given(options), progress=progress)
+    if failed := [finding.what for finding in findings if finding.mend is not None]:
+        raise UserError(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)} (see above)")

@@ -17,6 +17,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import on_loopback
+from raynas.cluster.mailbox import open_mailbox
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.progress.reporter import Reporter
@@ -30,7 +31,7 @@ _SIOCGIFADDR = 0x8915  # Linux's request for the address of an interface
 
 
 def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]:
-    """Sum a tensor over Ray Train workers, and return each one's account by rank.
+    """Sum a tensor over Ray Train workers, and return each one's account.
 
     Returns:
         `node` (address), `interface`, `backend`, `device`, `port` of the meeting (None for a file), and `seconds`.
@@ -46,9 +47,11 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
         if controllers and time.monotonic() - began > LIMIT_S:
             ray.wait([controllers.pop().abort.remote()], timeout=10)
 
+    mailbox = open_mailbox()
     with tempfile.TemporaryDirectory() as folder:
         trainer = TorchTrainer(
             _work,
+            train_loop_config={"mailbox": mailbox},
             torch_config=FileRendezvous(timeout_s=MEETING_S, folder=folder)
             if on_loopback()
             else TorchConfig(timeout_s=MEETING_S),
@@ -60,7 +63,8 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
         trainer._register_sigint_handler = controllers.append  # type: ignore[attr-defined]  # as for a training
         try:
             with progress.polling(watch):
-                metrics = trainer.fit().metrics
+                trainer.fit()
+            events, _ = ray.get(mailbox.take.remote(), timeout=LIMIT_S)
         except RayActorError as error:
             raise UserError(f"no answer within {time.monotonic() - began:.0f} s") from error
         except TrainingFailedError as error:
@@ -71,11 +75,13 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
             if controllers:
                 ray.wait([controllers.pop().abort.remote()], timeout=10)
             raise
-    return list((metrics or {})["workers"])
+        finally:
+            ray.kill(mailbox)
+    return events
 
 
-def _work() -> None:
-    """Sum a tensor, as one worker, and report what all of them say."""
+def _work(config: dict[str, Any]) -> None:
+    """Sum a tensor, as one worker, and send an account of it to the `mailbox`."""
     import ray.train.torch
     import torch
     import torch.distributed as dist
@@ -100,7 +106,7 @@ def _work() -> None:
         "port": os.environ.get("MASTER_PORT"),
         "seconds": seconds,
     }
-    ray.train.report({"workers": context.gather(account)})
+    ray.get(config["mailbox"].put.remote(account))
 
 
 def interface_of(address: str, backend: str) -> str | None:

@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -126,6 +126,12 @@ class Reporter:
         self._written = time.monotonic()
         self._write(textwrap.indent(line, self._indent))
 
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Write a table; its last column may be of any length."""
+        widths = [max(map(len, column)) for column in list(zip(head, *rows, strict=True))[:-1]]
+        for row in rows:
+            self("  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]))
+
     @contextmanager
     def indented(self) -> Iterator[None]:
         """Indent the lines of the block."""
@@ -228,16 +234,25 @@ class _Terminal(Reporter):
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
-        super().__init__(lambda line: console.print(line, soft_wrap=True))
+        self._console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
+        super().__init__(lambda line: self._console.print(line, soft_wrap=True))
         self._live = Live(
-            console=console,
+            console=self._console,
             get_renderable=self._bar,
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        from rich.table import Table
+
+        shown = Table(*head[:-1], show_lines=True)
+        shown.add_column(head[-1], overflow="fold")
+        for row in rows:
+            shown.add_row(*row)
+        self._console.print(shown)
 
     def _begin(self) -> None:
         self._live.start()

@@ -59,6 +59,12 @@ def training_memory(space: Space, recipe: Recipe, workers: int = 1, sets: int = 
     )
 
 
+def weights_bytes(space: Space) -> int:
+    """Return the size of the parameters and buffers of a space's supernet in bytes."""
+    with torch.device("meta"):
+        return _bytes(build_supernet(space))
+
+
 def _bytes(model: nn.Module) -> int:
     return sum(t.numel() * t.element_size() for t in chain(model.parameters(), model.buffers()))
 

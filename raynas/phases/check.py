@@ -1,0 +1,425 @@
+"""Checks of a cluster, and of whether a preset fits it, before hours are spent."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from raynas.cluster.connection import is_local, on_loopback, ray_cluster
+from raynas.cluster.growth import NodeType, held_nodes, node_types
+from raynas.cluster.nodes import Node, ask_nodes, living_nodes
+from raynas.cluster.resources import Resources
+from raynas.data.config import DataConfig
+from raynas.data.images import decoded_bytes
+from raynas.errors import UserError, reason
+from raynas.filesystem import open_filesystem
+from raynas.locations import hide_secrets, is_uri
+from raynas.phases.check_node import HERE, Probe, Seen, clear, look, unseen
+from raynas.phases.preflight import Ready, preflight
+from raynas.presets.preset import Preset
+from raynas.progress.reporter import Activity, Progress, reporter, silent
+from raynas.text import duration
+from raynas.training.memory import TrainingMemory, training_memory, weights_bytes
+
+NODES_S = 900.0  # for nodes that have to be started
+ANSWER_S = 90.0  # for a node's answer: it may have to import torch from a slow disk
+PROCESS = 700 * 2**20  # bytes of a worker's process with torch and Ray, before it holds anything
+CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
+DASHBOARD_S = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check.
+
+    Attributes:
+        what: what was checked.
+        found: what was found, in words.
+        mend: how to mend it; None if all is well.
+    """
+
+    what: str
+    found: str
+    mend: str | None = None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the work would run: the nodes of a cluster, or this machine without Ray."""
+
+    nodes: tuple[Node, ...]  # none without Ray
+    resources: Resources
+
+    def ask(self, question: object, *arguments: object) -> dict[str, object]:
+        """Return each node's answer, or its error, by its name."""
+        if self.nodes:
+            return ask_nodes(self.nodes, question, *arguments, limit_s=ANSWER_S)  # type: ignore[arg-type]
+        try:
+            return {HERE: question(*arguments)}  # type: ignore[operator]
+        except Exception as error:
+            return {HERE: error}
+
+    def workers_on(self, node: Node) -> int:
+        """Return the most workers that a node may get."""
+        return min(self.resources.workers, node.holds(self.resources.of(1)))
+
+
+def check_cluster(
+    preset: Preset | None,
+    data: DataConfig | None,
+    resources: Resources,
+    run_dir: str | None = None,
+    progress: Progress = silent,
+) -> list[Finding]:
+    """Check what a command would need, on all nodes of the cluster; see `raynas.check`.
+
+    Nodes that are missing are asked for. Without workers, replicas and `RAY_ADDRESS` only this machine is looked at.
+
+    Args:
+        preset: the preset to carry out; None for none.
+        data: its dataset, or that of no preset; None for none.
+        resources: workers and replicas.
+        run_dir: path or URI of the run directory; None for none.
+        progress: shows what is being checked.
+    """
+    shown = reporter(progress)
+    findings: list[Finding] = []
+    with shown.doing("checking") as activity:
+        on_ray = bool(resources.workers or resources.replicas or os.environ.get("RAY_ADDRESS"))
+        if not on_ray:
+            return [*_on_nodes(_Place((), resources), preset, data, run_dir, activity)]
+        with ray_cluster(cpus=int(resources.together["CPU"])):
+            kinds = [] if is_local() else node_types()
+            with _grown(resources, kinds, activity) as missing:
+                place = _Place(tuple(living_nodes()), resources)
+                findings.append(_room(place, kinds, missing))
+                findings += _on_nodes(place, preset, data, run_dir, activity)
+            if resources.workers and findings[0].mend is None:
+                activity.update(detail="an all-reduce between the workers")
+                findings.append(_all_reduce(place, shown))
+            if not is_local():
+                findings.append(_dashboard())
+    return findings
+
+
+def _on_nodes(
+    place: _Place, preset: Preset | None, data: DataConfig | None, run_dir: str | None, activity: Activity
+) -> Iterator[Finding]:
+    """Yield what the nodes say, and what follows from it."""
+    activity.update(detail="asking every node")
+    with _probe(run_dir, place) as probe:
+        answers = place.ask(look, data, probe)
+        seen = {name: answer for name, answer in answers.items() if isinstance(answer, Seen)}
+        yield _versions(answers)
+        yield _devices(place, seen)
+        if data is not None:
+            yield _data(data, seen)
+        if probe is not None:
+            yield _run(place, probe, seen)
+    yield _shared_memory(place, seen)
+    if preset is not None:
+        activity.update(detail="what the preset needs")
+        yield from _preset(place, preset, seen)
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _grown(resources: Resources, kinds: Sequence[NodeType], activity: Activity) -> Iterator[str | None]:
+    """Hold the nodes that the resources need in the block, which gets what is missing, in words."""
+    if not (count := max(resources.workers, resources.replicas)):
+        yield None
+        return
+
+    def tell(lack: str) -> None:
+        activity.update(detail=f"asked for {_wish(resources)}: {lack}; for {duration(NODES_S)} at most")
+
+    with held_nodes(resources.of(1), count, NODES_S, tell, grows=bool(kinds)) as missing:
+        yield missing
+
+
+def _wish(resources: Resources) -> str:
+    return f"{max(resources.workers, resources.replicas)} x ({_amounts(resources.of(1))})"
+
+
+def _room(place: _Place, kinds: Sequence[NodeType], missing: str | None) -> Finding:
+    """Say what the cluster is and can become, and whether it has room for the resources."""
+    totals = {name: sum(node.resources.get(name, 0) for node in place.nodes) for name in ("CPU", "GPU")}
+    found = f"{len(place.nodes)} node(s) with {_amounts(totals)}"
+    found += f"; it can grow to {', '.join(map(str, kinds))}" if kinds else ""
+    if missing is None:
+        asked = place.resources.workers or place.resources.replicas
+        return Finding("nodes", found + (f"; {_wish(place.resources)} can be had" if asked else ""))
+    each = place.resources.of(1)
+    fits = [kind.name for kind in kinds if all(kind.resources.get(name, 0) >= need for name, need in each.items())]
+    mend = "ask for fewer workers, replicas or CPUs"
+    if kinds and not fits:
+        mend = f"no node type holds {_amounts(each)}: give fewer --cpus, or add a node type to the cluster's file"
+    elif kinds:
+        mend += f", or raise max_workers of {' or '.join(fits)} in the cluster's file"
+    elif is_local():
+        mend += ", or use a cluster (RAY_ADDRESS)"
+    return Finding("nodes", f"{found}; {_wish(place.resources)} cannot be had: {missing}", mend)
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items() if amount) or "no CPU"
+
+
+def _versions(answers: Mapping[str, object]) -> Finding:
+    """Compare versions over the nodes and with this process."""
+    here = look(None, None).versions
+    silent_ = {name: error for name, error in answers.items() if isinstance(error, Exception)}
+    if silent_:
+        told = "; ".join(f"{name}: {reason(error)}" for name, error in silent_.items())
+        return Finding("versions", told, "install the same raynas on every node (cluster.yaml does)")
+    others = {
+        f"{name} has {package} {seen.versions[package]}"
+        for name, seen in answers.items()
+        if isinstance(seen, Seen)
+        for package, version in here.items()
+        if seen.versions[package] != version
+    }
+    found = ", ".join(f"{package} {version}" for package, version in here.items())
+    if others:
+        return Finding("versions", f"here {found}; {'; '.join(sorted(others))}", "install the same on every node")
+    return Finding("versions", found + (f", equal on {len(answers)} node(s)" if len(answers) > 1 else ""))
+
+
+def _devices(place: _Place, seen: Mapping[str, Seen]) -> Finding:
+    """Compare what Ray counts on each node with what is there; every GPU has multiplied matrices."""
+    lines, mends = [], []
+    counted = {node.name: node.resources for node in place.nodes}
+    for name, this in seen.items():
+        gpus = f", {len(this.gpus)} GPU ({', '.join(dict.fromkeys(this.gpus))})" if this.gpus else ""
+        ray_says = counted.get(name, {})
+        lines.append(f"{name}: {this.cpus} CPU{gpus}")
+        if place.nodes:
+            lines[-1] += f", for Ray {_amounts({kind: ray_says.get(kind, 0) for kind in ('CPU', 'GPU')})}"
+        if this.gpu_fault is not None:
+            mends.append(f"{name}: {this.gpu_fault}: look at nvidia-smi there, and at the driver")
+        elif ray_says.get("GPU", 0) > len(this.gpus):
+            mends.append(f"{name}: Ray counts GPUs that torch does not find: a CUDA build of torch, and its driver")
+    if place.resources.gpus and not place.nodes and not any(this.gpus for this in seen.values()):
+        mends.append("torch finds no GPU here: leave out --gpu, or install a CUDA build of torch and the driver")
+    return Finding("CPUs and GPUs", "; ".join(lines), "; ".join(mends) or None)
+
+
+# -- data and run directory --------------------------------------------------------------------------------------------
+
+
+def _data(data: DataConfig, seen: Mapping[str, Seen]) -> Finding:
+    """Compare the dataset over the nodes."""
+    name = hide_secrets(data.name)
+    faults = {node: this.data_fault for node, this in seen.items() if this.data_fault is not None}
+    mend = "give a path on a mount that every node has, or a URI such as s3://bucket/images"
+    if faults:
+        told = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
+        return Finding("data", told, mend if len(faults) < len(seen) else "give --data as every node can read it")
+    different = {this.data for this in seen.values()}
+    if len(different) > 1:
+        told = ", ".join(f"{node} {this.data}" for node, this in seen.items())
+        return Finding("data", f"{name} is not the same everywhere: {told}", mend)
+    return Finding("data", f"{name}: names, sizes and first bytes are {' '.join(map(str, different))} on every node")
+
+
+@contextmanager
+def _probe(run_dir: str | None, place: _Place) -> Iterator[Probe | None]:
+    """Name a folder in the run directory for the nodes' files, and delete it in the end."""
+    if run_dir is None:
+        yield None
+        return
+    filesystem, root = open_filesystem(run_dir)
+    location = run_dir if is_uri(run_dir) else os.path.abspath(run_dir)
+    probe = Probe(location, f".check-{uuid.uuid4().hex[:8]}", filesystem.get_file_info(root).type.name == "NotFound")
+    try:
+        yield probe
+    finally:
+        place.ask(clear, probe)
+
+
+def _run(place: _Place, probe: Probe, seen: Mapping[str, Seen]) -> Finding:
+    """Check that every node reads what every other one wrote into the run directory."""
+    name = hide_secrets(probe.run_dir)
+    faults = {node: this.run_fault for node, this in seen.items() if this.run_fault is not None}
+    if faults:
+        told = "; ".join(dict.fromkeys(faults.values()) if len(faults) == len(seen) else map(": ".join, faults.items()))
+        return Finding("run directory", told, "give a folder or bucket that every node may write to")
+    answers = place.ask(unseen, probe, [node.id for node in place.nodes] or [HERE])
+    blind = [node for node, missing in answers.items() if missing]
+    if blind:
+        return Finding(
+            "run directory",
+            f"{name}: {', '.join(blind)} cannot read what other nodes wrote there",
+            "give a URI such as s3://bucket/runs/first, or a path on a mount that all nodes share",
+        )
+    return Finding("run directory", f"{name}: written, read and deleted by {len(seen)} node(s)")
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _preset(place: _Place, preset: Preset, seen: Mapping[str, Seen]) -> Iterator[Finding]:
+    """Check the preset as its commands would, and its memory against that of the nodes."""
+    try:
+        ready = preflight(preset, place.resources, look=False)
+    except UserError as error:
+        yield Finding("preset", "it would be refused", str(error))
+        return
+    yield Finding("preset", str(ready.estimate))
+    yield _memory(place, ready, seen)
+    if place.resources.replicas and place.nodes:
+        yield _store(place, ready)
+
+
+def _memory(place: _Place, ready: Ready, seen: Mapping[str, Seen]) -> Finding:
+    """Compare the memory of a training's workers with what nodes and GPUs have."""
+    workers, gpus = max(place.resources.workers, 1), place.resources.gpus
+    need = training_memory(ready.space, ready.preset.recipe, workers, _sets(ready))
+    found = f"a worker needs {_size(need.total + (CUDA if gpus else PROCESS))}: {_parts(need, ready, workers)}"
+    lines = []
+    counts = {node.name: place.workers_on(node) for node in place.nodes} or {HERE: 1}
+    for name, count in counts.items():
+        this = seen.get(name)
+        if this is None or not count:
+            continue
+        if not gpus and count * (need.total + PROCESS) > this.memory:
+            lines.append(f"{name} has {_size(this.memory)} for {count} worker(s)")
+        on_one = max(1, int(1 / gpus)) if gpus else 0
+        if gpus and this.gpu_memory and min(on_one, count) * (need.total + CUDA) > min(this.gpu_memory):
+            lines.append(f"{name} has {_size(min(this.gpu_memory))} on a GPU for {min(on_one, count)} worker(s)")
+    mend = "raise recipe.accumulate, lower recipe.batch_size, or take more workers or larger nodes"
+    return Finding("memory", "; ".join([found, *lines]), mend if lines else None)
+
+
+def _sets(ready: Ready) -> int:
+    """Return the number of gradients that the preset's policy keeps apart."""
+    plan, recipe = ready.preset.plan, ready.preset.recipe
+    opened = plan.open_space(ready.space, recipe.epochs - 1, recipe.epochs)
+    rng = np.random.default_rng(recipe.seed)
+    passes = plan.build_sampler()(opened, rng, lambda archs: [0.0] * len(archs))
+    return len(set(plan.build_gradients().assign(passes)))
+
+
+def _parts(need: TrainingMemory, ready: Ready, workers: int) -> str:
+    images = ready.preset.recipe.micro_batch(workers)
+    return (
+        f"weights {_size(need.parameters)}, gradients {_size(need.gradients)}, optimiser {_size(need.optimizer)}, "
+        f"activations of {images} image(s) {_size(need.activations)}"
+    )
+
+
+def _store(place: _Place, ready: Ready) -> Finding:
+    """Compare weights and decoded images, which replicas map from each node's object store, with its size."""
+    weights, images = weights_bytes(ready.space), decoded_bytes(ready.data.search)
+    found = f"weights {_size(weights)} and {len(ready.data.search):,} decoded images {_size(images)} once on each node"
+    small = [
+        f"{node.name} has {_size(node.resources.get('object_store_memory', 0))}"
+        for node in place.nodes
+        if (node.is_head or node.holds(place.resources.of(1)))
+        and node.resources.get("object_store_memory", 0) < weights + images
+    ]
+    mend = "lower data.search_fraction, or start Ray with a larger --object-store-memory (and machine)"
+    return Finding("object store", "; ".join([found, *small]), mend if small else None)
+
+
+def _shared_memory(place: _Place, seen: Mapping[str, Seen]) -> Finding:
+    """Compare /dev/shm, in which Ray keeps its object store, with the store's size."""
+    stores = {node.name: node.resources.get("object_store_memory", 0) for node in place.nodes}
+    small = [
+        f"{name}: {_size(this.shared_memory)} for an object store of {_size(stores[name])}"
+        for name, this in seen.items()
+        if stores.get(name, 0) > this.shared_memory
+    ]
+    if small:
+        return Finding(
+            "/dev/shm",
+            "; ".join(small),
+            "give a container more of it (docker run --shm-size, a memory emptyDir at /dev/shm on Kubernetes): Ray "
+            "keeps its store on the disk otherwise",
+        )
+    return Finding("/dev/shm", ", ".join(f"{name} {_size(this.shared_memory)}" for name, this in seen.items()))
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
+
+
+# -- network -----------------------------------------------------------------------------------------------------------
+
+
+def _all_reduce(place: _Place, progress: Progress) -> Finding:
+    """Let the workers of a training sum a tensor."""
+    from raynas.phases.check_workers import MIB, all_reduce  # local: it imports Ray Train
+
+    what, workers = "all-reduce", place.resources.workers
+    try:
+        accounts = all_reduce(place.resources, reporter(progress))
+    except UserError as error:
+        addresses = sorted({node.name.partition(" ")[0] for node in place.nodes})
+        return Finding(
+            what,
+            f"{workers} worker(s) did not sum a tensor: {error}",
+            f"let the nodes ({', '.join(addresses)}) reach one another on every TCP port (security group, firewall): "
+            "the workers meet at a free port of the first one, and send at others; with several networks name the "
+            "interface: GLOO_SOCKET_IFNAME, for GPUs NCCL_SOCKET_IFNAME",
+        )
+    ways = sorted({f"{account['interface'] or 'an interface'} of {account['node']}" for account in accounts})
+    ports = {account["port"] for account in accounts} - {None}
+    met = f"met at port {' '.join(ports)}" if ports else "met through a file, as on one machine"
+    slowest = max(account["seconds"] for account in accounts)
+    backend = accounts[0]["backend"]
+    return Finding(
+        what, f"{workers} worker(s) by {backend} over {', '.join(ways)}: {MIB} MiB right in {slowest:.2g} s; {met}"
+    )
+
+
+def _dashboard() -> Finding:
+    """Ask the dashboard for its mode of authentication, which it tells without a token."""
+    from ray._private import worker
+
+    what, address = "dashboard", getattr(worker._global_node, "webui_url", None)
+    if not address:
+        return Finding(
+            what, "there is none, and so no jobs", "start the head with --include-dashboard=true and 'raynas[jobs]'"
+        )
+    url = f"http://{address.removeprefix('http://')}"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{url}/api/authentication_mode", timeout=DASHBOARD_S) as answer:
+            token = json.load(answer)["authentication_mode"] == "token"
+    except urllib.error.HTTPError as error:
+        return Finding(what, f"{url} answers with {error.code}, so it does not say whether it wants a token")
+    except (OSError, ValueError, KeyError) as error:
+        return Finding(what, f"{url}: {reason(error)}", "look at dashboard.log in the head's session folder")
+    if token:
+        return Finding(what, f"{url} answers, and wants the token")
+    if on_loopback() or "127.0.0.1" in url or "localhost" in url:
+        return Finding(what, f"{url} answers, and wants no token: every user of the head may start jobs")
+    return Finding(
+        what,
+        f"{url} answers, and wants no token: whoever reaches it may run anything",
+        "start the cluster with RAY_AUTH_MODE=token, or the head with --dashboard-host=127.0.0.1",
+    )
+
+
+def show(findings: Sequence[Finding], progress: Progress) -> None:
+    """Write a table of the findings, each failed one with its mend."""
+    rows = []
+    for finding in findings:
+        rows.append(("ok" if finding.mend is None else "FAILED", finding.what, finding.found))
+        if finding.mend is not None:
+            rows.append(("", "", f"mend: {finding.mend}"))
+    reporter(progress).table(("", "check", "found"), rows)

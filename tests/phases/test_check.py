@@ -1,0 +1,113 @@
+"""The checks of a cluster: what they find, and each fault with its mend."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from raynas.cluster.resources import Resources
+from raynas.commands.main import main
+from raynas.data.config import DataConfig
+from raynas.data.glance import glance
+from raynas.phases.check import Finding, _data, _Place, _run, check_cluster
+from raynas.phases.check_node import HERE, Probe, look
+from raynas.presets.preset import override
+from tests.cluster.simulated import autoscaling_cluster
+from tests.data.pictures import write_classes
+from tests.small_run import PRESET
+
+ROOT = Path(__file__).parents[2]
+ALONE = Resources(workers=0, replicas=0)
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.what: finding for finding in findings}
+
+
+def test_this_machine_without_ray(tmp_path: Path) -> None:
+    findings = by_name(check_cluster(PRESET, PRESET.data, ALONE, str(tmp_path / "run")))
+    assert list(findings) == [
+        "versions", "CPUs and GPUs", "data", "run directory", "/dev/shm", "preset", "memory"
+    ]  # fmt: skip
+    assert all(finding.mend is None for finding in findings.values()), findings
+    assert list(tmp_path.iterdir()) == []  # the probe's files and the folder made for them
+
+
+def test_a_run_directory_that_exists_stays(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    assert by_name(check_cluster(None, None, ALONE, str(run)))["run directory"].mend is None
+    assert run.is_dir() and list(run.iterdir()) == []
+
+
+def test_a_run_directory_that_cannot_be_written_is_told() -> None:
+    found = by_name(check_cluster(None, None, ALONE, "/dev/null/run"))["run directory"]
+    assert found.mend is not None and "/dev/null/run" in found.found
+
+
+def test_a_bucket(s3_server: object) -> None:
+    found = by_name(check_cluster(None, None, ALONE, s3_server("check/run")))["run directory"]  # type: ignore[operator]
+    assert found.mend is None and "endpoint_override" not in found.found
+
+
+def test_nodes_that_share_no_disk_are_told(tmp_path: Path) -> None:
+    probe = Probe(str(tmp_path), ".check-1", False)
+    (tmp_path / ".check-1").mkdir()  # as on a machine that does not see what was written on another
+    found = _run(_Place((), ALONE), probe, {HERE: look(None, None)})
+    assert found.mend is not None and "a URI such as s3://" in found.mend
+
+
+def test_data_that_a_node_lacks_is_told(tmp_path: Path) -> None:
+    config = DataConfig(name=str(tmp_path / "images"))
+    missing = look(config, None)
+    write_classes(tmp_path / "images", {"cat": 2, "dog": 2})
+    there = look(config, None)
+    assert _data(config, {"a": there, "b": there}).mend is None
+    found = _data(config, {"a": there, "b": missing})
+    assert "b: " in found.found and "no such file or folder" in found.found
+    assert found.mend is not None and "every node" in found.mend
+    next((tmp_path / "images").rglob("*.png")).write_bytes(b"other")
+    assert _data(config, {"a": there, "b": look(config, None)}).mend is not None
+
+
+def test_a_glance_knows_embedded_sets_apart() -> None:
+    assert glance(DataConfig(name="digits")) == glance(DataConfig(name="digits"))
+
+
+def test_a_preset_too_large_for_memory_is_told() -> None:
+    large = override(PRESET, {"recipe.batch_size": 1_000_000})
+    found = by_name(check_cluster(large, large.data, ALONE))["memory"]
+    assert found.mend is not None and "recipe.accumulate" in found.mend and "activations of 1000000" in found.found
+
+
+def test_on_ray(ray_session: None, tmp_path: Path) -> None:
+    findings = by_name(check_cluster(PRESET, PRESET.data, Resources(workers=0, replicas=2), str(tmp_path / "run")))
+    assert all(finding.mend is None for finding in findings.values()), findings
+    assert "2 x (1 CPU) can be had" in findings["nodes"].found
+    assert "288 decoded images" in findings["object store"].found
+
+
+def test_the_command_ends_with_2_and_the_mend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "digits", "--run", "/dev/null/run"]) == 2
+    out, err = capsys.readouterr()
+    assert "FAILED  run directory" in out and "mend: give a folder or bucket" in out
+    assert err == "raynas: 1 of 7 checks failed: run directory (see above)\n"
+    assert "classes" not in out  # images are read once the rest is well
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_from_no_nodes(tmp_path: Path) -> None:
+    check = (sys.executable, "-m", "raynas", "check", "digits")
+    with autoscaling_cluster(tmp_path / "cluster", {"CPU": 1}) as cluster:
+        code, output = cluster.run(*check, "--workers", "2", "--run", str(tmp_path / "run"), PYTHONPATH=str(ROOT))
+        assert code == 0, output
+        assert "it can grow to 2 x worker (1 CPU); 2 x (1 CPU) can be had" in output
+        assert "equal on 3 node(s)" in output and "written, read and deleted by 3 node(s)" in output
+        assert "2 worker(s) by gloo over lo of 127.0.0.1: 16 MiB right" in output
+        code, output = cluster.run(*check, "--workers", "4", PYTHONPATH=str(ROOT))
+        assert code == 2 and "raise max_workers of worker" in output
+        code, output = cluster.run(*check, "--workers", "2", "--cpus", "2", PYTHONPATH=str(ROOT))
+        assert code == 2 and "no node type holds 2 CPU" in output
