@@ -33,7 +33,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 SMALL = {
     "demo": ["--workers", "0", "--replicas", "0"],
     "pipeline": ["--workers", "0", "--replicas", "0"],
-    "check": [],
+    "check": ["--workers", "0", "--replicas", "0"],
     "train": ["--workers", "0"],
     "search": ["--replicas", "0", "--images", "50"],
     "retrain": ["--parallel", "1", "--seeds", "1"],
@@ -53,6 +53,7 @@ SMALL = {
 SMALLER = {
     r"(^|[ '])/data/\w+": r"\1data",
     r" --gpu": "",
+    r"s3://bucket/imagenet": "data",
     r"epochs=\d+": "epochs=1",
     r"--size 280": "--size 12",
     r"--train \d+": "--train 2",

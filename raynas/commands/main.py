@@ -24,7 +24,7 @@ LONGEST_MESSAGE = 2000  # characters
 COMMANDS = {
     "demo": "run everything once on a small dataset, in a few minutes on two CPUs",
     "pipeline": "run a whole preset: train, search, retrain, evaluate, export, report",
-    "check": "look at data before training: what it holds, what cannot be read, how images will be read",
+    "check": "look at data, a preset and a cluster before hours are spent: what is there, what is missing",
     "train": "train a supernet",
     "search": "score subnets and find the best within a budget",
     "rank": "measure how well inherited weights rank subnets",

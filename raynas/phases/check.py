@@ -18,7 +18,6 @@ from raynas.cluster.growth import NodeType, held_nodes, node_types
 from raynas.cluster.nodes import Node, ask_nodes, living_nodes
 from raynas.cluster.resources import Resources
 from raynas.data.config import DataConfig
-from raynas.data.images import decoded_bytes
 from raynas.errors import UserError, reason
 from raynas.filesystem import open_filesystem
 from raynas.locations import hide_secrets, is_uri
@@ -320,8 +319,8 @@ def _parts(need: TrainingMemory, ready: Ready, workers: int) -> str:
 
 def _store(place: _Place, ready: Ready) -> Finding:
     """Compare weights and decoded images, which replicas map from each node's object store, with its size."""
-    weights, images = weights_bytes(ready.space), decoded_bytes(ready.data.search)
-    found = f"weights {_size(weights)} and {len(ready.data.search):,} decoded images {_size(images)} once on each node"
+    weights, images = weights_bytes(ready.space), ready.estimate.search_bytes
+    found = f"weights {_size(weights)} and {ready.estimate.search_images:,} decoded images {_size(images)} once on each node"
     small = [
         f"{node.name} has {_size(node.resources.get('object_store_memory', 0))}"
         for node in place.nodes
