@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import add_data, add_set, doing, given, natural, positive
+from raynas.commands.options import add_cpus_and_gpu, add_data, add_set, doing, given, natural
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -28,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser)
     parser.add_argument("--workers", type=natural, metavar="N", help="training workers to find room for")
     parser.add_argument("--replicas", type=natural, metavar="N", help="scoring actors to find room for")
-    parser.add_argument("--cpus", type=positive, metavar="N", help="CPUs of each of them (default: 1)")
-    parser.add_argument("--gpu", dest="gpus", action="store_const", const=1, help="give one GPU to each of them")
+    add_cpus_and_gpu(parser, "worker and replica")
 
 
 def run(options: argparse.Namespace) -> None:

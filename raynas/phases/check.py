@@ -320,7 +320,8 @@ def _parts(need: TrainingMemory, ready: Ready, workers: int) -> str:
 def _store(place: _Place, ready: Ready) -> Finding:
     """Compare weights and decoded images, which replicas map from each node's object store, with its size."""
     weights, images = weights_bytes(ready.space), ready.estimate.search_bytes
-    found = f"weights {_size(weights)} and {ready.estimate.search_images:,} decoded images {_size(images)} once on each node"
+    count = ready.estimate.search_images
+    found = f"weights {_size(weights)} and {count:,} decoded images {_size(images)} once on each node"
     small = [
         f"{node.name} has {_size(node.resources.get('object_store_memory', 0))}"
         for node in place.nodes
