@@ -86,7 +86,7 @@ class ScorePool(Scorer):
         others = {"labels": scored.images.labels}
         if scored.calibration is not None:
             others["calibration"] = scored.calibration.batches.numpy()
-        self._images = share(scored.images, self.batch_size, self.replicas, self.start_limit_s)
+        self._shared_images = share(scored.images, self.batch_size, self.replicas, self.start_limit_s)
         shared = (
             scored.space,
             ray.put(skeleton),
@@ -95,7 +95,7 @@ class ScorePool(Scorer):
             scored.normalisation,
             (checksums(weights), checksums(others)),
             Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
-            self._images,
+            self._shared_images,
         )
         needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 

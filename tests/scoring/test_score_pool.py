@@ -123,7 +123,7 @@ def test_a_change_that_comes_between_tasks_is_found_out_at_the_end(space: Space,
     pool = ScorePool.from_parts(space, Linear(1), pixels, torch.zeros(8, dtype=torch.int64), replicas=1)
     with pytest.raises(WeightsChanged, match="pixels"), pool:
         pool.score(archs[:1])
-        mapped = ray.get(pool._images[0][0])["pixels"]
+        mapped = ray.get(pool._shared_images[0][0])["pixels"]
         torch.from_dlpack(mapped).add_(1)
 
 
