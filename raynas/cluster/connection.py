@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from raynas.errors import ClusterError, UserError
 
@@ -50,7 +52,8 @@ _LOOPBACK = {
 LOCAL = (None, "", "local")  # values of RAY_ADDRESS for which a local Ray is started
 LOOK_S = 0.2  # between two checks of Ray
 SILENCE_S = 45.0  # a part silent for so long is lost; after 60 s Ray would end this process without a message
-AGAIN_S = 5.0  # between two interruptions of a block that does not end
+AGAIN_S = 5.0  # between two interruptions of a block that does not end,
+GIVE_UP_S = 10.0  # which is waited for so long: Ray would end this process without a message, 60 s after the loss
 _ESSENTIAL = ("gcs_server", "raylet")  # processes of a local Ray that nothing restarts
 _INTERRUPT = signal.SIGUSR1
 _leaving: threading.Thread | None = None  # disconnects from a lost Ray
@@ -238,9 +241,7 @@ def _not_for_ever(ended: Callable[[], str | None]) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(LOOK_S):
             if (what := ended()) is not None and not over.is_set():
-                print(f"raynas: Ray was lost: {what}. The same command goes on where it was", file=sys.stderr)
-                sys.stderr.flush()
-                os._exit(1)
+                _give_up(what)
 
     thread = threading.Thread(target=watch, name="raynas-ray-start", daemon=True)
     thread.start()
@@ -249,6 +250,12 @@ def _not_for_ever(ended: Callable[[], str | None]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def _give_up(what: str) -> NoReturn:
+    """End this process with one line, since nothing else reaches the thread that Ray holds."""
+    print(f"raynas: Ray was lost: {what}. The same command goes on where it was", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 class _EndedChild:
@@ -289,6 +296,8 @@ def _unknown() -> None:
 def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]:
     """Interrupt the block once Ray is lost, because many of Ray's calls would wait for ever.
 
+    If the block does not end for all that, this process ends with one line.
+
     Args:
         ended: returns in a few words which part of Ray has ended; None while all parts run.
         lost: receives these words.
@@ -307,9 +316,13 @@ def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]
             raise KeyboardInterrupt  # Ray makes one of whatever interrupts its waiting
 
     def watch() -> None:
+        since = math.inf
         while not over.wait(AGAIN_S if lost else LOOK_S):
+            if time.monotonic() - since > GIVE_UP_S:
+                _give_up(lost[0])
             if not lost and (what := ended()) is not None:
                 lost.append(what)
+                since = time.monotonic()
             if lost and interruptible and main.ident is not None:
                 signal.pthread_kill(main.ident, _INTERRUPT)
 

@@ -77,6 +77,15 @@ class ImageSet:
         return replace(self, indices=self.indices[positions], labels=self.labels[positions])
 
     @cached_property
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        """Pixels and labels as `decode` returns them, decoded once and kept: for sets that fit into memory."""
+        return decode(self)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for pickling, without what can be decoded again."""
+        return {name: value for name, value in self.__dict__.items() if name != "decoded"}
+
+    @cached_property
     def fingerprint(self) -> str:
         """16 hex digits of content (names and sizes for large sets of files), order, labels and geometry."""
         digest = hashlib.sha256(self.source.signature(self.indices))

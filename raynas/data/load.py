@@ -94,7 +94,7 @@ class Data:
             return Normalisation(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
         if not small and self.channels == 1:
             return Normalisation((sum(IMAGENET_DEFAULT_MEAN) / 3,), (sum(IMAGENET_DEFAULT_STD) / 3,))
-        channels = decode(images)[0].transpose(0, 1).flatten(1).double() / 255
+        channels = images.decoded[0].transpose(0, 1).flatten(1).double() / 255
         std = channels.std(1, correction=0)
         std[std == 0] = 1.0  # a constant channel stays constant
         return Normalisation(tuple(channels.mean(1).tolist()), tuple(std.tolist()))

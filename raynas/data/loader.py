@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raynas.data.augment import AugmentConfig
-from raynas.data.images import ImageSet, decode, decoded_bytes
+from raynas.data.images import ImageSet, decoded_bytes
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
 from raynas.data.streams import generator, global_streams_kept, mix, seed_global_streams
@@ -108,7 +108,7 @@ class TrainLoader:
             self._sampler = _Steps()
             self._loader = _image_loader(self, self._sampler, _spare_cpus() if workers is None else workers, pin_memory)
         else:
-            self._pixels, self._labels = decode(self.images)
+            self._pixels, self._labels = self.images.decoded
 
     def __len__(self) -> int:
         return self.steps

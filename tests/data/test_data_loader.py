@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -219,6 +220,18 @@ def test_repeats_lie_side_by_side_and_keep_the_length() -> None:
     order = epoch_order(10, 0, 0, repeats=3)
     assert len(order) == 10 and (order[:9].reshape(3, 3) == order[:9:3, None]).all()
     assert len({*order.tolist()}) == 4
+
+
+def test_a_small_set_is_decoded_once_for_its_normalisation_and_for_training(folder: Data) -> None:
+    data = load_data(folder.config)
+    known = vars(data.train)
+    assert "decoded" not in known
+    mean = data.mean
+    pixels, labels = known["decoded"]
+    assert mean == pytest.approx((pixels.transpose(0, 1).flatten(1).double() / 255).mean(1).tolist())
+    loader = TrainLoader(data, batch_size=4, seed=0)
+    assert loader._pixels is pixels and loader._labels is labels
+    assert "decoded" not in vars(pickle.loads(pickle.dumps(data.train)))
 
 
 def test_train_and_search_together(digits: Data) -> None:
