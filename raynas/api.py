@@ -621,5 +621,5 @@ def _refuse_nested(run_dir: RunLike) -> None:
 
     given = str(run_dir)
     around = None if is_uri(given) else run_around(given)
-    if around not in (None, Path(given).resolve()):
+    if around not in (None, Path(os.path.realpath(given))):
         raise UserError(f"{given} lies in the run directory {around}: give a folder elsewhere")

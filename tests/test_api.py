@@ -105,6 +105,12 @@ def test_a_new_run_does_not_lie_in_another(tmp_path: Path) -> None:
             make("digits", tmp_path / "run/tables")
 
 
+def test_a_link_to_itself_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="loop"):
+        raynas.train("digits", tmp_path / "loop", resources=raynas.Resources(workers=0))
+
+
 @pytest.mark.parametrize("command", ["train", "pipeline", "evolve_space"])
 @pytest.mark.parametrize(
     ("wrong", "message"),

@@ -11,7 +11,7 @@ import torch
 
 import raynas
 from raynas.costs import breakdown
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, UserError
 from raynas.search.problem import Problem
 from raynas.space import Arch, Space, load_space
 
@@ -53,6 +53,13 @@ def test_an_arch_of_other_constants_is_refused(way: str, constant: str) -> None:
     if way not in ("crossover", "cost", "mixed"):
         WAYS_IN[way](SPACE.arch(dict(arch)))  # its values alone are taken
     assert arch not in SPACE and dict(arch) in SPACE
+
+
+@pytest.mark.parametrize("value", [None, 7, "width", [1], [SPACE.smallest()]])
+def test_what_is_no_arch_is_refused(value: Any) -> None:
+    for way in ("arch", "off_grid", "encode", "cost", "extract"):
+        with pytest.raises(UserError, match="expected an arch, or a mapping of its values by name, found"):
+            WAYS_IN[way](value)
 
 
 def test_the_cost_of_an_arch_of_other_constants_is_its_own() -> None:

@@ -15,7 +15,6 @@ from raynas.errors import UserError
 from raynas.nets.batch_norm import NormStatistics, using
 from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
-from raynas.text import shown
 
 Execution = Literal["auto", "groups", "masks"]
 EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
@@ -232,8 +231,6 @@ class Supernet(nn.Module):
         return statistics.averages[side]
 
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
-        if not isinstance(arch, Mapping):
-            raise UserError(f"expected an arch, or a mapping of its values by name, found {shown(arch)}")
         if not isinstance(arch, Arch):
             return self.space.arch(arch)
         self.space.check_own(arch)

@@ -256,6 +256,8 @@ class Space(CodedSpace):
         """Return values by dotted name, of an arch only if its space has the same constants."""
         if isinstance(values, Arch):
             self.check_own(values)
+        elif not isinstance(values, Mapping):
+            raise ConfigError(f"expected an arch, or a mapping of its values by name, found {shown(values)}")
         return flatten(values)
 
     def _choice(self, dimension: Dimension, value: Any) -> Choice:
