@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow test-all lint format clean
+.PHONY: help demo test test-slow test-gpu test-all lint format clean
 
 help:
 	@echo "make demo    train, search and retrain a tiny vision transformer on the digits, and write a report"
 	@echo "make test    lint, check types and run the tests"
 	@echo "make test-slow  the tests that start clusters, kill processes and train for minutes"
+	@echo "make test-gpu   the tests that need a GPU, with a table of figures at the end"
 	@echo "make test-all   all tests in one go"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff rewrite what it can"
@@ -25,6 +26,9 @@ test: lint
 
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m slow
+
+test-gpu: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST) -m "slow or not slow"

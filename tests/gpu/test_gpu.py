@@ -1,0 +1,182 @@
+"""Everything that needs a GPU: numbers, training in half precision, replicas, latency, energy, memory and speed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from raynas.bench.mixed import bench_mixed
+from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
+from raynas.energy import counters
+from raynas.latency.timing import Conditions, time_arch
+from raynas.nets import build_supernet
+from raynas.phases.check_workers import all_reduce
+from raynas.progress.reporter import Reporter
+from raynas.scoring.local import LocalScorer
+from raynas.scoring.pool import ScorePool
+from raynas.space import load_space
+from raynas.training.context import Context, DistributedContext, check_connection
+from raynas.training.loop import Trainer
+from raynas.training.memory import training_memory
+from raynas.training.plan import Plan
+from raynas.training.recipe import Recipe
+from tests.families.test_autoformer_golden import DATA, SUBNETS, golden_arch, golden_supernet
+from tests.gpu.conftest import Tell
+from tests.small_run import SPACE, small_run
+from tests.training.training_parts import few
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_golden_logits(device: str, fused: bool, tell: Tell) -> None:
+    with np.load(DATA / "autoformer_head64.npz") as stored:
+        arrays = {name: torch.from_numpy(stored[name]) for name in stored}
+    supernet = golden_supernet(arrays).to(device)
+    images, worst = arrays["input"].to(device), 0.0
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
+    with torch.no_grad(), sdpa_kernel([*kernels, SDPBackend.MATH]):
+        for subnet in SUBNETS:
+            logits = supernet(images, golden_arch(supernet.space, subnet)).cpu()
+            torch.testing.assert_close(logits, arrays[f"logits_gp/{subnet}"], rtol=0, atol=1e-4)
+            worst = max(worst, float((logits - arrays[f"logits_gp/{subnet}"]).abs().max()))
+    tell(f"golden logits, {'fused' if fused else 'plain'} attention", f"off by {worst:.1e} at most")
+
+
+def trainer(device: str, amp: Literal["none", "bf16", "fp16"], epochs: int = 3) -> Trainer:
+    recipe = Recipe(epochs=epochs, batch_size=32, lr=2e-3, lr_base_batch=None, warmup_epochs=0, amp=amp)
+    data = few()
+    space = SPACE.with_input(size=data.size, channels=data.channels, classes=data.classes)
+    made = Trainer(space, data, Plan(), recipe, Context(device=device), None, "train", None, build_supernet)
+    made.resume()
+    return made
+
+
+@pytest.mark.parametrize("amp", ["none", "bf16", "fp16"])
+def test_training(device: str, amp: Literal["none", "bf16", "fp16"], tell: Tell) -> None:
+    if amp == "fp16" and device == "cpu":
+        pytest.skip("fp16 is trained on GPUs alone")
+    made = trainer(device, amp)
+    made.train()
+    losses = [entry["loss"] for entry in made.state.history]
+    assert losses[-1] < losses[0]
+    tell(f"training in {amp}", "loss " + ", ".join(f"{loss:.3f}" for loss in losses))
+
+
+def test_an_overflow_is_skipped(cuda: str, tell: Tell) -> None:
+    made = trainer(cuda, "fp16")
+    made.state.scaler.scale(torch.zeros(1, device=cuda))  # it takes its first scale only now
+    made.state.scaler.update(2.0**26)  # the first steps' gradients overflow; each halves the scale
+    made.train()
+    assert made.state.scaler.get_scale() < 2.0**26
+    assert all(bool(p.isfinite().all()) for p in made.model.parameters())
+    assert made.state.history[-1]["step"] == 9
+    tell("fp16 after an overflow", f"scale 2**26 -> {made.state.scaler.get_scale():.3g}, weights finite")
+
+
+def test_one_rank_of_nccl(device: str, tmp_path: Path, tell: Tell) -> None:
+    backend = "gloo" if device == "cpu" else "nccl"
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        context = DistributedContext(device=device)
+        check_connection(context)
+        tensor = torch.ones(10, device=device)
+        context.all_reduce(tensor)
+        assert tensor.sum().item() == 10 and context.gather("x") == ["x"]
+    finally:
+        dist.destroy_process_group()
+    tell("process group of one rank", backend)
+
+
+def test_workers_of_ray_train(device: str, tell: Tell) -> None:
+    count = 2 if device == "cpu" else min(2, torch.cuda.device_count())
+    resources = Resources(workers=count, replicas=0, gpus=0 if device == "cpu" else 1)
+    with ray_cluster(cpus=count):
+        accounts = all_reduce(resources, Reporter())
+    assert len(accounts) == count and {account["backend"] for account in accounts} <= {"gloo", "nccl"}
+    slowest = max(account["seconds"] for account in accounts)
+    tell(f"all-reduce of 16 MiB, {count} worker(s)", f"{accounts[0]['backend']}, {slowest * 1e3:.1f} ms")
+
+
+def test_replicas(device: str, tmp_path: Path, tell: Tell) -> None:
+    rng = np.random.default_rng(0)
+    archs = [SPACE.sample(rng) for _ in range(4)]
+    with LocalScorer(small_run(tmp_path / "cpu"), images=100) as scorer:
+        expected = [score["accuracy"] for score in scorer.score(archs)]
+    for replicas, share in ((1, 1.0), (2, 0.5)):
+        run = small_run(tmp_path / f"{replicas}")
+        began = time.monotonic()
+        with ScorePool(run, replicas=replicas, gpus=0 if device == "cpu" else share, images=100) as pool:
+            found = [score["accuracy"] for score in pool.score(archs)]
+        np.testing.assert_allclose(found, expected, atol=0.03)  # an image or two may fall on the other side
+        tell(f"{replicas} replica(s) a card", f"{time.monotonic() - began:.1f} s with their start")
+
+
+def test_latency_is_steady(device: str, tell: Tell) -> None:
+    arch = load_space("autoformer/tiny").largest()
+    first, again = (time_arch(arch, Conditions(device=device, batch_size=8, seconds=1.0)) for _ in range(2))
+    assert abs(first.ms - again.ms) < (0.5 if device == "cpu" else 0.15) * first.ms
+    tell("latency of autoformer/tiny, batch 8", f"{first.ms:.2f} ms, again {again.ms:.2f} ms")
+
+
+def test_energy(cuda: str, tell: Tell) -> None:
+    pytest.importorskip("pynvml")
+
+    def joules() -> float:
+        reading = counters.read_counters(counters.POWERCAP, counters.GPUS)
+        return sum(counter.joules for counter in reading.counters.values() if counter.kind == "GPU")
+
+    before, began = joules(), time.monotonic()
+    matrix = torch.randn(4096, 4096, device=cuda)
+    while time.monotonic() - began < 3:
+        for _ in range(20):
+            matrix = F.normalize(matrix @ matrix)
+        torch.cuda.synchronize()
+    watts = (joules() - before) / (time.monotonic() - began)
+    assert 20 < watts < 2000
+    tell("energy of the GPUs at work", f"{watts:.0f} W")
+
+
+def test_compiled(device: str, tell: Tell) -> None:
+    subnet = build_supernet(SPACE).extract(SPACE.largest()).eval().to(device)
+    images = torch.randn(8, SPACE.channels, *SPACE.input_size, device=device)
+    began = time.monotonic()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(subnet)(images), subnet(images), rtol=1e-3, atol=1e-4)
+    tell("torch.compile", f"{time.monotonic() - began:.1f} s to the first result")
+
+
+@pytest.mark.parametrize("amp", ["none", "bf16"])
+def test_peak_memory(cuda: str, amp: Literal["none", "bf16"], tell: Tell) -> None:
+    space = load_space("autoformer/tiny")
+    said = training_memory(space, Recipe(epochs=1, batch_size=64, lr=1e-3, amp=amp))
+    torch.cuda.empty_cache()
+    model = build_supernet(space).to(cuda).train()
+    images = torch.randn(64, space.channels, *space.input_size, device=cuda)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):  # the optimiser's state comes with the first step
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp != "none"):
+            loss = model(images, space.largest()).float().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    peak = torch.cuda.max_memory_allocated()
+    assert 0.6 < said.total / peak < 1.5
+    tell(f"peak memory in {amp}", f"{peak / 1e9:.2f} GB; said {said.total / 1e9:.2f} GB")
+
+
+def test_ratios(device: str, tell: Tell) -> None:
+    space, images = ("digits/vit", 16) if device == "cpu" else ("vit_resnas/tiny", 64)
+    found = [bench_mixed(space, batch_size=images, archs=4, rounds=5, device=device) for _ in range(3)]
+    for timings in zip(*found, strict=True):
+        ratios = sorted(timing.to_largest for timing in timings)
+        assert all(np.isfinite(ratios))
+        tell(f"bench mixed: {timings[0].name} over largest", f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})")
