@@ -16,6 +16,7 @@ from raynas.cluster.nodes import ask_nodes, living_nodes
 from raynas.errors import UserError
 from raynas.text import duration
 
+WAIT_S = 1800.0  # for resources: nodes of a cloud may take many minutes to come
 NODES_S = 20.0  # for the head's answer
 QUICK_S = 3.0  # what is there already is had by then
 STUCK_S = 30.0  # an autoscaler would have begun to start nodes by then
@@ -136,7 +137,12 @@ def describe_shortage(needed: Mapping[str, float]) -> str | None:
         f"{need:g} {name} ({free.get(name, 0):g} of the cluster's {total.get(name, 0):g} are free)"
         for name, need in needed.items()
     ]
-    return "; ".join([", ".join(parts), *([] if status is None else _autoscaler_lines(status))])
+    return "; ".join([", ".join(parts), *_lines_about_nodes(status)])
+
+
+def coming_nodes() -> list[str]:
+    """Return a line about each group of nodes that the autoscaler starts or could not start."""
+    return _lines_about_nodes(_status())
 
 
 def check_this_machine(needed: Mapping[str, float], what: str, instead: str) -> None:
@@ -186,8 +192,9 @@ def _status() -> Any:
     return None
 
 
-def _autoscaler_lines(status: Any) -> list[str]:
-    """Nodes that the autoscaler starts or could not start; none on a cluster without an autoscaler."""
+def _lines_about_nodes(status: Any) -> list[str]:
+    if status is None:  # a cluster without an autoscaler
+        return []
     lines = [f"{_nodes(launch)} are asked for" for launch in status.pending_launches]
     lines += [f"a node of type {node.ray_node_type_name} is starting" for node in status.pending_nodes]
     return lines + [

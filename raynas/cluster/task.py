@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
-from raynas.cluster.growth import check_this_machine, describe_shortage
+from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.progress.reporter import Activity
@@ -15,7 +15,6 @@ from raynas.text import duration
 ResultT = TypeVar("ResultT")
 
 LOST = 3  # nodes that may be lost on the way
-WAIT_S = 1800.0  # for the resources
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 
 

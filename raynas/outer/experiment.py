@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raynas.cluster.connection import ray_cluster
+from raynas.cluster.connection import is_local, ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.comparison import best_first
 from raynas.config import Document, validate
@@ -32,6 +32,9 @@ from raynas.runs.settings import begin, has_begun
 
 EXPERIMENT = "tune"
 """Folder of Tune's own files in the run directory, for `tensorboard --logdir <run>/tune`."""
+
+HEAD = "node:__internal_head__"
+"""Ray's resource of the head, of which it has 1."""
 
 METRIC = "lowest_error"
 COLUMNS = {
@@ -134,16 +137,16 @@ def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _side_by_side(at_a_time: int | None, need: Mapping[str, float]) -> int:
-    """Return how many trials run at a time: as many as the cluster can give what each needs, at least one.
+    """Return how many trials run at a time: by default as many as there is room for now, at least one.
 
     Raises:
-        UserError: more are asked for.
+        UserError: more are asked for than a local Ray, which does not grow, has room for.
     """
     import ray
 
     have = ray.cluster_resources()
     room = min(int(have.get(name, 0) // amount) for name, amount in need.items())
-    if at_a_time is not None and at_a_time > max(1, room):
+    if at_a_time is not None and at_a_time > max(1, room) and is_local():
         each = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
         raise UserError(f"there is room for {room} trial(s) of {each} at a time, not {at_a_time}")
     return at_a_time or max(1, room)
@@ -170,8 +173,7 @@ def _tune(
 
         work(written, folder, config, resources)
 
-    # A little memory instead of a CPU: Tune does not schedule trials that ask for nothing.
-    trainable = tune.with_resources(trial, {"CPU": 0, "memory": 1})
+    trainable = tune.with_resources(trial, _beside_the_driver())
     table = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
     path = run.at(EXPERIMENT)
     if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
@@ -201,7 +203,7 @@ def _tune(
         )  # fmt: skip
     for module in ("execution.tune_controller", "tune"):  # without their tracebacks; one line is shown below
         logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
-    with showing_trials(run, _combinations(values), progress):
+    with showing_trials(run, _combinations(values), resources.together, progress):
         results = tuner.fit()
     errors = {}
     for i in range(len(results)):
@@ -211,6 +213,18 @@ def _tune(
     for name, why in errors.items():
         progress(f"{name or 'the evolution'} failed: {why}")
     return errors
+
+
+def _beside_the_driver() -> dict[str, float]:
+    """Return the resources of a trial's own process, which Tune does not schedule if it asks for nothing.
+
+    On a cluster's head, which is not lost alone, they keep trials there.
+    """
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    own = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
+    return {"CPU": 0, HEAD: 0.001} if HEAD in own else {"CPU": 0, "memory": 1}
 
 
 def _name(trial: Any) -> str:

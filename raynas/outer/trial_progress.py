@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from raynas.cluster.growth import describe_shortage
 from raynas.config import Document, validate
 from raynas.errors import RunDirError, UserError
 from raynas.outer.evolution.explain import explain
@@ -45,8 +46,14 @@ def whereabouts(run: Run, index: int) -> str | None:
 
 
 @contextmanager
-def showing_trials(run: Run, combinations: Sequence[Mapping[str, Any]], progress: Reporter) -> Iterator[None]:
-    """Show the trials' progress and each finished iteration during the block."""
+def showing_trials(
+    run: Run, combinations: Sequence[Mapping[str, Any]], needed: Mapping[str, float], progress: Reporter
+) -> Iterator[None]:
+    """Show the trials' progress, each finished iteration, and what the cluster lacks, during the block.
+
+    Args:
+        needed: resources of one trial, by Ray's names.
+    """
     folders = {trial_folder(run, values): trial_name(values) for values in combinations}
     shown = {folder: len(_iterations(folder)) for folder in folders}
 
@@ -62,6 +69,8 @@ def showing_trials(run: Run, combinations: Sequence[Mapping[str, Any]], progress
                     shown[folder] += 1
                 if state := whereabouts(Run(folder), shown[folder]):
                     states.append(f"{start}{state}")
+        if (lack := describe_shortage(needed)) is not None:
+            states.append(f"waiting for {lack}")
         activity.update(detail="; ".join(states))
 
     with progress.doing("evolving the space") as activity:

@@ -26,7 +26,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import is_local, on_loopback
 from raynas.cluster.controller import SendController
-from raynas.cluster.growth import check_this_machine, describe_shortage, room_for
+from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.resources import Resources
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
@@ -42,7 +42,6 @@ from raynas.training.rendezvous import FileRendezvous
 
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
 MOST_FAILURES = 3  # in a row, without an epoch finished between them, that are made good
-WAIT_S = 1800.0  # for the workers' resources, whenever workers are started
 LAST_NEWS_S = 30.0
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 POLL_S = 0.5

@@ -9,7 +9,8 @@ from typing import Any
 
 import ray
 
-from raynas.cluster.connection import ray_cluster
+from raynas.cluster.connection import is_local, ray_cluster
+from raynas.cluster.growth import WAIT_S
 from raynas.errors import UserError
 from raynas.results import Store
 from raynas.runs.run import Run
@@ -22,6 +23,7 @@ from raynas.scoring.shared_weights import checksums, take_apart
 from raynas.scoring.supervisor import Supervisor
 from raynas.space import Arch
 
+START_S = 300.0  # for the first replica on this machine
 VERIFY_S = 300.0  # for checksums of everything at the end
 
 
@@ -41,7 +43,8 @@ class ScorePool(Scorer):
         precision: fp32, or bf16 or fp16 by autocast.
         time_limit_s: seconds without an answer after which a replica counts as hung; by default 60 s and 20 times the
             slowest arch so far (30 minutes before the first).
-        start_limit_s: longest wait in seconds while no replica can be started.
+        start_limit_s: longest wait in seconds while no replica can be started; by default 5 minutes on this machine,
+            and 30 on a cluster, which may grow.
 
     Attributes:
         supervisor: the replicas' supervisor; only inside the context.
@@ -63,7 +66,7 @@ class ScorePool(Scorer):
         images: int | None = None,
         precision: str = "fp32",
         time_limit_s: float | None = None,
-        start_limit_s: float = 300.0,
+        start_limit_s: float | None = None,
         *,
         scored: ScoredSupernet | None = None,
         store: Store | None = None,
@@ -72,7 +75,7 @@ class ScorePool(Scorer):
         for name, value in {"replicas": replicas, "threads": threads}.items():
             if value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}")
-        if gpus < 0 or (time_limit_s is not None and time_limit_s <= 0) or start_limit_s <= 0:
+        if gpus < 0 or any(limit is not None and limit <= 0 for limit in (time_limit_s, start_limit_s)):
             raise UserError("gpus must not be negative, time_limit_s and start_limit_s must be above 0")
         self.replicas = replicas
         self.threads = threads
@@ -82,11 +85,12 @@ class ScorePool(Scorer):
 
     def _start(self, scored: ScoredSupernet) -> None:
         self._stack.enter_context(ray_cluster(cpus=self.replicas * self.threads))
+        limit_s = self.start_limit_s or (START_S if is_local() else WAIT_S)
         skeleton, weights = take_apart(scored.supernet)
         others = {"labels": scored.images.labels}
         if scored.calibration is not None:
             others["calibration"] = scored.calibration.batches.numpy()
-        self._shared_images = share(scored.images, self.batch_size, self.replicas, self.start_limit_s)
+        self._shared_images = share(scored.images, self.batch_size, self.replicas, limit_s)
         shared = (
             scored.space,
             ray.put(skeleton),
@@ -106,7 +110,7 @@ class ScorePool(Scorer):
             anywhere = {"name": name, "scheduling_strategy": "DEFAULT"}
             return ray.remote(Replica).options(**anywhere, **options).remote(name, *shared)
 
-        self.supervisor = Supervisor(self.replicas, start, scored.space, self.time_limit_s, self.start_limit_s, needs)
+        self.supervisor = Supervisor(self.replicas, start, scored.space, self.time_limit_s, limit_s, needs)
         self._finished: list[ScoredArch] = []
         self._stack.callback(self.supervisor.end)
 

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from raynas.cluster.growth import coming_nodes
 from raynas.errors import UserError, reason
 from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_table import ScoredArch
@@ -228,7 +229,8 @@ class Supervisor:
     def _room(self) -> str:
         free, total = ray.available_resources(), ray.cluster_resources()
         have = ", ".join(f"{free.get(k, 0):g} of {total.get(k, 0):g} {k}s free" for k in ("CPU", "GPU"))
-        return f"each needs {self._needs}, the cluster has {have}. Ask for fewer or smaller replicas, or free some"
+        text = f"each needs {self._needs}, the cluster has {have}"
+        return "; ".join([text, *coming_nodes()]) + ". Ask for fewer or smaller replicas, or free some"
 
     def _replace(self, member: _Member, why: str, starting: bool) -> None:
         """End a replica, put its archs back, and start another in its place."""

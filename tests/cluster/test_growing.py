@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import raynas
+from raynas.results.schemas import Row
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,31 @@ def test_training_from_no_nodes_and_back(tmp_path: Path) -> None:
         assert [row["epoch"] for row in run.table("training").to_pylist()] == [1, 2]
         assert {row["workers"] for row in run.table("training").to_pylist()} == {2}
         wait_for_nodes(cluster, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_an_evolution_lets_the_cluster_grow_for_trials_side_by_side(tmp_path: Path) -> None:
+    with autoscaling_cluster(tmp_path / "cluster", {"CPU": 1}) as cluster:
+        run = tmp_path / "run"
+        command = [sys.executable, "-m", "raynas", "evolve-space", "digits/preset_evolution", "--run", str(run)]
+        command += ["--workers", "1", "--replicas", "1", "--at-a-time", "2", "--try", "space_evolution.tau=[0.2,0.3]"]
+        few = {"iterations": 1, "archs": 8, "fewest": 2}
+        settings = ["recipe.epochs=1", "recipe.warmup_epochs=0", *(f"space_evolution.{k}={v}" for k, v in few.items())]
+        code, output = cluster.run(*command, *(f"--set={each}" for each in settings), timeout=450, PYTHONPATH=str(ROOT))
+        assert code == 0, output
+        assert "waiting for 1 CPU (0 of the cluster's 0 are free)" in output
+        for tau in (0.2, 0.3):
+            trial = raynas.open_run(run / f"trials/tau={tau}")
+            assert trial.table("spaces").num_rows == 1 and trial.table("space_scores").num_rows == 8
+        began = [row["began"] for tau in (0.2, 0.3) for row in _supernets(run / f"trials/tau={tau}/iterations/0")]
+        assert abs((began[0] - began[1]).total_seconds()) < 30  # side by side: there were two nodes
+        wait_for_nodes(cluster, 0)
+
+
+def _supernets(run: Path) -> list[Row]:
+    rows: list[Row] = raynas.open_run(run).table("phases").to_pylist()
+    return [row for row in rows if row["phase"] == "supernet"]
 
 
 @pytest.mark.slow
