@@ -58,7 +58,7 @@ def test_tensorboard_gets_the_rows_of_trainings_probes_and_searches(demo: Path, 
     for _ in range(2):  # the second time replaces the first
         raynas.report(demo, tensorboard=tmp_path / "events")
     (file,) = (tmp_path / "events/supernet").iterdir()
-    content, at, points = file.read_bytes(), 0, {}
+    content, at, points = file.read_bytes(), 0, dict[tuple[str, int], float]()
     while at < len(content):  # length, checksum, event, checksum
         size = int.from_bytes(content[at : at + 8], "little")
         event = Event.FromString(content[at + 12 : at + 12 + size])
