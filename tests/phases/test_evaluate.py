@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from raynas.cluster.resources import Resources
 from raynas.costs import cost
 from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
@@ -166,22 +165,3 @@ def test_an_arch_file_of_another_space_is_taken_for_the_images_of_the_run(run: R
     assert found == other and found.space == SPACE.replace(constants=wide_heads)
     with pytest.raises(UserError, match="has other constants than space"):
         evaluate(run, networks_to_evaluate(run, str(tmp_path / "other.yaml")))
-
-
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.slow
-def test_a_task_elsewhere_measures_the_same(tmp_path: Path) -> None:
-    """Its rows are written here, and what is measured already is not measured there."""
-    here, there = (small_run(tmp_path / name) for name in ("here", "there"))
-    away = Resources(workers=0, replicas=1)
-    networks = [Network(arch, "inherited") for arch in (ARCH, SPACE.largest())]
-    first = evaluate(here, networks, resources=Resources(workers=0, replicas=0))
-    evaluate(there, networks[1:], resources=away)
-    again = evaluate(there, networks, resources=away)
-    columns = ("arch", "accuracy", "loss", "images", "weights", "data", "device")
-    assert [[row[name] for name in columns] for row in again] == [[row[name] for name in columns] for row in first]
-    assert [row["reading"] for row in again] == [2, 1]
-    with pytest.raises(UserError, match=r"this needs 1 GPU \(this machine has 0\)"):
-        evaluate(there, networks, again=True, resources=Resources(workers=0, replicas=1, gpus=1))
-    with pytest.raises(UserError, match="not in space"):
-        evaluate(there, [Network(SPACE.off_grid({**ARCH, "width": 33}), "inherited")], resources=away)
