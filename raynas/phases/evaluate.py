@@ -20,7 +20,7 @@ from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.phases.where import default_resources, threads
+from raynas.phases.where import default_resources, device_here, threads
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network, belongs, input_size, of_arch
@@ -110,7 +110,7 @@ def evaluate(
             found = stack.enter_context(closing(run_elsewhere(*arguments, resources=resources, activity=activity)))
         else:
             stack.enter_context(threads(resources.cpus))
-            device = "cuda" if resources.gpus else "cpu"
+            device = device_here(resources)
             found = stack.enter_context(closing(measure(run, networks, skipped, batch_size, device)))
         for network in networks:
             keys.append(key := tuple(next(found)))

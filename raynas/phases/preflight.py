@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
@@ -14,6 +13,7 @@ from raynas.errors import ConfigError, UserError, reason
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, with_known_skips
 from raynas.phases.teachers import load_teachers
+from raynas.phases.where import device_here
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run
@@ -61,7 +61,8 @@ def preflight(
             images is not looked for again.
         progress: called with lines of text about the images, and about what is needed later and is not here.
         look: read every image once, to list all that cannot be read.
-        retrained: the winner is retrained afterwards with the same resources, which must suit its recipes, too.
+        retrained: subnets are scored and the winner is retrained afterwards with the same resources, which must suit that,
+            too.
 
     Raises:
         ConfigError: preset, data and number of workers do not fit each other.
@@ -70,8 +71,8 @@ def preflight(
     """
     recipe = preset.recipe
     recipe.micro_batch(max(resources.workers, 1))
-    if resources.gpus and not resources.workers and not torch.cuda.is_available():
-        raise UserError("torch finds no GPU here: leave out --gpu (gpus), or train with Ray Train workers")
+    if not resources.workers or (retrained and not resources.replicas):
+        device_here(resources)
     if recipe.amp == "fp16" and not resources.gpus:
         raise ConfigError("recipe.amp fp16 needs GPUs: train with --gpu (gpus), or set recipe.amp to none (or bf16)")
     begun = run_dir is not None and has_begun(run_dir, "train")

@@ -25,7 +25,7 @@ from raynas.phases.network_training import NetworkTraining, Size, train_all
 from raynas.phases.phase import phase
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.phases.training_job import Trained
-from raynas.phases.where import default_resources
+from raynas.phases.where import default_resources, device_here
 from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
 from raynas.runs.files import ray_checkpoints
@@ -158,7 +158,8 @@ def _train_and_keep(
     elif parallel not in (None, 1) and not resources.workers:
         raise UserError("without Ray one network is trained after the other: leave out --parallel, or give --workers")
     if todo:
-        recipe.check_device("cuda" if resources.gpus else "cpu")
+        on_gpu = resources.gpus if resources.workers else device_here(resources) != "cpu"
+        recipe.check_device("cuda" if on_gpu else "cpu")
     data_at = cache(data.resized)
     for each in todo:
         space, workers = each.arch.space.fix(each.arch), max(resources.workers, 1)

@@ -14,6 +14,7 @@ from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import archs_to_time, fit_predictor
 from raynas.phases.latency_winners import Candidate, choose_within_limits, time_candidates, unbeaten
 from raynas.phases.phase import phase
+from raynas.phases.where import device_here
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
@@ -127,7 +128,7 @@ def make_scorer(run: Run, scoring: Scoring, resources: Resources) -> Any:
         return ScorePool(run, resources.replicas, threads=resources.cpus, gpus=resources.gpus, **on)
     from raynas.scoring.local import LocalScorer
 
-    return LocalScorer(run, **on)
+    return LocalScorer(run, threads=resources.cpus, device=device_here(resources), **on)
 
 
 def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:

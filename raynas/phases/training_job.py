@@ -18,7 +18,7 @@ from raynas.data.load import Data, load_data
 from raynas.nets import build_supernet
 from raynas.nets.weights import parse_weights
 from raynas.phases.run_context import RunContext
-from raynas.phases.where import threads
+from raynas.phases.where import device_here, threads
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -108,8 +108,7 @@ def train_here(
         UserError: as `raynas.training.loop.train_loop`.
     """
     with threads(resources.cpus):
-        device = "cuda" if resources.gpus else "cpu"
-        context = RunContext(run, job.name, job.recipe.checkpoints.keep, take, device)
+        context = RunContext(run, job.name, job.recipe.checkpoints.keep, take, device_here(resources))
         state = carry_out(job, run, data, teachers, context)
         return Trained(state.capture(context), *score(job, data, state, context.device))
 

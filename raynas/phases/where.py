@@ -9,6 +9,7 @@ import torch
 
 from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
+from raynas.errors import UserError
 
 
 def default_resources(here: bool = True) -> Resources:
@@ -21,6 +22,17 @@ def default_resources(here: bool = True) -> Resources:
     if here and not on_cluster():
         return Resources(0, 0, cpus=torch.get_num_threads(), gpus=int(torch.cuda.is_available()))
     return Resources(1, 1)
+
+
+def device_here(resources: Resources) -> str:
+    """Return the device of work in this process.
+
+    Raises:
+        UserError: it is to be a GPU, and there is none.
+    """
+    if resources.gpus and not torch.cuda.is_available():
+        raise UserError("torch finds no GPU here: leave out --gpu (gpus), or give Ray workers or replicas")
+    return "cuda" if resources.gpus else "cpu"
 
 
 @contextmanager

@@ -9,11 +9,15 @@ import torch
 
 from raynas.cluster.resources import Resources
 from raynas.errors import ConfigError, UserError
+from raynas.phases.evaluate import evaluate
 from raynas.phases.preflight import preflight
 from raynas.phases.retrain import retrain
+from raynas.phases.search import make_scorer
 from raynas.phases.where import default_resources
 from raynas.presets.preset import override
+from raynas.runs.networks import Network
 from raynas.runs.run import Run
+from raynas.runs.searches import Scoring
 from tests.small_run import PRESET, SPACE, small_run
 
 
@@ -41,6 +45,20 @@ def test_a_pipeline_refuses_what_its_retraining_lacks(
     preflight(preset, resources, look=False)  # for training alone: it may be retrained with others
     with pytest.raises(ConfigError, match=message):
         preflight(preset, resources, look=False, retrained=True)
+
+
+def test_this_process_must_have_the_gpu_that_it_is_to_use(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here, run = Resources(0, 0, gpus=1), small_run(tmp_path / "run")
+    network = Network(SPACE.smallest(), "inherited")
+    for work in (
+        lambda: retrain(run, [network.arch], PRESET.recipe, resources=here),
+        lambda: evaluate(run, [network], resources=here),
+        lambda: make_scorer(run, Scoring(), here),
+        lambda: preflight(PRESET, Resources(workers=1, replicas=0, gpus=1), look=False, retrained=True),
+    ):
+        with pytest.raises(UserError, match="torch finds no GPU here"):
+            work()
 
 
 def test_trainings_side_by_side_need_workers(tmp_path: Any) -> None:
