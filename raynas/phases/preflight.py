@@ -61,8 +61,8 @@ def preflight(
             images is not looked for again.
         progress: called with lines of text about the images, and about what is needed later and is not here.
         look: read every image once, to list all that cannot be read.
-        retrained: subnets are scored and the winner is retrained afterwards with the same resources, which must suit that,
-            too.
+        retrained: subnets are scored and the winner is retrained with the same resources afterwards, which must do for
+            that, too.
 
     Raises:
         ConfigError: preset, data and number of workers do not fit each other.
