@@ -130,5 +130,5 @@ def test_wrong_archs() -> None:
     with pytest.raises(UserError, match=r"codes of vit are \[n, 9\], found \[3, 4\]"):
         cost(space, np.zeros((3, 4), dtype=np.int16))
     with pytest.raises(UserError, match=r"has no 'blocks.3.heads'"):
-        cost(space, [dict(load_space("autoformer/tiny").smallest())])
+        cost(space, [dict(load_space("autoformer/tiny").smallest())])  # type: ignore[list-item]
     assert cost(space, [])["macs"].shape == (0,)
