@@ -24,6 +24,7 @@ from raynas.progress.reporter import Reporter
 from raynas.text import one_line
 from raynas.training.rendezvous import FileRendezvous
 
+NAME = "check"
 MIB = 16  # of the tensor that is summed
 MEETING_S = 60  # for the workers to find each other
 LIMIT_S = 180.0  # for all of it, with the start of the workers' processes
@@ -58,7 +59,7 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
             scaling_config=ScalingConfig(
                 num_workers=resources.workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
             ),
-            run_config=RunConfig(name="check", storage_path=folder),
+            run_config=RunConfig(name=NAME, storage_path=folder),
         )
         trainer._register_sigint_handler = controllers.append  # type: ignore[attr-defined]  # as for a training
         try:
@@ -77,7 +78,7 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
             raise
         finally:
             ray.kill(mailbox)
-    return events
+    return [account for _, account in events]
 
 
 def _work(config: dict[str, Any]) -> None:
@@ -106,7 +107,7 @@ def _work(config: dict[str, Any]) -> None:
         "port": os.environ.get("MASTER_PORT"),
         "seconds": seconds,
     }
-    ray.get(config["mailbox"].put.remote(account))
+    ray.get(config["mailbox"].put.remote(NAME, account))
 
 
 def interface_of(address: str, backend: str) -> str | None:
