@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from raynas.arguments import checked
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
@@ -34,13 +35,19 @@ RunLike: TypeAlias = "Run | str | os.PathLike[str]"
 PresetLike: TypeAlias = "Preset | str | os.PathLike[str]"
 """A preset, the name of a shipped one, or the path of a YAML file."""
 
-DataLike: TypeAlias = "DataConfig | Mapping[str, Any] | str"
+DataLike: TypeAlias = "DataConfig | Mapping[str, Any] | str | os.PathLike[str]"
 """A dataset: a name, a folder, a URI, `module:function`, or settings as in a preset."""
+
+
+typed = checked(
+    Run="raynas.runs.run", Preset="raynas.presets.preset", DataConfig="raynas.data.config", Arch="raynas.space"
+)
 
 
 # -- making a run ------------------------------------------------------------------------------------------------------
 
 
+@typed
 def train(
     preset: PresetLike,
     run_dir: RunLike = "runs/supernet",
@@ -81,6 +88,7 @@ def train(
     return train_supernet(preflight(checked, resources or Resources(), run_dir, progress), run_dir, progress)
 
 
+@typed
 def import_model(
     system: str,
     checkpoint: str | Path,
@@ -122,6 +130,7 @@ def import_model(
     return import_supernet(system, checkpoint, run_dir, checked, space, weights, progress)
 
 
+@typed
 def pipeline(
     preset: PresetLike,
     run_dir: RunLike,
@@ -153,13 +162,14 @@ def pipeline(
     return run_pipeline(checked, run_dir, resources or Resources(), progress)
 
 
+@typed
 def evolve_space(
     preset: PresetLike,
     run_dir: RunLike,
     data: DataLike | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    values: Mapping[str, Sequence[Any]] | None = None,
+    values: Mapping[str, Any] | None = None,
     trials: int | None = None,
     at_a_time: int | None = None,
     search: bool = False,
@@ -200,6 +210,7 @@ def evolve_space(
 # -- working on a run --------------------------------------------------------------------------------------------------
 
 
+@typed
 def search_run(
     run: RunLike,
     overrides: Mapping[str, Any] | None = None,
@@ -245,6 +256,7 @@ def search_run(
     return opened.search(name).winner
 
 
+@typed
 def rank(
     run: RunLike,
     overrides: Mapping[str, Any] | None = None,
@@ -312,6 +324,7 @@ def rank(
         )
 
 
+@typed
 def retrain(
     run: RunLike,
     archs: Sequence[Arch | str] = ("best",),
@@ -374,6 +387,7 @@ def retrain(
     return finetune_resized(opened, networks, recipe, finetune.size, parallel, progress, resources=resources)
 
 
+@typed
 def evaluate(
     run: RunLike,
     arch: str | None = None,
@@ -408,6 +422,7 @@ def evaluate(
     return evaluate_networks(opened, networks, again, progress=progress, resources=resources)
 
 
+@typed
 def export(
     run: RunLike,
     arch: Arch | str = "best",
@@ -460,6 +475,7 @@ def export(
     return os.fspath(to)
 
 
+@typed
 def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -> str:
     """Write one HTML page about a run, or about all trials of an experiment.
 
@@ -486,6 +502,7 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
     return write_report(opened, courses, searched_spaces(opened), trial_findings(opened))
 
 
+@typed
 def status(run: RunLike) -> list[Work]:
     """Return how far each phase of a run is, from its tables alone; see `raynas watch`.
 
@@ -500,6 +517,7 @@ def status(run: RunLike) -> list[Work]:
 # -- looking at data ---------------------------------------------------------------------------------------------------
 
 
+@typed
 def check(
     preset: PresetLike | None = None,
     data: DataLike | None = None,
@@ -599,8 +617,8 @@ def _preset(
 
 
 def _data_settings(data: DataLike) -> dict[str, Any]:
-    if isinstance(data, str):
-        return {"name": data}
+    if isinstance(data, str | os.PathLike):
+        return {"name": os.fspath(data)}
     return dict(data) if isinstance(data, Mapping) else data.model_dump()
 
 

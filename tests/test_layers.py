@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("locations",),
     ("text",),
-    ("config", "filesystem", "comparison"),
+    ("config", "filesystem", "comparison", "arguments"),
     ("user_code", "progress"),
     ("space",),
     ("nets",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raynas.errors import UserError
+from raynas.text import shown
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,11 @@ class Resources:
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("replicas", 0), ("cpus", 1)):
-            if (value := getattr(self, name)) < least:
-                raise UserError(f"{name} must be at least {least}, not {value}")
-        if not 0 <= self.gpus <= 1:
-            raise UserError(f"gpus must be between 0 and 1, not {self.gpus:g}")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"{name} must be at least {least}, not {shown(value)}")
+        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int | float) or not 0 <= self.gpus <= 1:
+            raise UserError(f"gpus must be between 0 and 1, not {shown(self.gpus)}")
 
     def of(self, count: int) -> dict[str, float]:
         """Return the resources of so many workers or replicas, by Ray's names."""

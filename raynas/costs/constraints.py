@@ -39,6 +39,8 @@ class Constraints:
     def __init__(
         self, space: Space, constraints: Mapping[str, Bounds], functions: Mapping[str, CostFunction] | None = None
     ):
+        if not isinstance(constraints, Mapping):
+            raise ConfigError(f"constraints: give a mapping such as {{'macs': (None, 1e9)}}, not {shown(constraints)}")
         self.space = space
         self.functions = dict(functions or {})
         for name in COSTS:

@@ -15,6 +15,7 @@ from raynas.errors import UserError
 from raynas.nets.batch_norm import NormStatistics, using
 from raynas.nets.sharing import SIDES, Side, sides_of
 from raynas.space import Arch, Space
+from raynas.user_code import kind
 
 Execution = Literal["auto", "groups", "masks"]
 EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
@@ -76,8 +77,10 @@ def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
     """Return images after checking that they are [batch, *expected].
 
     Raises:
-        UserError: they have another size.
+        UserError: they have another size, or are no tensor of floating-point numbers.
     """
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        raise UserError(f"expected images as a tensor of floating-point numbers, found {kind(images)}")
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:
         raise UserError(f"expected images [batch, {', '.join(map(str, expected))}], found {list(images.shape)}")
     return images
@@ -188,7 +191,7 @@ class Supernet(nn.Module):
         if isinstance(archs, Mapping) and rows is None:
             arch = self._arch(archs)
             return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)
-        given = [archs] if isinstance(archs, Mapping | str) else archs
+        given = archs if isinstance(archs, Sequence) and not isinstance(archs, str) else [archs]
         archs, rows = self._assign([self._arch(arch) for arch in given], rows, x)
         paths = self.draw_paths(x, archs, rows)
         x = self.stem_of_all(x)

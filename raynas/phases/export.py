@@ -122,6 +122,9 @@ def _check_folder(to: str | Path) -> None:
     around = run_around(to)
     if around is not None:
         raise UserError(f"{to} lies in the run directory {around}: give a folder elsewhere, or none for its `export`")
+    here, folder = Path.cwd(), Path(os.path.realpath(to))
+    if folder in (here, *here.parents):
+        raise UserError(f"{folder}: an export replaces its folder, and the current directory lies there: give another")
     with contextlib.suppress(OSError):  # not there yet, or cannot be listed
         if os.listdir(to) and not (Path(to) / ARCH_FILE).exists():
             raise UserError(f"{to} holds other files than an export's: give a new folder, or an empty one")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pydantic
 from pydantic import Field, field_validator, model_validator
 
+from raynas.arguments import checked
 from raynas.config import MAX_DEPTH, MOST_SEEDS, Config, Document, Seed, parse_yaml, read_yaml, validate
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import ConfigError, UserError
@@ -19,9 +20,6 @@ from raynas.space.load import SPACES, find_beside, find_shipped
 from raynas.text import is_text, shown
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    pass
 
 
 class FinetuneConfig(Config):
@@ -106,7 +104,8 @@ class Preset(Config):
         return _changed(self.retrain_recipe, changes, ("retrain", "finetune", "recipe"))
 
 
-def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset:
+@checked()
+def load_preset(name: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Preset:
     """Load a preset: a shipped name such as `digits/preset` (or `digits`), or a path.
 
     Args:

@@ -15,6 +15,7 @@ import pydantic
 import yaml
 from pyarrow import fs
 
+from raynas.arguments import checked
 from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.filesystem import FAILURES, cannot_write, check_plain, open_filesystem, write_whole
@@ -45,6 +46,7 @@ class RunDir:
         RunDirError: it does not exist, is not a run directory, or cannot be reached.
     """
 
+    @checked()
     def __init__(self, uri: str | os.PathLike[str] | RunDir, create: bool = False):
         given: str = uri.uri if isinstance(uri, RunDir) else os.fspath(uri)
         self.filesystem, self.root = open_filesystem(given)

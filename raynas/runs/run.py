@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.compute as pc
 
+from raynas.arguments import checked
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import RunDir, json_text
@@ -71,6 +72,7 @@ class Run(RunFiles):
         """Return True if there is a winner, or a reference."""
         return self.exists(f"{name}/{ARCH_FILE}")
 
+    @checked()
     def arch(self, name: str = BEST, progress: Progress = silent) -> Arch:
         """Return an arch by name.
 

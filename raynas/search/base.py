@@ -120,6 +120,8 @@ class Search(History, ABC):
             at_least(1, evaluations=evaluations)
         if generations is not None:
             at_least(0, generations=generations)
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise UserError(f"seed must be a whole number of at least 0, not {shown(seed)}")
         super().__init__(Problem(space, objectives, constraints, costs))
         self.budget = evaluations
         if generations is not None and (sizes := self._sizes()) is not None:
@@ -200,6 +202,8 @@ class Search(History, ABC):
             UserError: an arch was not asked, was told already, is out of order, or has other constants than the space;
                 or scores are missing or lack an objective. Nothing is recorded then.
         """
+        if not all(isinstance(each, Sequence | np.ndarray) for each in (archs, scores)):
+            raise UserError(f"tell a list of archs and a list of scores, not {shown(archs)} and {shown(scores)}")
         if len(archs) != len(scores):
             raise UserError(f"told {len(archs)} archs and {len(scores)} scores")
         if len(archs) > len(self._outstanding):

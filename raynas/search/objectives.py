@@ -41,8 +41,8 @@ class Objectives:
         Raises:
             UserError: there is no objective, or a direction is neither `max` nor `min`.
         """
-        if not directions:
-            raise UserError("a search needs an objective, such as {'accuracy': 'max'}")
+        if not isinstance(directions, Mapping) or not directions:
+            raise UserError(f"a search needs an objective such as {{'accuracy': 'max'}}, not {shown(directions)}")
         for name, direction in directions.items():
             if direction not in ("max", "min"):
                 raise UserError(f"objective {name!r}: the direction is 'max' or 'min', not {direction!r}")

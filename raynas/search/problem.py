@@ -43,7 +43,7 @@ class Problem:
             UserError: an objective, a constraint or a cost is wrong; the message names it.
         """
         self.space = space
-        self.constraints = Constraints(space, constraints or {}, costs)
+        self.constraints = Constraints(space, {} if constraints is None else constraints, costs)
         known = [*COSTS, *self.constraints.functions]
         self.objectives = Objectives({"accuracy": "max"} if objectives is None else objectives, known)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from raynas.arguments import checked
 from raynas.config import Config, read_yaml, validate, write_yaml
 from raynas.errors import ConfigError
 from raynas.space.space import Arch, Space
@@ -40,7 +42,7 @@ class ArchConfig(Config):
     found: dict[str, Any] = Field({})
 
 
-def find_shipped(name: str | Path, kind: str, hint: str | None = None) -> Path:
+def find_shipped(name: str | os.PathLike[str], kind: str, hint: str | None = None) -> Path:
     """Return the file for a name or path: an existing path, or `spaces/<name>.yaml` of this package.
 
     Args:
@@ -91,7 +93,8 @@ def describes_arch(name: str | Path) -> bool:
     return isinstance(data, dict) and "arch" in data
 
 
-def load_space(name: str | Path) -> Space:
+@checked()
+def load_space(name: str | os.PathLike[str]) -> Space:
     """Load a search space: a shipped name such as `autoformer/tiny`, or a path to a YAML file.
 
     Raises:
@@ -106,7 +109,8 @@ def load_space(name: str | Path) -> Space:
     return Space.from_document(document, _name(path))
 
 
-def load_arch(name: str | Path) -> Arch:
+@checked()
+def load_arch(name: str | os.PathLike[str]) -> Arch:
     """Load an architecture; `arch.space` is its space.
 
     Args:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raynas.arguments import checked
 from raynas.config import Document, validate, write_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space.codes import INACTIVE, CodedSpace, Codes, Probability, Uniform
@@ -101,6 +102,7 @@ class Space(CodedSpace):
     # -- reading and writing ---------------------------------------------------------------------------------------
 
     @classmethod
+    @checked()
     def from_dict(cls, definition: Mapping[str, Any], name: str = "space") -> Space:
         """Build a space from its written form (see `SpaceConfig`).
 
@@ -324,6 +326,8 @@ class Space(CodedSpace):
         Raises:
             ConfigError: an arch is not in this space.
         """
+        if isinstance(archs, Mapping) or not isinstance(archs, Iterable):
+            raise ConfigError(f"expected archs in a list, found {shown(archs)}")
         rows = []
         for arch in archs:
             if not (isinstance(arch, Arch) and (arch.space is self or arch.space.fingerprint == self.fingerprint)):

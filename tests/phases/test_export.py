@@ -281,6 +281,17 @@ def test_a_seed_can_be_chosen(arch: Arch) -> None:
         choose_network([], arch, seed=0)
 
 
+def test_the_current_directory_is_not_replaced_under_the_users_feet(
+    run: Run, arch: Arch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a/b")
+    for to in (".", "", "..", str(tmp_path / "a/b")):
+        with pytest.raises(UserError, match="the current directory lies there"):
+            export(run, Network(arch, "inherited"), to, onnx=False)
+    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a/b"] and list((tmp_path / "a/b").iterdir()) == []
+
+
 def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     first, second = (Network(SPACE.sample(np.random.default_rng(seed)), "inherited") for seed in (1, 2))

@@ -1,0 +1,90 @@
+"""Check of what callers of the public functions give, by the types in the functions' signatures."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from raynas.errors import UserError
+from raynas.text import shown
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_EXACT = ConfigDict(arbitrary_types_allowed=True, strict=True)
+
+
+def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator: its function refuses arguments of other types than its signature says, in one line.
+
+    Arguments are passed on as they are, but numpy's numbers as Python's, and sequences as lists. The function's module
+    postpones its annotations; parameters without one are not checked.
+
+    Args:
+        places: modules of the names that the function's module imports for type checkers alone.
+
+    Raises:
+        UserError: by the function, an argument is of another type.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+        names = _Names(function.__globals__, places)
+
+        @functools.cache
+        def adapter(annotation: str) -> TypeAdapter[Any]:
+            return TypeAdapter(eval(annotation, names.module, names), config=_EXACT)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            bound = signature.bind(*args, **kwargs)
+            for name, value in bound.arguments.items():
+                annotation = signature.parameters[name].annotation
+                if annotation is inspect.Parameter.empty:
+                    continue
+                try:
+                    bound.arguments[name] = _plain(value)
+                    adapter(annotation).validate_python(bound.arguments[name])
+                except (ValidationError, RecursionError):
+                    said = f"{name} must be {names.spelt(annotation)}, not {shown(value)}"
+                    raise UserError(f"{function.__qualname__.removesuffix('.__init__')}: {said}") from None
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorate
+
+
+class _Names(dict[str, Any]):
+    """Types by the names in a module's annotations, imported when they are needed."""
+
+    def __init__(self, module: dict[str, Any], places: Mapping[str, str]):
+        super().__init__()
+        self.module, self.places = module, places
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.places:
+            return getattr(import_module(self.places[name]), name)
+        if isinstance(alias := self.module.get(name), str):
+            return eval(alias, self.module, self)
+        raise KeyError(name)  # eval goes on in the module
+
+    def spelt(self, annotation: str) -> str:
+        """Return an annotation with aliases written out."""
+        aliases = {name: value for name, value in self.module.items() if isinstance(value, str)}
+        return re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), annotation)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return value
