@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 SPACE = raynas.load_space("digits/vit")
 SUPERNET = raynas.build_supernet(SPACE)
 
-PathLike = "str | os.PathLike[str]"
+Name: TypeAlias = "str | os.PathLike[str]"
 
 
 @checked(Fraction="fractions")
 def take(
-    name: PathLike,  # type: ignore[valid-type]
+    name: Name,
     part: Fraction | None = None,
     seeds: Sequence[int] = (0,),
     values: Mapping[str, Any] | None = None,
