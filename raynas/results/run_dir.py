@@ -48,7 +48,7 @@ class RunDir:
 
     @checked()
     def __init__(self, uri: str | os.PathLike[str] | RunDir, create: bool = False):
-        given: str = uri.uri if isinstance(uri, RunDir) else os.fspath(uri)
+        given: str = os.fspath(uri) if isinstance(uri, str | os.PathLike) else uri.uri
         self.filesystem, self.root = open_filesystem(given)
         self.path = Path(self.root) if isinstance(self.filesystem, fs.LocalFileSystem) else None
         self.uri: str = given if self.path is None else str(self.path)

@@ -1,0 +1,92 @@
+"""A pipeline and a space evolution whose process is killed, the Ray that it started with it: both end as if never."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from raynas.config import write_yaml
+from raynas.presets.preset import override
+from raynas.runs.run import Run
+from tests.cluster.test_local_ray import environment, processes
+from tests.small_run import PRESET
+
+TINY = {
+    "retrain.recipe": {"epochs": 1},
+    "space_evolution": {"iterations": 1, "archs": 12, "fewest": 1},
+}
+
+KILLED_AT: dict[str, tuple[str, ...]] = {
+    "pipeline": ("supernet.json", "tables/scores/*.parquet", "tables/networks/*.parquet"),
+    "evolve-space": ("iterations/0/preset.yaml", "iterations/0/tables/scores/*.parquet"),
+}
+"""Files whose appearance is the moment of each kill."""
+
+RESULTS: dict[str, tuple[str, ...]] = {
+    "training": ("what", "epoch", "loss"),
+    "scores": ("arch", "status", "accuracy", "loss", "images"),
+    "correct": ("arch", "top1"),
+    "networks": ("arch", "how", "seed", "path", "weights"),
+    "evaluations": ("arch", "how", "weights", "accuracy", "reading"),
+    "spaces": ("iteration", "cardinality", "error", "best", "ended"),
+    "space_scores": ("iteration", "arch", "accuracy"),
+    "space_moves": ("iteration", "axis", "steps", "after"),
+}
+"""Columns of the tables that have to be the same."""
+
+
+def started(command: str, folder: Path, run: str, mark: str) -> subprocess.Popen[bytes]:
+    words = [command, str(folder / "preset.yaml"), "--run", str(folder / run), "--workers", "1", "--replicas", "1"]
+    with (folder / "output.txt").open("w") as output:  # no pipe: Ray's processes hold it for a while longer
+        return subprocess.Popen(
+            [sys.executable, "-m", "raynas", *words],
+            env=environment(**{mark: "1", "OMP_NUM_THREADS": "1"}),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def results(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for marker in root.rglob("raynas.yaml"):
+        where = str(marker.parent.relative_to(root))
+        if where == "tune":
+            continue
+        run = Run(marker.parent)
+        for table, columns in RESULTS.items():
+            found[f"{where}/{table}"] = sorted(map(str, run.table(table, list(columns)).to_pylist()))
+        for file in ("best/arch.yaml", "export/arch.yaml", "spaces/best.yaml"):
+            found[f"{where}/{file}"] = run.read_bytes(file) if run.exists(file) else None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("command", KILLED_AT)
+def test_killed_and_run_again_it_ends_as_if_never_killed(command: str, tmp_path: Path) -> None:
+    write_yaml(tmp_path / "preset.yaml", override(PRESET, TINY).model_dump(mode="json", exclude_unset=True))
+    mark = f"RAYNAS_KILLED_{time.monotonic_ns()}"
+    try:
+        for moment in KILLED_AT[command]:
+            process = started(command, tmp_path, "run", mark)
+            while not list((tmp_path / "run").glob(moment)):
+                assert process.poll() is None, (tmp_path / "output.txt").read_text()
+                time.sleep(0.05)
+            process.kill()
+            process.wait()
+        for run in ("run", "undisturbed"):
+            process = started(command, tmp_path, run, mark)
+            assert process.wait() == 0, (tmp_path / "output.txt").read_text()
+    finally:
+        left = list(processes(mark))
+        for each in left:
+            each.kill()
+        psutil.wait_procs(left, timeout=10)
+    once, again = results(tmp_path / "undisturbed"), results(tmp_path / "run")
+    assert again == once and any(once.values())
