@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from raynas.cluster.connection import ray_cluster
+from raynas.cluster.connection import on_cluster, ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.costs import cost, scale_to_macs
 from raynas.phases.evaluate import evaluate
@@ -72,6 +72,9 @@ def pipeline(
     cluster = ray_cluster(cpus=int(resources.together["CPU"])) if ray else nullcontext()
     with run.lock(), progress.doing("starting"), cluster:
         stage = partial(_stage, run, progress)
+        # One machine trains networks side by side, with a worker each, and does here what is short.
+        elsewhere = ray and on_cluster()
+        later = resources if elsewhere else replace(resources, workers=min(resources.workers, 1), replicas=0)
         # Subnets are timed before training, so that an infeasible limit on latency is refused in time.
         space = None if is_bound(run, "train") else checked.space
         ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
@@ -97,16 +100,16 @@ def pipeline(
         also = "" if preset.reference is None else ", and the hand-designed reference beside it"
         with stage(4, "Retraining the winner", f"on its own{also}"):
             reference = make_reference(run, preset, winner, space)
-            retrained = retrain_with_reference(run, preset, winner, reference, progress, resources)
-            finetune_winner(run, preset, retrained, progress, resources)
+            retrained = retrain_with_reference(run, preset, winner, reference, progress, later)
+            finetune_winner(run, preset, retrained, progress, later)
         with stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *run.networks()]
-            evaluations = evaluate(run, networks, progress=progress, resources=resources)
+            evaluations = evaluate(run, networks, progress=progress, resources=later)
             for line in finished_lines(run):
                 progress(line)
         with stage(6, "Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
-            exported = export_into_run(run, choose_network(run.networks(), winner, size), None, progress, resources)
+            exported = export_into_run(run, choose_network(run.networks(), winner, size), None, progress, later)
         report = write_report(run, traces(run))  # after the last stage, to include its duration
         return PipelineResult(run, winner, evaluations, exported, report)
 
