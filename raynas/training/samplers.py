@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from raynas.errors import ConfigError
+from raynas.space import Arch
 from raynas.text import shown
 from raynas.training.attentive import Attentive, draw_attentively, read_attentive
 from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from raynas.nets.sharing import Side
-    from raynas.space import Arch, Space
+    from raynas.space import Space
     from raynas.space.codes import Uniform
 
 Role = Literal["largest", "smallest", "random", "mixed"]
@@ -67,9 +68,17 @@ def check_emitted(passes: Sequence[Pass]) -> None:
     if not isinstance(passes, list | tuple):
         raise ConfigError(f"plan: a sampler must return a list of Pass; it returned {kind(passes)}")
     for this in passes:
-        if not isinstance(this, Pass) or not this.archs or not all(isinstance(arch, Mapping) for arch in this.archs):
-            raise ConfigError(f"plan: a sampler must return a list of Pass, each with archs; in it is {kind(this)}")
-        if this.role not in get_args(Role):
+        must = "plan: a sampler must return a list of Pass, each with archs"
+        if not isinstance(this, Pass):
+            raise ConfigError(f"{must}; in it is {kind(this)}")
+        if not isinstance(this.name, str):
+            raise ConfigError(f"{must} and a name; a name is {kind(this.name)}")
+        if not isinstance(this.archs, list | tuple) or not this.archs:
+            raise ConfigError(f"{must}; the archs are {kind(this.archs)}")
+        for arch in this.archs:
+            if not isinstance(arch, Arch):
+                raise ConfigError(f"{must}; among the archs is {kind(arch)}")
+        if not isinstance(this.role, str) or this.role not in get_args(Role):
             raise ConfigError(f"plan: a pass has the role {shown(this.role)}: it is one of {', '.join(get_args(Role))}")
     if not passes:
         raise ConfigError("plan: the sampler emitted no pass")

@@ -117,6 +117,9 @@ def test_own_part_needs_its_required_option() -> None:
         (f"sampler: {__name__}:sampler_of_archs", "must return a list of Pass, each with archs; in it is an Arch"),
         (f"sampler: {__name__}:sampler_of_one_name", "emitted two passes named 'random': give each a name"),
         (f"sampler: {__name__}:sampler_of_a_role", "a pass has the role 'teacher': it is one of largest, smallest, "),
+        (f"sampler: {__name__}:sampler_of_an_arch_alone", "each with archs; the archs are an Arch"),
+        (f"sampler: {__name__}:sampler_of_values", "each with archs; among the archs is a dict"),
+        (f"sampler: {__name__}:sampler_of_a_number", "each with archs and a name; a name is the number 1"),
         (f"objective: {__name__}:objective_of_text", "must return a loss, a scalar tensor"),
         (f"objective: {__name__}:objective_without_gradient", "must return a loss, a scalar tensor with a gradient"),
     ],
@@ -141,6 +144,18 @@ def sampler_of_one_name(space: Space, rng: object, losses: object) -> list[Pass]
 
 def sampler_of_a_role(space: Space, rng: object, losses: object) -> list[Pass]:
     return [Pass("first", "teacher", (space.largest(),))]  # type: ignore[arg-type]
+
+
+def sampler_of_an_arch_alone(space: Space, rng: object, losses: object) -> list[Pass]:
+    return [Pass("first", "largest", space.largest())]  # type: ignore[arg-type]
+
+
+def sampler_of_values(space: Space, rng: object, losses: object) -> list[Pass]:
+    return [Pass("first", "largest", (dict(space.largest()),))]  # type: ignore[arg-type]
+
+
+def sampler_of_a_number(space: Space, rng: object, losses: object) -> list[Pass]:
+    return [Pass(1, "largest", (space.largest(),))]  # type: ignore[arg-type]
 
 
 def objective_without_gradient(this: object, logits: object, targets: object, outputs: object) -> torch.Tensor:
