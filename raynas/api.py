@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from raynas.arguments import checked
 from raynas.cluster.resources import Resources
+from raynas.config import Name, Natural, Positive, Seed, Seeds
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 
@@ -170,8 +171,8 @@ def evolve_space(
     overrides: Mapping[str, Any] | None = None,
     *,
     values: Mapping[str, Any] | None = None,
-    trials: int | None = None,
-    at_a_time: int | None = None,
+    trials: Positive | None = None,
+    at_a_time: Positive | None = None,
     search: bool = False,
     resources: Resources | None = None,
     progress: Progress = silent,
@@ -215,10 +216,10 @@ def search_run(
     run: RunLike,
     overrides: Mapping[str, Any] | None = None,
     *,
-    name: str = "search",
+    name: Name = "search",
     resources: Resources | None = None,
     random: bool = False,
-    images: int | None = None,
+    images: Positive | None = None,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     progress: Progress = silent,
 ) -> Arch:
@@ -261,14 +262,14 @@ def rank(
     run: RunLike,
     overrides: Mapping[str, Any] | None = None,
     *,
-    archs: int = 2000,
-    buckets: int = 8,
-    train: int = 0,
-    finetune_epochs: int | None = None,
-    seeds: Sequence[int] | None = None,
+    archs: Positive = 2000,
+    buckets: Positive = 8,
+    train: Natural = 0,
+    finetune_epochs: Positive | None = None,
+    seeds: Seeds | None = None,
     truth: str | Path | None = None,
     resources: Resources | None = None,
-    parallel: int | None = None,
+    parallel: Positive | None = None,
     progress: Progress = silent,
 ) -> list[Row]:
     """Measure how well inherited weights rank subnets: by MACs, and against networks that were trained alone.
@@ -331,11 +332,11 @@ def retrain(
     overrides: Mapping[str, Any] | None = None,
     *,
     start: Literal["scratch", "inherited", "trained"] | None = None,
-    size: int | None = None,
-    seeds: Sequence[int] | None = None,
+    size: Positive | None = None,
+    seeds: Seeds | None = None,
     train_on: Literal["train", "train+search"] | None = None,
     resources: Resources | None = None,
-    parallel: int | None = None,
+    parallel: Positive | None = None,
     progress: Progress = silent,
 ) -> list[Row]:
     """Train found networks on their own, or continue their training.
@@ -429,8 +430,8 @@ def export(
     to: str | Path | None = None,
     *,
     inherited: bool = False,
-    size: int | None = None,
-    seed: int | None = None,
+    size: Positive | None = None,
+    seed: Seed | None = None,
     onnx: bool | None = None,
     resources: Resources | None = None,
     progress: Progress = silent,

@@ -77,9 +77,13 @@ class _Names(dict[str, Any]):
         raise KeyError(name)  # eval goes on in the module
 
     def spelt(self, annotation: str) -> str:
-        """Return an annotation with aliases written out."""
-        aliases = {name: value for name, value in self.module.items() if isinstance(value, str)}
-        return re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), annotation)
+        """Return an annotation in words: aliases written out, bounded types by their descriptions."""
+        return re.sub(r"\w+", lambda word: self._spelt(word[0]), annotation).replace(" | ", " or ")
+
+    def _spelt(self, name: str) -> str:
+        value = self.module.get(name)
+        described = (getattr(each, "description", None) for each in getattr(value, "__metadata__", ()))
+        return value if isinstance(value, str) else next(filter(None, described), name)
 
 
 def _plain(value: Any) -> Any:

@@ -16,12 +16,29 @@ from raynas.text import is_text, named, nearest, one_line, shown
 
 Location = tuple[str | int, ...]
 ConfigT = TypeVar("ConfigT", bound="Config")
-
-Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
-"""A seed that the tables can hold."""
+SeedsT = TypeVar("SeedsT", bound=Sequence[int])
 
 MOST_SEEDS = 1000
 """The most seeds of one network's training, far more than a result needs."""
+
+
+def _different(seeds: SeedsT) -> SeedsT:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("the same seed twice would be the same training twice")
+    return seeds
+
+
+Natural = Annotated[int, pydantic.Field(ge=0, le=10**7, description="a whole number from 0")]
+Positive = Annotated[int, pydantic.Field(ge=1, le=10**7, description="a whole number from 1")]
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63, description="a whole number from 0 that the tables can hold")]
+Different = pydantic.AfterValidator(_different)
+Seeds = Annotated[
+    Sequence[Seed],
+    Different,
+    pydantic.Field(min_length=1, max_length=MOST_SEEDS, description="a list of different whole numbers from 0"),
+]
+Name = Annotated[str, pydantic.Field(pattern=r"^[\w-]+$", description="a name of letters, digits, - and _")]
+"""Numbers and names that users give, with their bounds."""
 
 MAX_FILE_BYTES = 2**17
 """The largest configuration file: far more than needed, and read within seconds."""

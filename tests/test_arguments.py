@@ -84,11 +84,20 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: untyped.pipeline("digits", None), "pipeline: run_dir must be"),
     (lambda: untyped.evolve_space("digits", "run", values=[1]), "values must be"),
     (lambda: untyped.evolve_space("digits", "run", values={"recipe.lr": 1}), "give a list of values"),
-    (lambda: untyped.evolve_space("digits", "run", trials="2"), "trials must be int | None"),
+    (lambda: untyped.evolve_space("digits", "run", trials="2"), "trials must be a whole number from 1 | None"),
     (lambda: untyped.import_model("timm", 1, "run", "digits"), "checkpoint must be"),
     (lambda: untyped.search_run("run", images=2.5), "images must be"),
+    (lambda: untyped.search_run("run", images=0), "images must be a whole number from 1 | None, not 0"),
+    (lambda: untyped.search_run("run", name="../x"), "name must be a name of letters, digits, - and _, not"),
+    (lambda: untyped.search_run("run", name=""), "name must be"),
+    (lambda: untyped.rank("run", train=-1), "train must be a whole number from 0, not -1"),
+    (lambda: untyped.rank("run", seeds=[]), "seeds must be a list of different whole numbers from 0 | None"),
+    (lambda: untyped.retrain("run", seeds=[0, 0]), "seeds must be"),
+    (lambda: untyped.retrain("run", seeds=[-1]), "seeds must be"),
+    (lambda: untyped.retrain("run", seeds=[2**63]), "seeds must be"),
+    (lambda: untyped.export("run", size=0), "size must be"),
     (lambda: untyped.search_run("run", precision="half"), "precision must be Literal"),
-    (lambda: untyped.rank("run", archs="x"), "archs must be int"),
+    (lambda: untyped.rank("run", archs="x"), "archs must be a whole number from 1"),
     (lambda: untyped.rank("run", truth=[1]), "truth must be"),
     (lambda: untyped.retrain("run", SPACE.smallest()), "archs must be Sequence"),
     (lambda: untyped.retrain("run", "best"), "archs must be Sequence"),
@@ -122,6 +131,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("call", "words"), WRONG)
 def test_a_wrong_type_is_one_line(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(UserError, match=words.replace(" | ", r" \| ")) as caught:
+    with pytest.raises(UserError, match=words.replace(" | ", " or ")) as caught:
         call()
     assert "\n" not in str(caught.value)

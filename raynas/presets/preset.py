@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field, field_validator, model_validator
 
 from raynas.arguments import checked
-from raynas.config import MAX_DEPTH, MOST_SEEDS, Config, Document, Seed, parse_yaml, read_yaml, validate
+from raynas.config import MAX_DEPTH, MOST_SEEDS, Config, Different, Document, Seed, parse_yaml, read_yaml, validate
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import ConfigError, UserError
 from raynas.presets.space_evolution import SpaceEvolutionConfig
@@ -50,16 +50,9 @@ class RetrainConfig(Config):
 
     recipe: dict[str, Any] = Field(default_factory=dict)
     train_on: Literal["train", "train+search"] = "train+search"
-    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, max_length=MOST_SEEDS)
+    seeds: Annotated[tuple[Seed, ...], Different] = Field(default=(0,), min_length=1, max_length=MOST_SEEDS)
     start: Literal["scratch", "inherited"] = "scratch"
     finetune: FinetuneConfig | None = None
-
-    @field_validator("seeds")
-    @classmethod
-    def _different(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError("the same seed twice would be the same training twice")
-        return seeds
 
 
 class Preset(Config):
