@@ -56,6 +56,11 @@ def test_a_checked_function_keeps_its_name_and_signature() -> None:
         given()
 
 
+def tell(score: Any) -> None:
+    search = raynas.Evolution(SPACE)
+    search.tell(search.ask(1), [score])
+
+
 ROUND: list[Any] = []
 ROUND.append(ROUND)
 
@@ -113,6 +118,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: untyped.Space.from_dict({1: 2}), "definition must be"),
     (lambda: untyped.Evolution(SPACE, objectives=["accuracy"]), "a search needs an objective"),
     (lambda: untyped.Evolution(SPACE, objectives="accuracy"), "a search needs an objective"),
+    (lambda: untyped.Evolution(SPACE, objectives={1: "max"}), "an objective has a name, such as accuracy, not 1"),
+    (lambda: tell("0.5"), "the score of objective 'accuracy' must be a number or None, not '0.5'"),
+    (lambda: untyped.LocalScorer("run", images="5"), "LocalScorer: images must be int | None, not '5'"),
+    (lambda: untyped.LocalScorer("run", images=True), "LocalScorer: images must be"),
+    (lambda: untyped.ScorePool("run", replicas=None), "ScorePool: replicas must be int, not None"),
     (lambda: untyped.Evolution(SPACE, constraints=5), "constraints: give a mapping"),
     (lambda: untyped.Evolution(SPACE, seed={}), "seed must be a whole number"),
     (lambda: untyped.Evolution(SPACE, seed=-1), "seed must be a whole number"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
+from raynas.arguments import checked
 from raynas.data.images import decode
 from raynas.results import Store
 from raynas.runs.run import Run
@@ -36,6 +37,7 @@ class LocalScorer(Scorer):
         RunDirError: `run` is not a run directory.
     """
 
+    @checked()
     def __init__(
         self,
         run: Run | str | os.PathLike[str] | None,
@@ -43,7 +45,7 @@ class LocalScorer(Scorer):
         threads: int = 1,
         images: int | None = None,
         precision: str = "fp32",
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         *,
         scored: ScoredSupernet | None = None,
         store: Store | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from raynas.arguments import checked
 from raynas.cluster.connection import is_local, ray_cluster
 from raynas.cluster.growth import WAIT_S
 from raynas.errors import UserError
@@ -56,6 +57,7 @@ class ScorePool(Scorer):
 
     supervisor: Supervisor
 
+    @checked()
     def __init__(
         self,
         run: Run | str | os.PathLike[str] | None,

@@ -44,6 +44,8 @@ class Objectives:
         if not isinstance(directions, Mapping) or not directions:
             raise UserError(f"a search needs an objective such as {{'accuracy': 'max'}}, not {shown(directions)}")
         for name, direction in directions.items():
+            if not isinstance(name, str) or not name:
+                raise UserError(f"an objective has a name, such as accuracy, not {shown(name)}")
             if direction not in ("max", "min"):
                 raise UserError(f"objective {name!r}: the direction is 'max' or 'min', not {direction!r}")
         self.directions = dict(directions)
@@ -89,7 +91,7 @@ def _number(name: str, value: Any) -> float:
     if value is None:
         return math.nan
     try:
-        if isinstance(value, bool | np.bool_):
+        if isinstance(value, bool | np.bool_ | str | bytes):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
