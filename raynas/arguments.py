@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from importlib import import_module
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from raynas.errors import UserError
 from raynas.text import shown
@@ -24,8 +25,8 @@ _EXACT = ConfigDict(arbitrary_types_allowed=True, strict=True)
 def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator: its function refuses arguments of other types than its signature says, in one line.
 
-    Arguments are passed on as they are, but numpy's numbers as Python's, and sequences as lists. The function's module
-    postpones its annotations; parameters without one are not checked.
+    Arguments are passed on as they are, but numpy's numbers as Python's, and tuples and ranges as lists. The function's
+    module postpones its annotations; parameters without one are not checked.
 
     Args:
         places: modules of the names that the function's module imports for type checkers alone.
@@ -72,8 +73,10 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in self.places:
             return getattr(import_module(self.places[name]), name)
-        if isinstance(alias := self.module.get(name), str):
-            return eval(alias, self.module, self)
+        if isinstance(value := self.module.get(name), str):
+            return eval(value, self.module, self)
+        if is_dataclass(value):  # pydantic would look into its fields
+            return Annotated[object, AfterValidator(functools.partial(_of_class, value))]
         raise KeyError(name)  # eval goes on in the module
 
     def spelt(self, annotation: str) -> str:
@@ -86,9 +89,15 @@ class _Names(dict[str, Any]):
         return value if isinstance(value, str) else next(filter(None, described), name)
 
 
+def _of_class(kind: Any, value: object) -> object:
+    if not isinstance(value, kind):
+        raise ValueError
+    return value
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if type(value) in (list, tuple, range):
         return [_plain(item) for item in value]
     return value

@@ -122,6 +122,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tell("0.5"), "the score of objective 'accuracy' must be a number or None, not '0.5'"),
     (lambda: untyped.LocalScorer("run", images="5"), "LocalScorer: images must be int | None, not '5'"),
     (lambda: untyped.LocalScorer("run", images=True), "LocalScorer: images must be"),
+    (lambda: untyped.LocalScorer("run", scored=5), "LocalScorer: scored must be ScoredSupernet | None, not 5"),
     (lambda: untyped.ScorePool("run", replicas=None), "ScorePool: replicas must be int, not None"),
     (lambda: untyped.Evolution(SPACE, constraints=5), "constraints: give a mapping"),
     (lambda: untyped.Evolution(SPACE, seed={}), "seed must be a whole number"),

@@ -143,7 +143,7 @@ class Scorer:
             RunDirError: rows cannot be written.
             UserError: an arch has other constants than the supernet's space, or no replica fits into the cluster.
         """
-        asked = [self._arch(arch) for arch in archs]
+        asked = [self._arch(arch) for arch in (archs if isinstance(archs, Iterable) else [archs])]
         rows: dict[str, Row] = {}
         with reporter(progress).doing(what, len({arch.id for arch in asked}), "subnets scored") as activity:
             for row in self.score_iter(asked):

@@ -57,6 +57,14 @@ def test_rows_are_in_order_complete_and_computed_once(
         assert scorer.score(archs[:1])[0]["images"] == 20 and supernet.passes == 4
 
 
+@pytest.mark.parametrize("wrong", [7, None, "best", Path("x")])
+def test_what_is_no_list_of_archs_is_refused(wrong: Any, space: Space, digits: Digits) -> None:
+    told = r"expected an arch, or a mapping of its values, found .*takes a list"
+    scorer = LocalScorer.from_parts(space, build_supernet(space), *digits)
+    with scorer, pytest.raises(UserError, match=told):
+        scorer.score(wrong)
+
+
 def test_statistics_and_constants_are_part_of_the_key(tmp_path: Path, space: Space, digits: Digits) -> None:
     pixels, labels, normalisation = digits
     averaging = space.replace(constants=space.constants.model_copy(update={"pool": "mean"}))
