@@ -28,6 +28,7 @@ from raynas.cluster.connection import is_local, on_loopback
 from raynas.cluster.controller import SendController
 from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
+from raynas.cluster.metrics import set_gauge
 from raynas.cluster.resources import Resources
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
 from raynas.phases.run_context import STATE
@@ -210,7 +211,12 @@ class _Training:
     def note(self, event: Event) -> None:
         """Note an event of the training loop."""
         if event["kind"] == "history":
-            self._epochs.append(event["history"][-1]["epoch"] if event["history"] else 0)
+            last = event["history"][-1] if event["history"] else None
+            if last is not None and self._epochs and last.get("seconds"):
+                name = f"{self._run.name}/{self.job.name}"
+                set_gauge("images_per_s", last["images"] / last["seconds"], name)
+                set_gauge("loss", last["loss"], name)
+            self._epochs.append(0 if last is None else last["epoch"])
 
     def result(self) -> Trained | Exception | None:
         """Return the result of an attempt that has ended, or why there is none; None if another attempt has begun."""

@@ -12,6 +12,7 @@ import ray
 from raynas.arguments import checked
 from raynas.cluster.connection import is_local, ray_cluster
 from raynas.cluster.growth import WAIT_S
+from raynas.cluster.metrics import set_gauge
 from raynas.errors import UserError
 from raynas.results import Store
 from raynas.runs.run import Run
@@ -114,6 +115,7 @@ class ScorePool(Scorer):
 
         self.supervisor = Supervisor(self.replicas, start, scored.space, self.time_limit_s, limit_s, needs)
         self._finished: list[ScoredArch] = []
+        self._subnets, self._best = 0, 0.0  # scored so far, and the best accuracy of these
         self._stack.callback(self.supervisor.end)
 
     def _finish(self) -> None:
@@ -130,13 +132,26 @@ class ScorePool(Scorer):
                 self.supervisor.feed(wanted)
                 if self.supervisor.idle:
                     break
-                self._finished += self.supervisor.poll(COMMIT_S)
+                self._note(outcomes := self.supervisor.poll(COMMIT_S))
+                self._finished += outcomes
                 if len(self._finished) >= COMMIT_ROWS or time.monotonic() - written > COMMIT_S:
                     yield self._taken()
                     written = time.monotonic()
             yield self._taken()
         finally:
             self.supervisor.forget_queue()
+
+    def _note(self, outcomes: list[ScoredArch]) -> None:
+        """Show the pool's state in Ray's metrics."""
+        name = "a pool" if self.run is None else self.run.name
+        self._subnets += len(outcomes)
+        scores = [float(outcome.score.top1.mean()) for outcome in outcomes if outcome.score is not None]
+        self._best = max([self._best, *scores])
+        ready = self.supervisor.ready
+        set_gauge("replicas", len(ready), name)
+        set_gauge("busy_replicas", sum(bool(member.tasks) for member in ready), name)
+        set_gauge("subnets", self._subnets, name)
+        set_gauge("best_accuracy", self._best, name)
 
     def _taken(self) -> list[ScoredArch]:
         taken, self._finished = self._finished, []
