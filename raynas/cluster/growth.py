@@ -175,10 +175,7 @@ def room_for(each: Mapping[str, float], together: int = 1) -> int:
         each: resources of one process of a job, which must fit on one node, by Ray's names.
         together: number of such processes of a job.
     """
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return sum(min(int(node.get(name, 0) // need) for name, need in each.items()) for node in nodes) // together
+    return sum(node.holds(each) for node in living_nodes()) // together
 
 
 def _status() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ class Node:
     resources: dict[str, float]
     is_head: bool
 
-    def holds(self, needed: dict[str, float]) -> int:
+    def holds(self, needed: Mapping[str, float]) -> int:
         """Return how often some resources fit into the whole node."""
         return min(int(self.resources.get(name, 0) // need) for name, need in needed.items() if need)
 
