@@ -47,6 +47,7 @@ SMALL = {
     "evaluate": [],
     "export": ["--no-onnx"],
     "report": [],
+    "watch": ["--once"],
     "cost": [],
     "evolve-space": [
         *("--workers", "1", "--replicas", "1"),

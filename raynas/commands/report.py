@@ -7,7 +7,7 @@ import argparse
 import raynas
 from raynas.commands.options import add_run, given
 
-EXAMPLES = "raynas report runs/a\nraynas report runs/a --tensorboard /tmp/events"
+EXAMPLES = "raynas report runs/a\nraynas report runs/a --tensorboard events"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from raynas.text import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-EXAMPLES = "raynas watch s3://bucket/runs/a\nraynas watch runs/a --once"
+EXAMPLES = "raynas watch s3://bucket/runs/first\nraynas watch runs/a --once"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
