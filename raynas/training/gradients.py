@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from raynas.errors import ConfigError
 from raynas.text import shown
 from raynas.training.samplers import Pass
+from raynas.user_code import kind
 
 Gradients = list[Tensor | None]
 
@@ -39,6 +40,20 @@ class GradientPolicy(Protocol):
             names: the parameters' names, in the order of every gradient.
             done: share of finished epochs, from 0 to below 1.
         """
+
+
+def check_gradient(combined: Gradients, parameters: Sequence[Tensor]) -> None:
+    """Check what a policy combined.
+
+    Raises:
+        ConfigError: it is no gradient of the parameters.
+    """
+    must = f"plan.gradients: combine(sets, names, done) must return a list of {len(parameters)} gradients or None"
+    if not isinstance(combined, list | tuple) or len(combined) != len(parameters):
+        raise ConfigError(f"{must}; it returned {kind(combined)}")
+    for one, parameter in zip(combined, parameters, strict=True):
+        if one is not None and (not isinstance(one, Tensor) or one.shape != parameter.shape):
+            raise ConfigError(f"{must}, each of its parameter's shape {list(parameter.shape)}; one is {kind(one)}")
 
 
 LARGEST, SUBNETS = "largest", "subnets"

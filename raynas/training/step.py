@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from raynas.space import Arch, Space
 from raynas.training.conflict import compare, unseen
 from raynas.training.context import Context
-from raynas.training.gradients import GradientPolicy, Gradients, accumulating, added, average, scaled
+from raynas.training.gradients import GradientPolicy, Gradients, accumulating, added, average, check_gradient, scaled
 from raynas.training.recipe import Mixer, Recipe
 from raynas.training.samplers import Pass, check_emitted, check_rows, on_sides
 from raynas.training.state import TrainingState
 from raynas.training.teachers import Teachers
+from raynas.user_code import running
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 Targeted = tuple[Tensor, Tensor]
@@ -87,7 +88,9 @@ def train_step(
     by_key, loss = averaged(state, parts, context, *run_passes(state, parts, batches, passes, keys))
     conflicts = _compare(state, parts, batches, by_key, context) if comparing else {}
     sets = {name: added(*(one for key, one in by_key.items() if key[0] == name)) for name in dict.fromkeys(names)}
-    combined = parts.policy.combine(sets, list(parts.parameters), state.epoch / parts.recipe.epochs)
+    with running("plan.gradients: combine(sets, names, done)"):
+        combined = parts.policy.combine(sets, list(parts.parameters), state.epoch / parts.recipe.epochs)
+    check_gradient(combined, list(parts.parameters.values()))
     return StepResult(loss.item(), update(state, parts, combined), conflicts)
 
 

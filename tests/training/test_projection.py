@@ -17,7 +17,7 @@ from raynas.data.loader import TrainLoader
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.space import Space
-from raynas.training.gradients import LARGEST, SUBNETS, Gradients, Sum
+from raynas.training.gradients import LARGEST, SUBNETS, Gradients, Sum, check_gradient
 from raynas.training.loop import train_loop
 from raynas.training.plan import Plan
 from raynas.training.preflight import check_trainable
@@ -250,3 +250,11 @@ def test_clipping_by_value() -> None:
     moved = [(trained.model.state_dict()[n] - p.detach()).abs().max().item() for n, p in model.named_parameters()]
     assert max(moved) == pytest.approx(1e-4, rel=1e-3)
     assert trained.history[0]["gradient_norm"] > 0.1  # as it was before
+
+
+@pytest.mark.parametrize("wrong", [None, "abc", 5, [None], [torch.zeros(2), 1.0], [torch.zeros(3), None]])
+def test_what_is_no_gradient_is_refused(wrong: Any) -> None:
+    parameters = [torch.zeros(2), torch.zeros(1)]
+    check_gradient([None, torch.ones(1)], parameters)
+    with pytest.raises(ConfigError, match=r"combine\(sets, names, done\) must return a list of 2 gradients or None"):
+        check_gradient(wrong, parameters)
