@@ -13,24 +13,31 @@ class Resources:
     """Workers that train and replicas that score, never both at once, and the CPUs and GPUs of each of them.
 
     Attributes:
-        workers: Ray Train workers; each takes an equal share of every batch. 0 trains in this process, without Ray, to
-            the same weights as one worker.
+        workers: Ray Train workers, which share every batch: the result does not depend on their number. A range such as
+            `(2, 8)` begins with as many as there is room for, and restarts training from its newest checkpoint with
+            more or fewer as nodes come and go. 0 trains in this process, without Ray, to the same weights as one.
         replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
         cpus: CPUs, and threads of torch, of each worker and each replica.
         gpus: GPUs of each worker and each replica: 0, 1 or a fraction. Without Ray it is this process's.
+        max_failures: losses of workers that a training survives in a row, without progress between them. Announced
+            ones do not count.
 
     Raises:
         UserError: a number is out of range.
     """
 
-    workers: int = 1
+    workers: int | tuple[int, int] = 1
     replicas: int = 2
     cpus: int = 1
     gpus: float = 0
+    max_failures: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 0), ("replicas", 0), ("cpus", 1)):
-            value = getattr(self, name)
+        if isinstance(self.workers, tuple):
+            if [type(end) for end in self.workers] != [int, int] or not 1 <= self.workers[0] <= self.workers[1]:
+                raise UserError(f"workers must be a number, or an ascending pair from 1, not {shown(self.workers)}")
+        for name, least in (("workers", 0), ("replicas", 0), ("cpus", 1), ("max_failures", 0)):
+            value = self.fewest_workers if name == "workers" else getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{name} must be at least {least}, not {shown(value)}")
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int | float) or not 0 <= self.gpus <= 1:
@@ -41,6 +48,21 @@ class Resources:
         return {"CPU": self.cpus * count, **({"GPU": self.gpus * count} if self.gpus else {})}
 
     @property
+    def fewest_workers(self) -> int:
+        """The number of workers that a training can begin with."""
+        return self.workers[0] if isinstance(self.workers, tuple) else self.workers
+
+    @property
+    def most_workers(self) -> int:
+        """The number of workers that a training grows to."""
+        return self.workers[1] if isinstance(self.workers, tuple) else self.workers
+
+    @property
+    def shown_workers(self) -> str:
+        """The number of workers in words: `2`, or `2 to 8`."""
+        return " to ".join(map(str, self.workers)) if isinstance(self.workers, tuple) else str(self.workers)
+
+    @property
     def together(self) -> dict[str, float]:
         """Resources of all workers, or of all replicas where these are more, by Ray's names."""
-        return self.of(max(self.workers, self.replicas, 1))
+        return self.of(max(self.most_workers, self.replicas, 1))

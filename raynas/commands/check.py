@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import add_cpus_and_gpu, add_data, add_set, doing, given, natural
+from raynas.commands.options import add_cpus_and_gpu, add_data, add_set, doing, given, natural, number_or_range
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="run_dir", metavar="DIR", help="run directory that every node must reach")
     add_data(parser)
     add_set(parser)
-    parser.add_argument("--workers", type=natural, metavar="N", help="training workers to find room for")
+    parser.add_argument("--workers", type=number_or_range, metavar="N", help="training workers to find room for")
     parser.add_argument("--replicas", type=natural, metavar="N", help="scoring actors to find room for")
     add_cpus_and_gpu(parser, "worker and replica")
 

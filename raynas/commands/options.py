@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 from raynas.cluster.resources import Resources
@@ -64,8 +65,13 @@ def add_seeds(parser: argparse.ArgumentParser, text: str) -> None:
 
 def add_workers(parser: argparse.ArgumentParser, default: int | None = 1, text: str = "%(default)s") -> None:
     """Add the number of training workers; with a default of None `text` says what is taken then."""
-    text = f"number of Ray Train workers; 0 trains without Ray (default: {text})"
-    parser.add_argument("--workers", type=natural, default=default, metavar="N", help=text)
+    text = (
+        f"number of Ray Train workers, or a range such as 2..8 that follows the cluster's nodes; 0 trains without Ray "
+        f"(default: {text})"
+    )
+    parser.add_argument("--workers", type=number_or_range, default=default, metavar="N", help=text)
+    text = "losses of workers that a training survives in a row, without progress between them (default: 3)"
+    parser.add_argument("--max-failures", type=natural, metavar="N", help=text)
 
 
 def add_replicas(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +118,9 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     from raynas.presets.preset import parse_overrides
 
     named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
-    if where := {name: named.pop(name) for name in ("workers", "replicas", "cpus", "gpus") if name in named}:
-        most = min([1, *(where[name] for name in ("workers", "replicas") if name in where)])
-        unsaid: dict[str, int] = {name: most if name in vars(options) else 0 for name in ("workers", "replicas")}
+    if where := {field.name: named.pop(field.name) for field in fields(Resources) if field.name in named}:
+        on_ray = all(where.get(name) != 0 for name in ("workers", "replicas"))
+        unsaid = {name: int(on_ray and name in vars(options)) for name in ("workers", "replicas")}
         named["resources"] = Resources(**(unsaid | where))
     for name in {"overrides", "values"} & named.keys():
         named[name] = parse_overrides(named[name])
@@ -146,6 +152,12 @@ def whole(least: int, most: int = 10**6) -> Callable[[str], int]:
 
 
 natural, positive = whole(0), whole(1)
+
+
+def number_or_range(text: str) -> int | tuple[int, int]:
+    """Read a whole number, or a range of them: 2..8 has both ends."""
+    least, dots, most = text.partition("..")
+    return (positive(least), positive(most)) if dots else natural(text)
 
 
 def _seeds(text: str) -> range:

@@ -40,24 +40,35 @@ def epoch_order(images: int, seed: int, epoch: int, repeats: int = 1) -> np.ndar
     return torch.randperm(images, generator=generator(seed, epoch)).numpy().repeat(repeats)[:images]
 
 
-def images_per_rank(images: int, batch_size: int, world_size: int) -> int:
-    """Return the number of a rank's images in one step: `batch_size`, or its share of a smaller set.
+def images_of_step(images: int, batch_size: int, world_size: int = 1, together: int = 1) -> int:
+    """Return the number of images in one step: `batch_size`, or a smaller set's as far as it can be dealt.
+
+    Args:
+        images: training images.
+        batch_size: images of a step, if there are so many.
+        world_size: number of ranks.
+        together: number of images that are dealt to one rank together.
 
     Raises:
-        UserError: fewer images than ranks.
+        UserError: some rank would get none.
     """
-    if images < world_size:
-        raise UserError(f"{images} training images cannot be shared by {world_size} workers; use fewer workers")
-    return min(batch_size, images // world_size)
+    size = min(batch_size, images) // together * together
+    if size < world_size * together:
+        pieces, instead = ("", "") if together == 1 else (f" in pieces of {together}", ", or a smaller accumulate")
+        raise UserError(
+            f"{images} training images cannot be shared by {world_size} workers{pieces}; use fewer workers{instead}"
+        )
+    return size
 
 
 class TrainLoader:
     """Batches of augmented training images for one rank; `len()` is the number of steps in an epoch.
 
-    Step k of an epoch takes the next `batch_size * world_size` images of `epoch_order`; rank r gets every
-    world_size-th of them from the r-th on. So a step's images and their augmentation do not depend on the number of
-    ranks. Images that do not fill a last step are left out (others in each epoch), so that no image is used twice and
-    all ranks have equally many. A set smaller than one step makes one smaller step an epoch: see `shortage`.
+    Step k of an epoch takes the next `batch_size` images of `epoch_order`; rank r gets every world_size-th of them from
+    the r-th on. So a step's images and their augmentation do not depend on the number of ranks. Where it does not
+    divide the step, the first ranks get `together` more images than the others. Images that do not fill a last step are
+    left out (others in each epoch), so that no image is used twice. A set smaller than one step makes one smaller step
+    an epoch: see `shortage`.
 
     Sets of up to 1 GiB of pixels are decoded once and augmented in memory, if the augmentation works on pixels. Others
     are decoded image by image in `workers` processes, which stay alive between epochs.
@@ -65,13 +76,19 @@ class TrainLoader:
     Args:
         data: the dataset.
         augment: augmentation of single images; by default none.
-        batch_size: images of one rank in one step.
+        batch_size: images of one step, over all ranks.
         seed: non-negative seed of order and augmentation.
         rank, world_size: this rank, and the number of ranks.
+        together: number of images by which ranks may differ; a step is a multiple of it.
         train_on: `train` or `train+search`.
         workers: number of loader processes, 0 to decode in this one; by default one less than this node's CPUs for each
             rank, at most 16. Batches do not depend on it.
         pin_memory: True for batches in page-locked memory, for asynchronous copies to a GPU.
+
+    Attributes:
+        batch_size: images of one step, over all ranks.
+        share: this rank's part of them, between 0 and 1.
+        shortage: what to tell if a step cannot be as large as it was to be; None if it is.
 
     Raises:
         UserError: there are fewer images than ranks, or the augmentation is unknown.
@@ -86,6 +103,7 @@ class TrainLoader:
         seed: int,
         rank: int = 0,
         world_size: int = 1,
+        together: int = 1,
         train_on: str = "train",
         workers: int | None = None,
         pin_memory: bool = False,
@@ -93,15 +111,16 @@ class TrainLoader:
         self.data = data
         self.images = data.images(train_on)
         self.augment = augment or AugmentConfig()
-        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.seed, self.rank, self.world_size, self.together = seed, rank, world_size, together
         count = len(self.images)
-        self.batch_size = images_per_rank(count, batch_size, world_size)
-        self.steps = count // (self.batch_size * world_size)
-        self.shortage: str | None = None  # what to tell where a step cannot be as large as it was to be
+        self.batch_size = images_of_step(count, batch_size, world_size, together)
+        self.steps = count // self.batch_size
+        self.share = len(self._dealt(0)) / self.batch_size
+        self.shortage: str | None = None
         if self.batch_size < batch_size:
             self.shortage = (
-                f"{count} training images are fewer than one step of {world_size} x {batch_size}: "
-                f"an epoch is one step of {world_size} x {self.batch_size}"
+                f"{count} training images are fewer than one step of {batch_size}: an epoch is one step of "
+                f"{self.batch_size}"
             )
         self._loader: DataLoader | None = None
         if self.augment.needs_images or decoded_bytes(self.images) > DECODED_UP_TO:
@@ -149,11 +168,13 @@ class TrainLoader:
 
     def _positions(self, skip: int) -> list[np.ndarray]:
         """Yield the positions in the epoch's order of this rank's images of each step, from step `skip` on."""
-        step = self.batch_size * self.world_size
-        return [
-            np.arange(first + self.rank, first + step, self.world_size)
-            for first in range(skip * step, self.steps * step, step)
-        ]
+        return [self._dealt(step * self.batch_size) for step in range(skip, self.steps)]
+
+    def _dealt(self, first: int) -> np.ndarray:
+        """Return the positions of this rank's images of the step that begins with the `first` position."""
+        even = first + self.batch_size // (self.world_size * self.together) * self.world_size * self.together
+        left = np.arange(even, first + self.batch_size).reshape(-1, self.together)
+        return np.concatenate([np.arange(first + self.rank, even, self.world_size), *left[self.rank : self.rank + 1]])
 
     def _batches(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
         return self._gather(epoch, order, steps) if self._loader is None else self._decode(epoch, order, steps)

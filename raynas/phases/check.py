@@ -68,7 +68,7 @@ class _Place:
 
     def workers_on(self, node: Node) -> int:
         """Return the most workers that a node may get."""
-        return min(self.resources.workers, node.holds(self.resources.of(1)))
+        return min(self.resources.most_workers, node.holds(self.resources.of(1)))
 
 
 def check_cluster(
@@ -135,7 +135,7 @@ def _on_nodes(
 @contextmanager
 def _grown(resources: Resources, kinds: Sequence[NodeType], activity: Activity) -> Iterator[str | None]:
     """Hold the nodes that the resources need in the block, which gets what is missing, in words."""
-    if not (count := max(resources.workers, resources.replicas)):
+    if not (count := max(resources.most_workers, resources.replicas)):
         yield None
         return
 
@@ -147,7 +147,7 @@ def _grown(resources: Resources, kinds: Sequence[NodeType], activity: Activity) 
 
 
 def _wish(resources: Resources) -> str:
-    return f"{max(resources.workers, resources.replicas)} x ({_amounts(resources.of(1))})"
+    return f"{max(resources.most_workers, resources.replicas)} x ({_amounts(resources.of(1))})"
 
 
 def _room(place: _Place, kinds: Sequence[NodeType], missing: str | None) -> Finding:
@@ -282,7 +282,7 @@ def _preset(place: _Place, preset: Preset, seen: Mapping[str, Seen]) -> Iterator
 
 def _memory(place: _Place, ready: Ready, seen: Mapping[str, Seen]) -> Finding:
     """Compare the memory of a training's workers with what nodes and GPUs have."""
-    workers, gpus = max(place.resources.workers, 1), place.resources.gpus
+    workers, gpus = max(place.resources.fewest_workers, 1), place.resources.gpus
     need = training_memory(ready.space, ready.preset.recipe, workers, _sets(ready))
     found = f"a worker needs {_size(need.total + (CUDA if gpus else PROCESS))}: {_parts(need, ready, workers)}"
     lines = []
@@ -364,7 +364,7 @@ def _all_reduce(place: _Place, progress: Progress) -> Finding:
     """Let the workers of a training sum a tensor."""
     from raynas.phases.check_workers import MIB, all_reduce  # local: it imports Ray Train
 
-    what, workers = "all-reduce", place.resources.workers
+    what, workers = "all-reduce", place.resources.most_workers
     try:
         accounts = all_reduce(place.resources, reporter(progress))
     except UserError as error:

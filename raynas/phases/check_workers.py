@@ -57,7 +57,7 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
             if on_loopback()
             else TorchConfig(timeout_s=MEETING_S),
             scaling_config=ScalingConfig(
-                num_workers=resources.workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
+                num_workers=resources.most_workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
             ),
             run_config=RunConfig(name=NAME, storage_path=folder),
         )

@@ -74,7 +74,7 @@ def pipeline(
         stage = partial(_stage, run, progress)
         # One machine trains networks side by side, with a worker each, and does here what is short.
         elsewhere = ray and on_cluster()
-        later = resources if elsewhere else replace(resources, workers=min(resources.workers, 1), replicas=0)
+        later = resources if elsewhere else replace(resources, workers=min(resources.fewest_workers, 1), replicas=0)
         # Subnets are timed before training, so that an infeasible limit on latency is refused in time.
         space = None if is_bound(run, "train") else checked.space
         ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)

@@ -70,7 +70,7 @@ def preflight(
         UserError: data, a teacher or a GPU is missing, or an image cannot be read.
     """
     recipe = preset.recipe
-    recipe.micro_batch(max(resources.workers, 1))
+    recipe.micro_batch(max(resources.most_workers, 1))
     if not resources.workers or (retrained and not resources.replicas):
         device_here(resources)
     if recipe.amp == "fp16" and not resources.gpus:
@@ -84,7 +84,7 @@ def preflight(
     space, data = load_inputs(settled)
     for line in [] if begun else describe_reading(preset, data):
         progress(line)
-    check_trainable(space, data, preset.plan, recipe, max(resources.workers, 1))
+    check_trainable(space, data, preset.plan, recipe, max(resources.most_workers, 1))
     check_calibration(space, data, preset.calibration)
     teachers = load_teachers(recipe, data)
     check_later(settled, space, progress, resources if retrained else None)
@@ -134,7 +134,7 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent, resou
 
 def _check_workers(recipe: Recipe, resources: Resources | None) -> None:
     """Check that the workers of a retraining can deal its batches out, and have what its precision needs."""
-    recipe.micro_batch(max(resources.workers, 1) if resources else 1)
+    recipe.micro_batch(max(resources.most_workers, 1) if resources else 1)
     if resources is not None:
         try:
             recipe.check_device("cuda" if resources.gpus else "cpu")

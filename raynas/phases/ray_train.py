@@ -2,7 +2,7 @@
 
 The workers' resources are asked for at once, so that a cluster grows for them, and what is missing is shown. Workers
 that are lost, with or without their node, are replaced, and training continues from the newest checkpoint, which is in
-the run directory.
+the run directory. Where the number of workers is a range, it continues with those that there is room for.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from raynas.training.progress import WAITING
 from raynas.training.rendezvous import FileRendezvous
 
 ERRORS = {kind.__name__: kind for kind in (ConfigError, TrainingCollapsed, UserError)}
-MOST_FAILURES = 3  # in a row, without an epoch finished between them, that are made good
 LAST_NEWS_S = 30.0
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 POLL_S = 0.5
+RESIZE_S = 30.0  # between two looks for room for more workers; each change costs a restart
+START_S = 30.0  # for workers to start where there seemed to be room; then their number is chosen anew
 BEYOND = 4  # trainings that wait for a cluster to grow
 
 Take = Callable[[TrainingJob, Event], None]
@@ -89,8 +90,14 @@ def fit_all(
     Raises:
         UserError: this machine is too small for one training.
     """
-    workers = resources.workers
+    workers = resources.fewest_workers
     check_this_machine(resources.of(workers), f"{workers} worker(s) need", "use fewer workers")
+    if isinstance(resources.workers, tuple):
+        if not hasattr(ScalingConfig, "elasticity_enabled"):
+            raise UserError(
+                f"Ray {ray.__version__} trains with a fixed number of workers: give one, or install ray 2.60"
+            )
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_S))
     # Workers import the user's modules from where they are, and a lost one is soon noticed.
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
@@ -128,7 +135,7 @@ def _has_room(running: Sequence[_Training], resources: Resources, at_a_time: int
     """
     if not running:
         return True
-    room = room_for(resources.of(1), resources.workers)
+    room = room_for(resources.of(1), resources.most_workers)
     if is_local():
         return len(running) < min(at_a_time or room, room)
     if at_a_time is not None:
@@ -162,15 +169,15 @@ class _Training:
         self.error: UserError | None = None
         self._run, self._resources, self._mailbox = run, resources, mailbox
         self._ended, self._progress = ended, progress
-        self._failures = 0
+        self._failures = self._reached = 0
+        self._furthest = -1  # step of the newest known checkpoint or epoch; before any is known
         each = " and ".join(f"{amount:g} {name}" for name, amount in resources.of(1).items())
-        progress(f"  starting {resources.workers} Ray Train worker(s) with {each} each")
+        progress(f"  starting {resources.shown_workers} Ray Train worker(s) with {each} each")
 
     def begin(self) -> None:
         """Begin an attempt."""
         self.controller: Any = None
         self.started = False
-        self._epochs: list[int] = []  # finished ones; the first is the checkpoint's that training continues from
         self._outcome: Any = None
         threading.Thread(target=self._fit, name=f"raynas-{self.job.name}", daemon=True).start()
 
@@ -195,7 +202,10 @@ class _Training:
             work,
             torch_config=FileRendezvous(folder=meeting) if on_loopback() else None,
             scaling_config=ScalingConfig(
-                num_workers=resources.workers, use_gpu=resources.gpus > 0, resources_per_worker=resources.of(1)
+                num_workers=resources.workers,
+                use_gpu=resources.gpus > 0,
+                resources_per_worker=resources.of(1),
+                **({"elastic_resize_monitor_interval_s": RESIZE_S} if isinstance(resources.workers, tuple) else {}),
             ),
             run_config=RunConfig(
                 name=job.name,
@@ -212,11 +222,11 @@ class _Training:
         """Note an event of the training loop."""
         if event["kind"] == "history":
             last = event["history"][-1] if event["history"] else None
-            if last is not None and self._epochs and last.get("seconds"):
+            if last is not None and 0 <= self._furthest < event["step"] and last.get("seconds"):
                 name = f"{self._run.name}/{self.job.name}"
                 set_gauge("images_per_s", last["images"] / last["seconds"], name)
                 set_gauge("loss", last["loss"], name)
-            self._epochs.append(0 if last is None else last["epoch"])
+            self._furthest = max(self._furthest, event["step"])
 
     def result(self) -> Trained | Exception | None:
         """Return the result of an attempt that has ended, or why there is none; None if another attempt has begun."""
@@ -224,8 +234,9 @@ class _Training:
         if self.error is not None:
             return self.error
         if isinstance(outcome, TrainingFailedError):
-            self._failures = 1 if self._epochs and self._epochs[-1] > self._epochs[0] else self._failures + 1
-            if self._failures > MOST_FAILURES:
+            self._failures = 1 if self._furthest > self._reached else self._failures + 1
+            self._reached = self._furthest
+            if self._failures > self._resources.max_failures:
                 return UserError(
                     f"training failed for good ({_causes(outcome)}). The checkpoints are kept: run the same command "
                     f"again to go on ({self._run.name})"
@@ -237,6 +248,10 @@ class _Training:
             return ClusterError(f"Ray Train's controller was lost: {one_line(str(outcome))}")
         if isinstance(outcome, BaseException):
             return outcome if isinstance(outcome, Exception) else ClusterError(one_line(repr(outcome)))
+        if outcome.return_value is None:
+            self._progress("  a node is being taken away: saved, and starting again without it")
+            self.begin()
+            return None
         if outcome.checkpoint is None:
             return UserError(f"{self._run.name}: training ended without a checkpoint; run the same command again")
         with outcome.checkpoint.as_directory() as folder:
@@ -301,7 +316,7 @@ class _News:
         if not idle or now - self._looked < LOOK_S:
             return
         self._looked = now
-        workers = self._resources.workers
+        workers = self._resources.fewest_workers
         lack = describe_shortage(self._resources.of(workers * len(self._running)))
         if lack is None:
             self._began = now

@@ -162,7 +162,7 @@ def _train_and_keep(
         recipe.check_device("cuda" if on_gpu else "cpu")
     data_at = cache(data.resized)
     for each in todo:
-        space, workers = each.arch.space.fix(each.arch), max(resources.workers, 1)
+        space, workers = each.arch.space.fix(each.arch), max(resources.most_workers, 1)
         check_trainable(space, data_at(space.input_size), Plan(), each.recipe, workers, each.train_on)
     teachers = {} if recipe.teachers is None else teacher_settings(load_teachers(recipe, data))
     for each in trainings:

@@ -39,7 +39,7 @@ def train(
     """
     progress = reporter(progress)
     preset, space, images, resources = ready.preset, ready.space, ready.data, ready.resources
-    recipe, workers = preset.recipe, resources.workers
+    recipe, workers = preset.recipe, f"{resources.shown_workers} worker(s)" if resources.workers else "this process"
     run = Run(run_dir, create=True)
     with run.lock():
         begins = {} if init is None else {"init": hashlib.sha256(run.read_bytes(init)).hexdigest()[:12]}
@@ -56,9 +56,9 @@ def train(
         progress(f"  {ready.estimate}")
         base = f"{recipe.lr:g} per {recipe.lr_base_batch}" if recipe.lr_base_batch else "as given"
         progress(
-            f"  {f'{workers} worker(s)' if workers else 'this process'} x {recipe.micro_batch(max(workers, 1))} images"
-            + (f" x {recipe.accumulate} accumulated" if recipe.accumulate > 1 else "")
-            + f" = batch {recipe.batch_size}; learning rate {recipe.effective_lr:.3g} ({base})"
+            f"  batch {recipe.batch_size}, shared by {workers}"
+            + (f" in {recipe.accumulate} parts each" if recipe.accumulate > 1 else "")
+            + f"; learning rate {recipe.effective_lr:.3g} ({base})"
             + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
         )
         with progress.doing("training the supernet", unit="steps") as activity:
@@ -70,11 +70,11 @@ def train(
 
             assert preset.data is not None
             job = TrainingJob(WHAT, space, preset.data, preset.plan, recipe, start=init)
-            if workers == 0:
+            if not resources.workers:
                 with phase(run, WHAT, progress=progress):
                     trained = train_here(run, job, images, ready.teachers, resources, take)
             else:
-                cluster = ray_cluster(cpus=workers * resources.cpus)
+                cluster = ray_cluster(cpus=resources.most_workers * resources.cpus)
                 with cluster, phase(run, WHAT, cluster=True, progress=progress):
                     from raynas.phases.ray_train import fit  # local: it imports Ray
 

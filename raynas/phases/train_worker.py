@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from raynas.phases.run_context import STATE, furthest, newest_here
 from raynas.phases.teachers import load_teachers
 from raynas.phases.training_job import TrainingJob, carry_out, score
 from raynas.runs.run import Run
-from raynas.training.context import DistributedContext, Event, State, read_state
+from raynas.training.context import DistributedContext, Event, Interrupted, State, read_state
 
 
 class RayContext(DistributedContext):
@@ -33,6 +34,12 @@ class RayContext(DistributedContext):
         # Ray hides no GPUs from workers that asked for none.
         super().__init__(device=ray.train.torch.get_device() if ray.get_gpu_ids() else "cpu")
         self.training, self.mailbox, self.run = training, mailbox, run
+        watched = os.environ.get("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "1") != "0"  # a local Ray has no such nodes
+        self._announced = getattr(ray.train, "get_preemption_info", None) if watched else None  # new in Ray 2.60
+
+    def must_end(self) -> bool:
+        """Return True if the node of any worker is about to be taken away; the workers wait for each other."""
+        return self._announced is not None and self._announced() is not None
 
     def event(self, event: Event) -> None:
         self.mailbox.put.remote(self.training, event)
@@ -55,7 +62,10 @@ class RayContext(DistributedContext):
 
 
 def work(job: TrainingJob, uri: str, mailbox: Any) -> tuple[float | None, str] | None:
-    """Train, as one worker, and return what `score` does; None on other ranks than 0, and after a user's mistake.
+    """Train, as one worker, and return what `score` does.
+
+    None is returned on other ranks than 0, after a user's mistake, and if a node is being taken away: training is saved
+    then, and not finished.
 
     Args:
         job: the training.
@@ -75,6 +85,8 @@ def work(job: TrainingJob, uri: str, mailbox: Any) -> tuple[float | None, str] |
         data = job.load_data()
         state = carry_out(job, run, data, load_teachers(job.recipe, data), context)
         return None if context.rank else score(job, data, state, context.device)
+    except Interrupted:
+        return None
     except UserError as error:
         ray.get(mailbox.fail.remote(job.name, type(error).__name__, str(error)))
         if context.world_size > 1:

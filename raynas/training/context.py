@@ -27,6 +27,10 @@ Event = dict[str, Any]
 CONNECTION_S = 60.0  # seconds that the first all-reduce may take
 
 
+class Interrupted(Exception):
+    """The end of a training that is saved and not finished, because its processes will be ended."""
+
+
 class Context:
     """A single process with checkpoints in a folder, or without checkpoints.
 
@@ -56,6 +60,10 @@ class Context:
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, by rank."""
         return [value]
+
+    def must_end(self) -> bool:
+        """Return True if this process will soon be ended; every rank must ask, and gets the same answer."""
+        return False
 
     def event(self, event: Event) -> None:
         """Report a progress event; called on rank 0 only."""
@@ -181,15 +189,18 @@ def check_ranks_agree(context: Context, model: torch.nn.Module) -> None:
 
 
 @torch.no_grad()
-def average_buffers(context: Context, model: torch.nn.Module) -> None:
+def average_buffers(context: Context, model: torch.nn.Module, share: float) -> None:
     """Average floating-point buffers over ranks: the running statistics of BatchNorm, if a network has it.
 
     Between two calls every rank keeps its own; a checkpoint has rank 0's. Training passes do not use them.
+
+    Args:
+        share: this rank's weight; those of all ranks sum to 1.
     """
     if context.world_size == 1:
         return
     learnt = {name for name, _ in model.named_parameters()}
     for name, tensor in model.state_dict().items():
         if name not in learnt and tensor.is_floating_point():
+            tensor *= share
             context.all_reduce(tensor)
-            tensor /= context.world_size

@@ -19,11 +19,18 @@ from raynas.errors import ConfigError, TrainingCollapsed
 from raynas.nets import build_supernet
 from raynas.space import Space
 from raynas.training.conflict import is_compared, ratios
-from raynas.training.context import Context, State, average_buffers, check_connection, check_ranks_agree
+from raynas.training.context import (
+    Context,
+    Interrupted,
+    State,
+    average_buffers,
+    check_connection,
+    check_ranks_agree,
+)
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.plan import Plan
 from raynas.training.progress import Events
-from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule, check_pairs
+from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule
 from raynas.training.sorting import sort_channels
 from raynas.training.state import TrainingState
 from raynas.training.step import StepParts, train_step
@@ -32,6 +39,7 @@ from raynas.training.sync_batchnorm import over_workers
 from raynas.training.teachers import Teachers
 
 ROLLBACKS = 1  # rollbacks before a breakdown ends training
+ASK_EVERY = 10  # steps between two questions whether this process will be ended
 
 
 def train_loop(
@@ -66,6 +74,7 @@ def train_loop(
         ConfigError: plan and recipe do not fit the data, the space or the number of workers.
         UserError: the workers cannot reach each other, or have different weights or teachers.
         TrainingCollapsed: training broke down again after a rollback.
+        Interrupted: this process will be ended; the state is saved.
     """
     trainer = Trainer(space, data, plan, recipe, context or Context(), init, train_on, teachers, build)
     trainer.resume()
@@ -101,7 +110,7 @@ class Trainer:
         check_connection(context)
         self.space, self.data, self.plan, self.recipe = space, data, plan, recipe
         self.context, self.train_on, self.teachers = context, train_on, teachers
-        self.images_per_rank = recipe.micro_batch(context.world_size) * recipe.accumulate
+        recipe.micro_batch(context.world_size)
 
         torch.manual_seed(derive(recipe.seed, "weights"))  # the same initial weights on every rank
         model = build(space)
@@ -123,7 +132,6 @@ class Trainer:
         self.loader = self._loader()
         if self.loader.shortage is not None:
             self._tell(self.loader.shortage)
-        check_pairs(recipe, self.loader.batch_size)
         self.autocast = autocast = _autocast(recipe, context.device)
         self.schedule = build_schedule(recipe, self.state.optimizer, len(self.loader))
         self.parts = StepParts(
@@ -136,6 +144,7 @@ class Trainer:
             mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
             teachers=teachers,
             around=autocast if not recipe.sync_batchnorm or context.world_size == 1 else over_workers(autocast),
+            images=self.loader.batch_size / context.world_size,
         )
         self.probes = choose_probes(space, recipe.seed)
         self.probe_images = ProbeImages(data, recipe.health.probe_images, recipe.seed, context)
@@ -145,10 +154,11 @@ class Trainer:
         return TrainLoader(
             self.data,
             self.recipe.augment,
-            batch_size=self.images_per_rank,
+            batch_size=self.recipe.batch_size,
             seed=self.state.data_seed,
             rank=self.context.rank,
             world_size=self.context.world_size,
+            together=self.recipe.dealt_together,
             train_on=self.train_on,
             pin_memory=self.context.device.type == "cuda",
         )
@@ -166,7 +176,8 @@ class Trainer:
             if state.rollbacks:
                 self.loader = self._loader()
             if state.step:
-                self._tell(f"going on after epoch {state.epoch}, step {state.step:,}")
+                workers = f" with {context.world_size} workers" if context.world_size > 1 else ""
+                self._tell(f"going on after epoch {state.epoch}, step {state.step:,}{workers}")
         if self.teachers is not None and state.epoch < self.recipe.epochs:
             self.teachers.remember(self.recipe, self.loader, context, self.autocast)
         check_ranks_agree(context, self.model)
@@ -198,6 +209,7 @@ class Trainer:
 
         Raises:
             Diverged: the loss is not finite.
+            Interrupted: this process will be ended; the state is saved.
         """
         state, context, steps = self.state, self.context, len(self.loader)
         every, conflict = self.recipe.checkpoints.every_steps, self.recipe.health.conflict
@@ -218,7 +230,7 @@ class Trainer:
             state.step_in_epoch += 1
             if not (loss - loss == 0):  # NaN or infinite; on every rank, since the loss is averaged
                 raise Diverged(f"the loss is {loss}")
-            seen = {"loss": loss, "images": len(labels) * context.world_size, "steps": 1, **found.conflicts}
+            seen = {"loss": loss, "images": self.loader.batch_size, "steps": 1, **found.conflicts}
             if norm - norm == 0:  # fp16's scaler skips a step whose gradient overflowed
                 seen |= {"gradient_norm": norm, "norms": 1}
             state.running |= {name: state.running.get(name, 0.0) + value for name, value in seen.items()}
@@ -226,6 +238,9 @@ class Trainer:
             self.progress.step(loss)
             if every and state.step_in_epoch % every == 0 and state.step_in_epoch < steps:
                 self._save(state.capture(context))
+            if state.step % ASK_EVERY == 0 and context.must_end():
+                self._save(state.capture(context))
+                raise Interrupted
 
     def _end_epoch(self) -> dict[str, Any]:
         """Close the epoch, score the probes if it is time, and return the epoch's entry for the history.
@@ -235,7 +250,7 @@ class Trainer:
         """
         state, recipe = self.state, self.recipe
         for network in [self.model] if state.ema is None else [self.model, state.ema.module]:
-            average_buffers(self.context, network)
+            average_buffers(self.context, network, self.loader.share)
         running = state.running
         state.epoch += 1
         state.step_in_epoch = 0

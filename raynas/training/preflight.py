@@ -8,7 +8,7 @@ from torch import nn
 
 from raynas.data.config import CalibrationConfig
 from raynas.data.load import Data
-from raynas.data.loader import images_per_rank
+from raynas.data.loader import images_of_step
 from raynas.data.transforms import image_transform
 from raynas.errors import ConfigError, UserError, reason
 from raynas.nets import build_supernet
@@ -17,7 +17,7 @@ from raynas.nets.supernet import check_token_head
 from raynas.space import Space
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.plan import Plan
-from raynas.training.recipe import Recipe, build_optimizer, build_schedule, check_pairs
+from raynas.training.recipe import Recipe, build_optimizer, build_schedule
 from raynas.training.samplers import Pass, check_emitted, check_rows
 from raynas.training.sorting import check_sortable
 from raynas.user_code import kind, running
@@ -46,8 +46,10 @@ def check_trainable(
         )
     if recipe.augment.needs_images:
         image_transform(recipe.augment, data.images(train_on).geometry, data.mean, data.std)
-    images = images_per_rank(len(data.images(train_on)), recipe.micro_batch(workers) * recipe.accumulate, workers)
-    check_pairs(recipe, images)
+    recipe.micro_batch(workers)
+    together = recipe.dealt_together
+    images = images_of_step(len(data.images(train_on)), recipe.batch_size, workers, together)
+    fewest = max(1, images // (workers * together) * together // recipe.accumulate)
     if plan.sort_channels:
         check_sortable(space)
     rng = np.random.default_rng(recipe.seed)
@@ -59,7 +61,7 @@ def check_trainable(
         for this in passes:
             for arch in this.archs:
                 space.check_own(arch)
-            check_rows(this, -(-images // recipe.accumulate))
+            check_rows(this, fewest)
         with running(f"plan.gradients: {plan.gradients.name!r}: assign(passes)"):
             names = plan.build_gradients().assign(passes)
         if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -69,7 +70,8 @@ class Recipe(Config):
 
     Attributes:
         epochs: passes over the training images.
-        batch_size: images of one optimiser step, over all workers and accumulated micro-batches.
+        batch_size: images of one optimiser step, over all workers and accumulated micro-batches. It need not be a
+            multiple of their number: every image counts the same.
         accumulate: number of micro-batches of one worker's share of a step.
         opt: a timm optimiser name.
         opt_args: arguments of the optimiser, such as `{betas: [0.9, 0.95]}`.
@@ -214,28 +216,33 @@ class Recipe(Config):
         if self.amp == "fp16" and device == "cpu":
             raise ConfigError("recipe.amp fp16 needs a GPU: set recipe.amp to none (or bf16) to train on CPU")
 
+    @property
+    def dealt_together(self) -> int:
+        """Images of a step that go to one worker together: mixing needs pairs in each of its micro-batches."""
+        return 2 * self.accumulate if self.mixes else 1
+
     def micro_batch(self, workers: int) -> int:
-        """Return the number of images of one forward pass on one worker.
+        """Return the number of images of the largest forward pass on one worker.
 
         Raises:
-            ConfigError: there is no worker, the batch cannot be divided evenly, or micro-batches are mixed and odd.
+            ConfigError: there is no worker, a micro-batch would be empty, or mixed images cannot be paired.
         """
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, not {workers}")
-        parts = workers * self.accumulate
-        size, rest = divmod(self.batch_size, parts)
-        if rest or not size:
+        together = self.dealt_together
+        if self.batch_size % together:
+            raise ConfigError(
+                f"recipe: Mixup and CutMix pair the images of a micro-batch: use a batch_size that is a multiple of "
+                f"{together} (twice accumulate), not {self.batch_size}"
+            )
+        least = workers * max(together, self.accumulate)
+        if self.batch_size < least:
             raise ConfigError(
                 f"recipe.batch_size {self.batch_size} cannot be dealt to {workers} worker(s) x {self.accumulate} "
-                f"micro-batch(es): use a multiple of {parts}"
+                f"micro-batch(es): use at least {least}, or fewer workers"
             )
-        if self.mixes and size % 2:
-            raise ConfigError(
-                f"recipe: Mixup and CutMix pair the images of a micro-batch, and {size} is odd (batch_size "
-                f"{self.batch_size} / {workers} worker(s) / accumulate {self.accumulate}): "
-                f"use a batch_size that is a multiple of {2 * parts}"
-            )
-        return size
+        share = math.ceil(self.batch_size / (workers * together)) * together
+        return math.ceil(share / self.accumulate)
 
 
 def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -257,19 +264,6 @@ def build_optimizer(recipe: Recipe, model: torch.nn.Module) -> torch.optim.Optim
         )
     except Exception as error:  # timm's and torch's optimisers raise any kind of error
         raise ConfigError(f"{recipe.shown_opt}: {reason(error)}") from error
-
-
-def check_pairs(recipe: Recipe, images: int) -> None:
-    """Check that a worker's images of a step can be paired in its micro-batches, if they are mixed.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if recipe.mixes and images % (2 * recipe.accumulate):
-        raise ConfigError(
-            f"recipe: Mixup and CutMix pair the images of a micro-batch, and the training set fills only "
-            f"{images} images a worker and step: set recipe.batch_size below the number of training images"
-        )
 
 
 def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Scheduler:

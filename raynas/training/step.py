@@ -33,6 +33,7 @@ class StepParts:
         parameters: the trained parameters by name.
         teachers: external teachers, if the recipe has any.
         around: context of every forward pass, such as autocast.
+        images: number of a step's images for each rank, on average: a rank with more counts more.
     """
 
     space: Space
@@ -44,6 +45,7 @@ class StepParts:
     mixer: Mixer
     teachers: Teachers | None
     around: Callable[[], AbstractContextManager[Any]]
+    images: float
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class StepResult:
     """The results of a step.
 
     Attributes:
-        loss: loss averaged over passes, micro-batches and ranks.
+        loss: loss averaged over passes and images.
         norm: norm of the gradient before `recipe.clip_grad`; not finite if fp16 overflowed, which skips the update.
         conflicts: counts for the conflict ratio, if gradients were compared.
     """
@@ -96,7 +98,8 @@ def train_step(
 
 def micro_batches(parts: StepParts, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:
     """Split the images of a step into `recipe.accumulate` micro-batches, mix them and add their targets."""
-    pieces = [tensor.chunk(parts.recipe.accumulate) for tensor in (images, labels, indices)]
+    count = min(parts.recipe.accumulate, len(labels))
+    pieces = [tensor.tensor_split(count) for tensor in (images, labels, indices)]
     batches = []
     for image, label, index in zip(*pieces, strict=True):
         mixed, targets = parts.mixer(image, label)
@@ -116,14 +119,14 @@ def run_passes(
         keys: each pass's key; gradients with equal keys are added.
 
     Returns:
-        This rank's gradients of the scaled loss by key, and its mean loss over passes and micro-batches.
+        This rank's gradients of the scaled loss by key, and its mean loss over passes and images. Both count by the
+        rank's share of the step, so that their means over ranks are those over images.
     """
     parameters = list(parts.parameters.values())
     sets: dict[KeyT, Gradients] = {key: [None] * len(parameters) for key in keys}
-    images = sum(len(batch) for batch, _ in batches)
     total = torch.zeros((), device=batches[0][0].device)
     for batch, targets in batches:
-        share = len(batch) / images  # a training set smaller than a step may leave a shorter micro-batch
+        share = len(batch) / parts.images
         outputs: dict[str, Tensor] = {}
         for this, key in zip(passes, keys, strict=True):
             with parts.around():
@@ -200,6 +203,7 @@ def _candidate_losses(
             values = [nn.functional.cross_entropy(state.model(batch[0], arch).float(), targets) for arch in archs]
         means = torch.stack(values)
         if not state.per_rank:  # all ranks must choose the same archs
+            means = means * (len(batch[0]) * parts.recipe.accumulate / parts.images)  # the rank's share
             context.all_reduce(means)
             means = means / context.world_size
         return means.tolist()

@@ -18,12 +18,19 @@ def test_what_workers_and_replicas_need_by_rays_names() -> None:
     assert wanted.of(wanted.workers) == {"CPU": 8, "GPU": 1}
     assert wanted.together == {"CPU": 12, "GPU": 1.5}  # they never run at the same time
     assert Resources(workers=0, replicas=0).together == {"CPU": 1}
+    few = Resources(workers=(2, 8))
+    assert (few.fewest_workers, few.most_workers, few.together) == (2, 8, {"CPU": 8})
 
 
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
         ({"workers": -1}, "workers must be at least 0, not -1"),
+        ({"workers": (0, 2)}, r"workers must be a number, or an ascending pair from 1, not \(0, 2\)"),
+        ({"workers": (3, 2)}, "ascending pair"),
+        ({"workers": (1, 2, 3)}, "ascending pair"),
+        ({"workers": (1, "2")}, "ascending pair"),
+        ({"max_failures": -1}, "max_failures must be at least 0, not -1"),
         ({"replicas": -1}, "replicas must be at least 0, not -1"),
         ({"cpus": 0}, "cpus must be at least 1, not 0"),
         ({"gpus": 2}, "gpus must be between 0 and 1, not 2"),
@@ -39,6 +46,11 @@ def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -
     ("command", "arguments", "wanted"),
     [
         (train, ["digits", "--run", "r", "--workers", "3", "--gpu"], Resources(workers=3, replicas=0, gpus=1)),
+        (
+            train,
+            ["digits", "--run", "r", "--workers", "2..8", "--max-failures", "9"],
+            Resources(workers=(2, 8), replicas=0, max_failures=9),
+        ),
         (search, ["r"], Resources(workers=0, replicas=2)),
         (retrain, ["r", "--gpu"], Resources(workers=1, replicas=0, gpus=1)),
         (retrain, ["r", "--workers", "0", "--cpus", "4"], Resources(workers=0, replicas=0, cpus=4)),

@@ -90,20 +90,31 @@ def test_order_is_a_function_of_seed_and_epoch(digits: Data) -> None:
     assert len(orders) == 36 and all(sorted(order) == list(range(50)) for order in orders)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_share_the_steps_of_one(digits: Data, world_size: int) -> None:
+@pytest.mark.parametrize(("world_size", "size"), [(2, 24), (3, 36), (3, 64), (5, 64)])
+def test_ranks_share_the_steps_of_one(digits: Data, world_size: int, size: int) -> None:
     """The r-th of n ranks sees every n-th image of the step that one rank would see, augmented alike."""
-    whole = batches(digits, PIXELS, batch_size=12 * world_size)
+    whole = batches(digits, PIXELS, batch_size=size)
     for rank in range(world_size):
-        part = batches(digits, PIXELS, batch_size=12, rank=rank, world_size=world_size)
+        part = batches(digits, PIXELS, batch_size=size, rank=rank, world_size=world_size)
         assert same(part, [(x[rank::world_size], y[rank::world_size]) for x, y in whole])
+
+
+def test_images_that_are_mixed_are_dealt_in_pieces(digits: Data) -> None:
+    """Of 16 pieces of 4 images three ranks get 6, 5 and 5; all images of the step are dealt, and none twice."""
+    loaders = [TrainLoader(digits, batch_size=64, seed=5, rank=r, world_size=3, together=4) for r in range(3)]
+    dealt = [next(loader.indices(0)).tolist() for loader in loaders]
+    assert [len(one) for one in dealt] == [24, 20, 20]
+    assert [loader.share for loader in loaders] == [24 / 64, 20 / 64, 20 / 64]
+    assert sorted(index for one in dealt for index in one) == sorted(
+        next(TrainLoader(digits, batch_size=64, seed=5).indices(0)).tolist()
+    )
 
 
 def test_ranks_of_decoded_images_likewise(folder: Data) -> None:
     whole = batches(folder, IMAGES, batch_size=8)
     assert len(whole) == 2  # 22 images to train on
     for rank in range(2):
-        part = batches(folder, IMAGES, batch_size=4, rank=rank, world_size=2)
+        part = batches(folder, IMAGES, batch_size=8, rank=rank, world_size=2)
         assert same(part, [(x[rank::2], y[rank::2]) for x, y in whole])
 
 
@@ -241,12 +252,14 @@ def test_train_and_search_together(digits: Data) -> None:
 
 def test_a_small_set_makes_a_smaller_step(folder: Data) -> None:
     loader = TrainLoader(folder, batch_size=64, seed=0, world_size=4)
-    assert loader.shortage == "22 training images are fewer than one step of 4 x 64: an epoch is one step of 4 x 5"
-    assert TrainLoader(folder, batch_size=5, seed=0, world_size=4).shortage is None
-    assert (len(loader), loader.batch_size) == (1, 5)
-    assert [x.shape[0] for x, _ in loader.epoch(0)] == [5]
+    assert loader.shortage == "22 training images are fewer than one step of 64: an epoch is one step of 22"
+    assert TrainLoader(folder, batch_size=22, seed=0, world_size=4).shortage is None
+    assert (len(loader), loader.batch_size) == (1, 22)
+    assert [x.shape[0] for x, _ in loader.epoch(0)] == [6]
     with pytest.raises(UserError, match="22 training images cannot be shared by 23 workers"):
-        TrainLoader(folder, batch_size=1, seed=0, world_size=23)
+        TrainLoader(folder, batch_size=64, seed=0, world_size=23)
+    with pytest.raises(UserError, match="shared by 3 workers in pieces of 8; use fewer workers, or a smaller accum"):
+        TrainLoader(folder, batch_size=64, seed=0, world_size=3, together=8)
 
 
 def test_wrong_augmentations(folder: Data) -> None:

@@ -114,8 +114,8 @@ def test_more_workers_than_the_cluster_has(ray_session: None, tmp_path: Path) ->
 
 
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="use a multiple of 5"):
-        train(preset(tmp_path), run_dir=tmp_path / "run", resources=Resources(workers=5))
+    with pytest.raises(ConfigError, match=r"cannot be dealt to 500 worker.* use at least 500"):
+        train(preset(tmp_path), run_dir=tmp_path / "run", resources=Resources(workers=(2, 500)))
     with pytest.raises(ConfigError, match="fp16 needs GPUs"):
         train(preset(tmp_path, amp="fp16"), run_dir=tmp_path / "run")
     with pytest.raises(UserError, match="names no dataset"):

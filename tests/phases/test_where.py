@@ -35,7 +35,7 @@ def test_a_cluster_has_a_worker_and_a_replica_and_a_laptop_this_process(monkeypa
     ("change", "resources", "message"),
     [
         ({"retrain.recipe.amp": "fp16"}, Resources(), "retraining: recipe.amp fp16 needs a GPU"),
-        ({"retrain.recipe.batch_size": 6}, Resources(workers=4), "batch_size 6 cannot be dealt to 4 worker"),
+        ({"retrain.recipe.batch_size": 3}, Resources(workers=4), "batch_size 3 cannot be dealt to 4 worker"),
     ],
 )
 def test_a_pipeline_refuses_what_its_retraining_lacks(

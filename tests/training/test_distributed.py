@@ -1,4 +1,4 @@
-"""Two processes do what one does with both batches."""
+"""Two processes, or three, do what one does with all of the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.phases.teachers import load_teachers
 from raynas.space import Space, load_space
-from raynas.training.context import Context, DistributedContext
+from raynas.training.context import Context, DistributedContext, Interrupted
 from raynas.training.loop import train_loop
 from raynas.training.recipe import Recipe
 from raynas.training.samplers import Losses, Pass
@@ -32,6 +32,9 @@ IDEAS = plan(
     "sandwich", objective="alpha_divergence", gradients={"name": "project", "clip_subnets": 1.0, "unit": "layer"}
 )
 WATCHED = {"health": {"conflict": {"steps": 2, "layers": True}}}
+UNEVEN = recipe(**SETTINGS, batch_size=64, accumulate=2)  # for three: 22, 21 and 21 images, and halves of them
+MANY = recipe(**SETTINGS, batch_size=16, epochs=2)  # twelve steps an epoch
+ATTENTIVE = plan({"name": "sandwich", "attentive": {"candidates": 4, "choose": "worst"}})
 SYNCED = recipe(**SETTINGS, epochs=1, warmup_epochs=0, sync_batchnorm=True, **WATCHED)
 
 
@@ -55,7 +58,12 @@ def train_ideas(folder: str, context: Context | None = None) -> TrainingState:
 
 
 def states_of(state: TrainingState) -> dict[str, Any]:
-    return {"weights": state.model.state_dict(), "conflicts": [entry["conflict_layers"] for entry in state.history]}
+    return {
+        "weights": state.model.state_dict(),
+        "conflicts": [entry.get("conflict_layers") for entry in state.history],
+        "images": [entry["images"] for entry in state.history],
+        "losses": [entry["loss"] for entry in state.history],
+    }
 
 
 def process(rank: int, folder: str) -> None:
@@ -76,6 +84,34 @@ def process(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+class Told(DistributedContext):
+    """Ranks that are told to end."""
+
+    def must_end(self) -> bool:
+        return True
+
+
+def third(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=3)
+    found: dict[str, Any] = {}
+    found["uneven"] = states_of(train_loop(SPACE, few(192), ATTENTIVE, UNEVEN, DistributedContext(Path(folder))))
+    found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, DistributedContext()).weights
+    found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, DistributedContext()))
+    with pytest.raises(Interrupted):
+        train_loop(SPACE, few(192), plan("sandwich"), MANY, Told(Path(folder) / "told"))
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("three")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    multiprocessing.spawn(third, args=(str(folder),), nprocs=3)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
@@ -86,7 +122,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return [torch.load(file, weights_only=True) for file in sorted(folder.glob("[0-9].pt"))]
 
 
 def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -101,9 +137,19 @@ def test_two_processes_equal_one_on_the_joined_batch(two: Path) -> None:
     assert_close(first, one)
 
 
-def test_running_statistics_are_averaged_over_processes(two: Path) -> None:
-    """Of the first BatchNorm, whose inputs no weight changes: the mean over both halves of a batch is the batch's."""
-    first, second = (found["batch_norm"] for found in load(two))
+def test_three_processes_equal_one_on_a_batch_that_they_cannot_share_evenly(three: Path) -> None:
+    first, second, last = (found["uneven"] for found in load(three))
+    assert same(first["weights"], second["weights"]) and same(first["weights"], last["weights"])
+    state = train_loop(SPACE, few(192), ATTENTIVE, UNEVEN)
+    assert_close(first["weights"], state.model.state_dict())
+    assert first["images"] == [entry["images"] for entry in state.history] == [192] * 3
+    torch.testing.assert_close(first["losses"], [entry["loss"] for entry in state.history], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("processes", ["two", "three"])
+def test_running_statistics_are_averaged_over_processes(processes: str, request: pytest.FixtureRequest) -> None:
+    """Of the first BatchNorm, whose inputs no weight changes: the mean over all parts of a batch is the batch's."""
+    first, second, *_ = (found["batch_norm"] for found in load(request.getfixturevalue(processes)))
     assert same(first, second)
     one = train_loop(load_space(BATCH_NORM), few(), plan(), STILL).weights
     name = "stem.first.norm.running_mean"
@@ -120,9 +166,10 @@ def test_projected_gradients_and_teachers_of_two_processes_are_those_of_one(two:
     assert first["conflicts"] == one["conflicts"] and any(any(entry.values()) for entry in one["conflicts"])
 
 
-def test_synchronised_batch_norm_of_two_processes_is_that_of_one(two: Path) -> None:
+@pytest.mark.parametrize("processes", ["two", "three"])
+def test_synchronised_batch_norm_of_processes_is_that_of_one(processes: str, request: pytest.FixtureRequest) -> None:
     """The running averages, too; and with the pass of the largest that is run for the conflict ratio alone."""
-    first, second = (found["synced"] for found in load(two))
+    first, second, *_ = (found["synced"] for found in load(request.getfixturevalue(processes)))
     assert same(first["weights"], second["weights"])
     one = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED))
     assert_close(first["weights"], one["weights"])
@@ -148,6 +195,18 @@ def test_ranks_with_archs_of_their_own_equal_one_mixed_batch(two: Path) -> None:
 def test_drifted_ranks_are_found(two: Path) -> None:
     for found in load(two):
         assert "drifted apart" in found["drift"] and "head.weight" in found["drift"]
+
+
+def test_one_worker_goes_on_where_three_were_told_to_end(three: Path) -> None:
+    """In the middle of the first epoch; what follows does not depend on their number."""
+    saved = Context(three / "told")
+    assert [(state["epoch"], state["step_in_epoch"]) for state in [saved.load()] if state] == [(0, 10)]
+    resumed = train_loop(SPACE, few(192), plan("sandwich"), MANY, saved)
+    whole = train_loop(SPACE, few(192), plan("sandwich"), MANY)
+    assert_close(resumed.model.state_dict(), whole.model.state_dict())
+    assert [entry["workers"] for entry in resumed.history] == [1, 1]
+    losses = [[entry["loss"] for entry in state.history] for state in (resumed, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_another_number_of_workers_takes_the_checkpoint(two: Path) -> None:

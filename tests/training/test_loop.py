@@ -172,14 +172,16 @@ def test_odd_micro_batches_cannot_be_mixed() -> None:
         train_loop(SPACE, few(), plan(), recipe(batch_size=33, mixup=0.8))
     with pytest.raises(ConfigError, match="multiple of 8"):
         train_loop(SPACE, few(), plan(), recipe(batch_size=20, accumulate=4, mixup=0.8))
-    with pytest.raises(ConfigError, match="fills only 33"):
-        train_loop(SPACE, few(33), plan(), recipe(batch_size=64, mixup=0.8))
-    train_loop(SPACE, few(33), plan(), recipe(batch_size=33, epochs=1))  # without mixing they are fine
+    mixed = train_loop(SPACE, few(33), plan(), recipe(batch_size=64, epochs=1, mixup=0.8))
+    plain = train_loop(SPACE, few(33), plan(), recipe(batch_size=33, epochs=1))
+    assert [state.history[0]["images"] for state in (mixed, plain)] == [32, 33]
 
 
-def test_batch_must_be_dealt_out_evenly() -> None:
-    with pytest.raises(ConfigError, match="use a multiple of 3"):
-        recipe(accumulate=3).micro_batch(1)
+def test_every_worker_and_micro_batch_gets_an_image() -> None:
+    assert [recipe(accumulate=3).micro_batch(workers) for workers in (1, 3, 10)] == [11, 4, 2]
+    assert recipe(accumulate=2, mixup=0.8).micro_batch(3) == 6  # pairs stay together: 12, 12 and 8 images
+    with pytest.raises(ConfigError, match=r"cannot be dealt to 11 worker.* use at least 33"):
+        recipe(accumulate=3).micro_batch(11)
 
 
 def test_distillation_without_a_largest_pass_is_refused() -> None:
@@ -238,7 +240,7 @@ def test_archs_of_a_seed_are_those_of_the_sampler(tmp_path: Any) -> None:
 
 
 def test_uneven_micro_batches_count_by_their_images() -> None:
-    # Ten images are all of the training set: four micro-batches of them hold 3, 3, 3 and 1, and eight are five of 2.
+    # Ten images are all of the training set: micro-batches of them hold 3, 3, 2 and 2, or 2, 2 and six times 1.
     whole = train_loop(SPACE, few(10), plan("sandwich"), recipe(epochs=1, warmup_epochs=0))
     for parts in (4, 8):
         cut = train_loop(SPACE, few(10), plan("sandwich"), recipe(epochs=1, warmup_epochs=0, accumulate=parts))
@@ -251,4 +253,4 @@ def test_fewer_images_than_one_step_are_told() -> None:
     for images in (32, 31):
         train_loop(SPACE, few(images), plan(), recipe(epochs=1), Context(on_event=events.append))
     told = [event["text"] for event in events if event["kind"] == "message"]
-    assert told == ["  31 training images are fewer than one step of 1 x 32: an epoch is one step of 1 x 31"]
+    assert told == ["  31 training images are fewer than one step of 32: an epoch is one step of 31"]

@@ -65,6 +65,7 @@ def test_a_whole_step_is_the_released_one() -> None:
         mixer=lambda images, labels: (images, torch.tensor(step_of["soft_target"])),  # type: ignore[arg-type]
         teachers=None,
         around=nullcontext,
+        images=3,
     )
     before = {name: tensor.detach().clone() for name, tensor in parameters.items()}
     nothing = torch.zeros(3, dtype=torch.int64)
