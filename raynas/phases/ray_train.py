@@ -46,7 +46,7 @@ LAST_NEWS_S = 30.0
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 POLL_S = 0.5
 RESIZE_S = 30.0  # between two looks for room for more workers; each change costs a restart
-START_S = 30.0  # for workers to start where there seemed to be room; then their number is chosen anew
+START_S = 10.0  # for the room that there seemed to be; without it their number is chosen anew
 BEYOND = 4  # trainings that wait for a cluster to grow
 
 Take = Callable[[TrainingJob, Event], None]

@@ -26,6 +26,16 @@ STORE = 100 * 2**20
 """Bytes of each node's object store."""
 
 
+_DRAIN = """
+import subprocess, sys, ray
+ray.init(log_to_driver=False)
+nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and "node:__internal_head__" not in node["Resources"]]
+ray.shutdown()
+options = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot", "--node-id", nodes[0]]
+subprocess.run(["ray", "drain-node", *options, "--deadline-remaining-seconds", sys.argv[1]], check=True)
+"""
+
+
 @dataclass(frozen=True)
 class SimulatedCluster:
     """A running cluster.
@@ -55,6 +65,11 @@ class SimulatedCluster:
             output, _ = process.communicate()
             return -1, output + f"\n(killed after {timeout:.0f} s)"
         return process.returncode, output
+
+    def drain(self, seconds: int) -> None:
+        """Announce that one of the worker nodes will be taken away, as a cloud does for a spot node."""
+        code, output = self.run(sys.executable, "-c", _DRAIN, str(seconds))
+        assert code == 0, output
 
     def raylets(self) -> list[int]:
         """Return the pids of the worker nodes' raylets, the oldest first."""
