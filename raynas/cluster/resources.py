@@ -33,9 +33,10 @@ class Resources:
     max_failures: int = 3
 
     def __post_init__(self) -> None:
-        if isinstance(self.workers, tuple):
-            if [type(end) for end in self.workers] != [int, int] or not 1 <= self.workers[0] <= self.workers[1]:
-                raise UserError(f"workers must be a number, or an ascending pair from 1, not {shown(self.workers)}")
+        if isinstance(self.workers, tuple) and not (
+            [type(end) for end in self.workers] == [int, int] and 1 <= self.workers[0] <= self.workers[1]
+        ):
+            raise UserError(f"workers must be a number, or an ascending pair from 1, not {shown(self.workers)}")
         for name, least in (("workers", 0), ("replicas", 0), ("cpus", 1), ("max_failures", 0)):
             value = self.fewest_workers if name == "workers" else getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
