@@ -235,7 +235,7 @@ class _Training:
             return self.error
         if isinstance(outcome, TrainingFailedError):
             self._failures = 1 if self._furthest > self._reached else self._failures + 1
-            self._reached = self._furthest
+            self._reached = max(0, self._furthest)
             if self._failures > self._resources.max_failures:
                 return UserError(
                     f"training failed for good ({_causes(outcome)}). The checkpoints are kept: run the same command "
