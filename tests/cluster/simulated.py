@@ -105,6 +105,7 @@ def autoscaling_cluster(
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "1",  # on unless somebody switches it off, as the other tests do
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # nodes at 127.0.0.1, which no other machine reaches
     }
     autoscaler = {
