@@ -71,6 +71,18 @@ class SimulatedCluster:
         code, output = self.run(sys.executable, "-c", _DRAIN, str(seconds))
         assert code == 0, output
 
+    @contextmanager
+    def without_new_nodes(self) -> Iterator[None]:
+        """Halt the autoscaler in the block."""
+        pid = next(
+            pid for pid in _processes(self.mark) if b"v2/monitor.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def raylets(self) -> list[int]:
         """Return the pids of the worker nodes' raylets, the oldest first."""
         found = []

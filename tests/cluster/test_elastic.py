@@ -72,8 +72,9 @@ def test_training_follows_the_nodes_that_go_and_come(tmp_path: Path) -> None:
         wait_for(steps, lambda seen: seen[-1].count(2) > STEPS, process)
         cluster.drain(60)
         wait_for(steps, lambda seen: len(seen) > 1 and len(seen[-1]) > STEPS, process)
-        os.kill(cluster.raylets()[-1], signal.SIGKILL)
-        wait_for(steps, lambda seen: seen[-1][0] == 1, process)  # one node is left
+        with cluster.without_new_nodes():
+            os.kill(cluster.raylets()[-1], signal.SIGKILL)
+            wait_for(steps, lambda seen: seen[-1][0] == 1, process)  # one node is left
         wait_for(steps, lambda seen: seen[-1].count(2) > STEPS, process)  # another one has come
         code = process.wait()
         reader.join()
