@@ -35,7 +35,7 @@ def train_command(run: Path, workers: str, **settings: object) -> list[str]:
 
 def went_on(lines: list[str]) -> list[int]:
     """Return the steps after which training went on."""
-    found = [re.search(r"going on after epoch \\d+, step ([\\d,]+)", line) for line in lines]
+    found = [re.search(r"going on after epoch \d+, step ([\d,]+)", line) for line in lines]
     return [int(match[1].replace(",", "")) for match in found if match]
 
 
