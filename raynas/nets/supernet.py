@@ -413,6 +413,11 @@ class Supernet(nn.Module):
         return x
 
     @property
+    def num_classes(self) -> int:
+        """Number of classes, under timm's name for it."""
+        return self.space.classes
+
+    @property
     def token_grid(self) -> tuple[int, int]:
         """Rows and columns of the patch tokens that the token head reads.
 

@@ -97,7 +97,7 @@ def train_all(
     by_name = {training.job.name: training for training in trainings}
     jobs, failed = [training.job for training in trainings], None
     with reporter(progress).doing("retraining", unit="steps") as activity:
-        states = _States([training.label for training in trainings], activity)
+        states = _States([training.label for training in trainings], activity, progress)
 
         def take(job: TrainingJob, event: Event) -> None:
             states.event(by_name[job.name].label, event)
@@ -152,14 +152,15 @@ def _side_by_side(
 class _States:
     """States of all trainings under way, shown as one activity."""
 
-    def __init__(self, labels: Sequence[str], activity: Activity):
-        self._activity = activity
+    def __init__(self, labels: Sequence[str], activity: Activity, progress: Progress):
+        self._activity, self._progress = activity, progress
         self._steps = {label: (0, 0) for label in labels}  # done, total
         self._states: dict[str, str] = {}
 
     def event(self, label: str, event: Event) -> None:
         """Handle an event of a training."""
         if event["kind"] == "message":
+            self._progress(f"{label}: {event['text'].strip()}")
             return
         if event["kind"] == WAITING:
             self._states[label] = f"{label}: {event['text']}" if event["text"] else label

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from raynas.comparison import best_first
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
 from raynas.runs.files import PRESET
@@ -81,13 +82,14 @@ def _supernet(run: Run, name: str | None, state: str) -> tuple[str, str]:
 
 
 def _search(run: Run, name: str | None, state: str) -> tuple[str, str]:
-    columns = ["arch", "status", "accuracy", "macs", "params", "time"]
+    columns = ["arch", "status", "accuracy", "macs", "params", "loss", "time"]
     rows = run.table("scores", columns).to_pylist()
     limits = run.search(name or "search").settings.search.constraints if name and run.search(name).has_begun else {}
     kept = [row for row in rows if row["status"] == "ok" and all(_within(row, *limit) for limit in limits.items())]
     if not kept:
         return f"{len(rows):,} scored", ""
-    best = max(kept, key=lambda row: row["accuracy"])
+    costs = [[row[cost] for row in kept] for cost in limits if cost in columns] or [[row["macs"] for row in kept]]
+    best = kept[best_first([-row["accuracy"] for row in kept], costs, [row["loss"] for row in kept])[0]]
     parts = [f"best {best['accuracy']:.2%} (arch {best['arch']}, {best['macs']:,} MACs)"]
     since = datetime.now(timezone.utc) - timedelta(seconds=PACE_S)
     if state == "running" and (lately := [row for row in rows if row["time"] > since]):

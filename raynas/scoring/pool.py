@@ -75,9 +75,10 @@ class ScorePool(Scorer):
         store: Store | None = None,
     ):
         super().__init__(run, scored, store, batch_size, images, precision)
-        for name, value in {"replicas": replicas, "threads": threads}.items():
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}")
+        if replicas < 1:
+            raise UserError(f"replicas must be at least 1, not {replicas}: raynas.LocalScorer(run) scores without Ray")
+        if threads < 1:
+            raise UserError(f"threads must be at least 1, not {threads}")
         if gpus < 0 or any(limit is not None and limit <= 0 for limit in (time_limit_s, start_limit_s)):
             raise UserError("gpus must not be negative, time_limit_s and start_limit_s must be above 0")
         self.replicas = replicas

@@ -73,3 +73,10 @@ def test_tensorboard_gets_the_rows_of_trainings_probes_and_searches(demo: Path, 
     for row in probes:
         assert points[f"accuracy/{row['role']}", epochs[-1]["step"]] == pytest.approx(row["accuracy"])
     assert {*os.listdir(tmp_path / "events/search")} == {"evolution", "random search"}
+
+
+def test_of_equal_scores_the_cheaper_arch_is_the_best_as_for_a_search(demo: Path) -> None:
+    run = Run(demo)
+    best = max(run.scores().to_pylist(), key=lambda row: row["accuracy"])
+    run.store.append("scores", [{**best, "arch": "f" * 12, "macs": best["macs"] - 1}])
+    assert f"arch {'f' * 12}" in next(work for work in raynas.status(run) if work.what == "search").newest
