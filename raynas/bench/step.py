@@ -63,7 +63,7 @@ def bench_step(
 def _time_steps(rounds: int, batch_size: int, progress: Progress) -> list[StepTiming]:
     supernet = build_supernet(load_space(SUPERNET))
     shape = load_arch(SUBNET)
-    arch = supernet.space.off_grid(shape)  # with the supernet's constants: relative position above all
+    arch = supernet.space.off_grid(dict(shape))  # with the supernet's constants: relative position above all
     extracted = supernet.extract(arch)
     deit = timm.create_model("deit_tiny_patch16_224", pretrained=False)
     generator = torch.Generator().manual_seed(0)
