@@ -198,14 +198,16 @@ class _Training:
 
             return train_worker.work(job, run, mailbox)
 
+        workers: Any = resources.workers  # Ray's annotation lacks the range
+        elastic: dict[str, Any] = {"elastic_resize_monitor_interval_s": RESIZE_S} if isinstance(workers, tuple) else {}
         return TorchTrainer(
             work,
             torch_config=FileRendezvous(folder=meeting) if on_loopback() else None,
             scaling_config=ScalingConfig(
-                num_workers=resources.workers,
+                num_workers=workers,
                 use_gpu=resources.gpus > 0,
                 resources_per_worker=resources.of(1),
-                **({"elastic_resize_monitor_interval_s": RESIZE_S} if isinstance(resources.workers, tuple) else {}),
+                **elastic,
             ),
             run_config=RunConfig(
                 name=job.name,

@@ -15,7 +15,7 @@ from raynas.errors import UserError
 
 def test_what_workers_and_replicas_need_by_rays_names() -> None:
     wanted = Resources(workers=2, replicas=3, cpus=4, gpus=0.5)
-    assert wanted.of(wanted.workers) == {"CPU": 8, "GPU": 1}
+    assert wanted.of(2) == {"CPU": 8, "GPU": 1}
     assert wanted.together == {"CPU": 12, "GPU": 1.5}  # they never run at the same time
     assert Resources(workers=0, replicas=0).together == {"CPU": 1}
     few = Resources(workers=(2, 8))
