@@ -636,9 +636,9 @@ def _data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
 def _refuse_nested(run_dir: RunLike) -> None:
     """Raise UserError if a new run would lie in another one, whose files it would mix with."""
     from raynas.locations import is_uri
-    from raynas.results.run_dir import run_around
+    from raynas.results.run_dir import MARKER, run_around
 
     given = str(run_dir)
     around = None if is_uri(given) else run_around(given)
     if around not in (None, Path(os.path.realpath(given))):
-        raise UserError(f"{given} lies in the run directory {around}: give a folder elsewhere")
+        raise UserError(f"{given} lies in the run directory {around} (it has a {MARKER}): give a folder elsewhere")

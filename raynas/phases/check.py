@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the work would run: the nodes of a cluster, or this machine without Ray."""
+    """The nodes of a cluster that the work would run on, or this machine without Ray."""
 
     nodes: tuple[Node, ...]  # none without Ray
     resources: Resources

@@ -1,4 +1,4 @@
-"""What one machine sees: versions, devices, memory, the data and the run directory. It runs on every node."""
+"""One machine as it sees itself: versions, devices, memory, the data and the run directory. It runs on every node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIDE = 512  # of the matrices that are multiplied
 
 @dataclass(frozen=True)
 class Seen:
-    """What a machine sees; sizes in bytes.
+    """A machine as it sees itself; sizes in bytes.
 
     Attributes:
         versions: of Python and packages.

@@ -9,7 +9,7 @@ import numpy as np
 
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
-from raynas.errors import ConfigError, UserError, reason
+from raynas.errors import ConfigError, InfeasibleError, UserError, reason
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, with_known_skips
 from raynas.phases.teachers import load_teachers
@@ -126,6 +126,9 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent, resou
     except Exception as error:
         if ":" in preset.search.name:
             progress(f"search {preset.search.name!r} cannot be made here, and will be needed later: {reason(error)}")
+        elif isinstance(error, InfeasibleError):
+            change = "the preset's search.constraints say so; another limit: --set 'search.constraints.macs=[null, N]'"
+            raise InfeasibleError(f"search: {error} ({change})") from error
         elif isinstance(error, UserError):
             raise type(error)(f"search: {error}") from error
         else:

@@ -1,4 +1,4 @@
-"""Where a phase runs if its caller does not say, and with how many threads of this process."""
+"""The place of a phase whose caller names none, and the threads of this process that it gets."""
 
 from __future__ import annotations
 
