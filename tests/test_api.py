@@ -117,7 +117,6 @@ def test_a_link_to_itself_is_no_run_directory(tmp_path: Path) -> None:
     [
         ({"calibration": {"images": 5000, "batch_size": 5000}}, "calibration.batch_size 5000 is more than"),
         ({"search.constraints.macs": [1, 2]}, "search: no arch has macs in"),
-        ({"retrain.recipe.batch_size": 33, "retrain.recipe.accumulate": 2}, "batch_size 33"),
         ({"recipe.amp": "fp16"}, "fp16 needs GPUs"),
     ],
 )

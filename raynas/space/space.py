@@ -235,11 +235,11 @@ class Space(CodedSpace):
     def arch(self, values: Mapping[str, Any]) -> Arch:
         """Build the canonical arch from values given by dotted names or nested as `Arch.to_dict` writes them.
 
-        Inactive genes (of blocks beyond the depth) are dropped. An `Arch` of another space must have the same constants
-        (see `check_own`); to carry over its values alone, give `dict(arch)`.
+        Inactive genes (of blocks beyond the depth) are dropped. An `Arch` of another space gives its values
+        alone; `check_own` tells whether its constants are this space's.
 
         Raises:
-            ConfigError: a name is unknown, a value is missing or not among the choices, or the constants differ.
+            ConfigError: a name is unknown, or a value is missing or not among the choices.
         """
         flat = self._values(values)
         for name in flat:
@@ -254,11 +254,10 @@ class Space(CodedSpace):
             chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
         return Arch(self, chosen)
 
-    def _values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values by dotted name, of an arch only if its space has the same constants."""
-        if isinstance(values, Arch):
-            self.check_own(values)
-        elif not isinstance(values, Mapping):
+    @staticmethod
+    def _values(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by dotted name."""
+        if not isinstance(values, Mapping):
             raise ConfigError(f"expected an arch, or a mapping of its values by name, found {shown(values)}")
         return flatten(values)
 
@@ -304,7 +303,7 @@ class Space(CodedSpace):
         """Build an arch from values outside this space's choices, in a one-point space with this space's constants.
 
         Raises:
-            ConfigError: the family cannot build it, or they are an `Arch` of a space with other constants.
+            ConfigError: the family cannot build it.
         """
         flat = self._values(values)
         for name in flat:

@@ -150,7 +150,6 @@ def test_a_preset_may_have_no_reference(tmp_path: Path) -> None:
         ({"reference": "digits/dei"}, "digits/deit"),
         ({"search.constraints.macs": [1e12, None]}, "macs"),
         ({"search.options.tries": 0}, "tries"),
-        ({"retrain.recipe.accumulate": 3}, "batch_size"),
         ({"plan.objective": "inplace_distillation"}, "first pass is the largest"),
     ],
 )
