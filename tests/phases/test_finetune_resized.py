@@ -235,6 +235,6 @@ def test_a_size_that_does_not_fit_is_told_before_the_supernet_is_trained() -> No
     for size, words in ((1, "larger than the 1 x 1 image"), (8, "size of the images already")):
         with pytest.raises(UserError, match=words):
             preflight(override(PRESET, {"retrain.finetune.size": size}), Resources())
-    with pytest.raises(UserError, match="is odd"):
+    with pytest.raises(UserError, match="use a batch_size that is a multiple of 2"):
         odd = {"size": 12, "recipe": {"mixup": 0.2, "batch_size": 33}}
         preflight(override(PRESET, {"retrain.finetune": odd}), Resources())
