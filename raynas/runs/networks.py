@@ -44,7 +44,7 @@ class Network:
 
 def belongs(arch: Arch, space: Space) -> bool:
     """Return True if an arch is a subnet of a space: its values are choices, and its constants are equal."""
-    return arch in space and arch.space.constants == space.constants
+    return not space.differences(arch.space) and arch.space.constants == space.constants and arch in space
 
 
 def fitted(arch: Arch, space: Space, name: str, progress: Progress) -> Arch:

@@ -193,5 +193,6 @@ class Scorer:
             return space.arch(arch)
         if arch.space.fingerprint == space.fingerprint:
             return arch
+        space.check_own(arch)
         # An arch of other choices, such as a published one off the grid, is scored as this supernet's subnet.
         return space.arch(arch) if arch in space else space.off_grid(arch)
