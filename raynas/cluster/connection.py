@@ -81,7 +81,7 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS")
     told_to_end = signal.getsignal(signal.SIGTERM)
     local = address in LOCAL
-    with _environment(_local_settings() if local else {}):
+    with environment(_local_settings() if local else {}):
         if local:
             _start(max(cpus, os.cpu_count() or 1))
         else:
@@ -143,7 +143,7 @@ def _local_settings() -> dict[str, str]:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def environment(values: dict[str, str]) -> Iterator[None]:
     """Set environment variables for the time of the block, also for the processes that it starts."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

@@ -24,7 +24,7 @@ from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from raynas.cluster.connection import is_local, on_loopback
+from raynas.cluster.connection import environment, is_local, on_loopback
 from raynas.cluster.controller import SendController
 from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
@@ -92,15 +92,24 @@ def fit_all(
     """
     workers = resources.fewest_workers
     check_this_machine(resources.of(workers), f"{workers} worker(s) need", "use fewer workers")
-    if isinstance(resources.workers, tuple):
-        if not hasattr(ScalingConfig, "elasticity_enabled"):
-            raise UserError(
-                f"Ray {ray.__version__} trains with a fixed number of workers: give one, or install ray 2.60"
-            )
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_S))
+    if isinstance(resources.workers, tuple) and not hasattr(ScalingConfig, "elasticity_enabled"):
+        raise UserError(f"Ray {ray.__version__} trains with a fixed number of workers: give one, or install ray 2.60")
+    with environment(_settings(resources)):
+        yield from _fit_side_by_side(run, jobs, resources, at_a_time, take, progress)
+
+
+def _settings(resources: Resources) -> dict[str, str]:
+    """Return the environment variables of Ray Train for a training, unless the user's environment has others."""
     # Workers import the user's modules from where they are, and a lost one is soon noticed.
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    settings = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
+    if isinstance(resources.workers, tuple):
+        settings["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(START_S)
+    return {name: os.environ.get(name, value) for name, value in settings.items()}
+
+
+def _fit_side_by_side(
+    run: Run, jobs: Sequence[TrainingJob], resources: Resources, at_a_time: int | None, take: Take, progress: Progress
+) -> Generator[tuple[TrainingJob, Trained | Exception], None, None]:
     waiting, running = deque(jobs), dict[str, _Training]()
     ended: queue.SimpleQueue[_Training] = queue.SimpleQueue()
     news = _News(running, resources, take)
