@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 AnswerT = TypeVar("AnswerT")
 
+HEAD = "node:__internal_head__"
+"""Ray's resource of the head, of which it has 1."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -39,7 +42,7 @@ def living_nodes() -> list[Node]:
     addresses = Counter(node["NodeManagerAddress"] for node in alive)
     found = []
     for node in alive:
-        address, head = node["NodeManagerAddress"], "node:__internal_head__" in node["Resources"]
+        address, head = node["NodeManagerAddress"], HEAD in node["Resources"]
         more = " (head)" if head else f" ({node['NodeID'][-6:]})" if addresses[address] > 1 else ""
         found.append(Node(node["NodeID"], f"{address}{more}", node["Resources"], head))
     return sorted(found, key=lambda node: (not node.is_head, node.name))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raynas.cluster.connection import is_local, ray_cluster
+from raynas.cluster.nodes import HEAD, living_nodes
 from raynas.cluster.resources import Resources
 from raynas.comparison import best_first
 from raynas.config import Document, validate
@@ -32,9 +33,6 @@ from raynas.runs.settings import begin, has_begun
 
 EXPERIMENT = "tune"
 """Folder of Tune's own files in the run directory, for `tensorboard --logdir <run>/tune`."""
-
-HEAD = "node:__internal_head__"
-"""Ray's resource of the head, of which it has 1."""
 
 METRIC = "lowest_error"
 COLUMNS = {
@@ -223,8 +221,8 @@ def _beside_the_driver() -> dict[str, float]:
     import ray
 
     here = ray.get_runtime_context().get_node_id()
-    own = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
-    return {"CPU": 0, HEAD: 0.001} if HEAD in own else {"CPU": 0, "memory": 1}
+    on_head = any(node.is_head for node in living_nodes() if node.id == here)
+    return {"CPU": 0, HEAD: 0.001} if on_head else {"CPU": 0, "memory": 1}
 
 
 def _name(trial: Any) -> str:

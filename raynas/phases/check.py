@@ -319,16 +319,18 @@ def _parts(need: TrainingMemory, ready: Ready, workers: int) -> str:
 
 def _store(place: _Place, ready: Ready) -> Finding:
     """Compare weights and decoded images, which replicas map from each node's object store, with its size."""
+    from raynas.scoring.shared_images import HERE_UP_TO  # local: it imports Ray
+
     weights, images = weights_bytes(ready.space), ready.estimate.search_bytes
     count = ready.estimate.search_images
     found = f"weights {_size(weights)} and {count:,} decoded images {_size(images)} once on each node"
-    small = [
-        f"{node.name} has {_size(node.resources.get('object_store_memory', 0))}"
-        for node in place.nodes
-        if (node.is_head or node.holds(place.resources.of(1)))
-        and node.resources.get("object_store_memory", 0) < weights + images
-    ]
-    mend = "lower data.search_fraction, or start Ray with a larger --object-store-memory (and machine)"
+    in_driver = images if images <= HERE_UP_TO else 0  # on the head; more images are decoded where they are scored
+    small = []
+    for node in place.nodes:
+        scores, store = node.holds(place.resources.of(1)), node.resources.get("object_store_memory", 0)
+        if (scores or node.is_head) and store < weights + (images if scores else in_driver):
+            small.append(f"{node.name} has {_size(store)}")
+    mend = "lower data.search_per_class, or start Ray with a larger --object-store-memory (and machine)"
     return Finding("object store", "; ".join([found, *small]), mend if small else None)
 
 

@@ -61,7 +61,7 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
             ),
             run_config=RunConfig(name=NAME, storage_path=folder),
         )
-        trainer._register_sigint_handler = controllers.append  # type: ignore[attr-defined]  # as for a training
+        trainer._register_sigint_handler = controllers.append  # type: ignore[attr-defined]  # not Ray's handler of Ctrl-C
         try:
             with progress.polling(watch):
                 trainer.fit()

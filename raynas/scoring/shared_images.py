@@ -14,6 +14,7 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import RayTaskError
 
+from raynas.cluster.nodes import living_nodes
 from raynas.data.images import ImageSet, PixelSource, decode, decoded_bytes
 from raynas.errors import UserError
 from raynas.scoring.shared_weights import Arrays, checksums
@@ -85,11 +86,7 @@ def _decode_part(images: ImageSet, first: int, size: int) -> tuple[Arrays, dict[
 
 def _check_stores(needed: int, count: int) -> None:
     """Refuse a set that does not fit into the object store of a node that is up and has CPUs."""
-    stores = [
-        node["Resources"].get("object_store_memory", 0)
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("CPU")
-    ]
+    stores = [node.resources.get("object_store_memory", 0) for node in living_nodes() if node.resources.get("CPU")]
     if stores and min(stores) < needed:
         raise UserError(
             f"{count:,} decoded search images take {needed / 1e9:.1f} GB of every node's object store, and a node has "

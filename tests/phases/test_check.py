@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from raynas.cluster.nodes import Node
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
-from raynas.phases.check import Finding, _data, _Place, _run, check_cluster
+from raynas.phases.check import Finding, _data, _Place, _run, _store, check_cluster
 from raynas.phases.check_node import HERE, Probe, look
+from raynas.phases.preflight import preflight
 from raynas.presets.preset import override
 from tests.cluster.simulated import autoscaling_cluster
 from tests.data.pictures import write_classes
@@ -80,6 +83,19 @@ def test_a_preset_too_large_for_memory_is_told() -> None:
     large = override(PRESET, {"recipe.batch_size": 1_000_000})
     found = by_name(check_cluster(large, large.data, ALONE))["memory"]
     assert found.mend is not None and "recipe.accumulate" in found.mend and "activations of 1000000" in found.found
+
+
+def test_only_nodes_that_score_need_room_for_many_images() -> None:
+    ready = preflight(PRESET, ALONE, look=False)
+    ready = replace(ready, estimate=replace(ready.estimate, search_bytes=8 * 10**9))
+    head = Node("a", "head", {"object_store_memory": 1e9}, is_head=True)
+    for store, fits in ((1e9, False), (9e9, True)):
+        worker = Node("b", "worker", {"CPU": 4, "object_store_memory": store}, is_head=False)
+        found = _store(_Place((head, worker), Resources()), ready)
+        assert (found.mend is None) == fits and "head has" not in found.found
+    ready = replace(ready, estimate=replace(ready.estimate, search_bytes=10**8))  # decoded by the driver on the head
+    tiny = replace(head, resources={"object_store_memory": 5e7})
+    assert "head has 50 MB" in _store(_Place((tiny, worker), Resources()), ready).found
 
 
 def test_on_ray(ray_session: None, tmp_path: Path) -> None:
