@@ -1,8 +1,8 @@
 """Space evolutions as a Ray Tune experiment: one trial, or several settings side by side.
 
-A trial itself holds no CPU; its Ray Train workers and later its scoring replicas do, never both at once. Only so many
-trials run at a time as the cluster has resources for, which rules out deadlocks. The state of a trial is in its run
-directory: a killed trial resumes in its current iteration.
+A trial itself holds no CPU; its Ray Train workers and later its scoring replicas do, never both at once. Workers come
+all together or not at all, and one replica suffices, so trials beyond the cluster's room wait and do not block others.
+The state of a trial is in its run directory: a killed trial resumes in its current iteration.
 """
 
 from __future__ import annotations
