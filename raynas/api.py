@@ -370,13 +370,14 @@ def retrain(
     preset = run_preset(opened, overrides)
     start, train_on = start or preset.retrain.start, train_on or preset.retrain.train_on
     seeds = preset.retrain.seeds if seeds is None else seeds
+    from raynas.phases.recipes import recipe_of
     from raynas.phases.retrain import finetune_resized
     from raynas.phases.retrain import retrain as retrain_archs
 
     found = [_arch(opened, arch, progress) for arch in archs]
     if start != "trained":
         how: Literal["finetuned", "scratch"] = "finetuned" if start == "inherited" else "scratch"
-        recipe = preset.retrain_recipe
+        recipe = recipe_of(preset, opened.space.input_size, progress)
         return retrain_archs(
             opened, found, recipe, how, seeds, train_on, parallel, progress, size=size, resources=resources
         )
@@ -384,7 +385,7 @@ def retrain(
     if finetune is None:
         raise UserError("--from trained fine-tunes at another image size: give --size, or retrain.finetune.size")
     networks = [opened.trained_network(arch, seed, train_on) for arch in found for seed in seeds]
-    recipe = preset.finetune_recipe
+    recipe = recipe_of(preset, opened.space.input_size, progress, finetune=True)
     return finetune_resized(opened, networks, recipe, finetune.size, parallel, progress, resources=resources)
 
 

@@ -76,6 +76,18 @@ class Config(pydantic.BaseModel):
         return value
 
 
+def added_field(default: Any, **rules: Any) -> Any:
+    """Return a field that was added after settings were recorded, which is written only if it is not the default.
+
+    Settings recorded before, and fingerprints, stay equal to those of now.
+
+    Args:
+        default: the default, under which everything is as it was before.
+        rules: further arguments of pydantic's `Field`.
+    """
+    return pydantic.Field(default, exclude_if=lambda value: value == default, **rules)
+
+
 class Document:
     """A parsed YAML document that remembers the line of every key and item.
 

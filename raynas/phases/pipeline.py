@@ -20,6 +20,7 @@ from raynas.costs import cost, scale_to_macs
 from raynas.phases.evaluate import evaluate
 from raynas.phases.export import choose_network, export_into_run
 from raynas.phases.preflight import preflight, reference_shape
+from raynas.phases.recipes import recipe_of
 from raynas.phases.report_data import traces
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.phases.search import BASELINE, choose_winner, make_scorer, prepare, search
@@ -147,10 +148,11 @@ def retrain_with_reference(
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
     train = partial(retrain, run, seeds=seeds, train_on=train_on, progress=progress, labels=labels, resources=resources)
     references = [] if reference is None else [reference]
+    recipe = recipe_of(preset, run.space.input_size, progress)
     if preset.retrain.start == "scratch":
-        rows = train([winner, *references], preset.retrain_recipe, "scratch")[: len(seeds)]
+        rows = train([winner, *references], recipe, "scratch")[: len(seeds)]
     else:
-        rows = train([winner], preset.retrain_recipe, "finetuned")
+        rows = train([winner], recipe, "finetuned")
         train(references, preset.recipe, "scratch")
     paths = [row["path"] for row in rows]
     return [network for network in run.networks() if network.path in paths]
@@ -167,7 +169,8 @@ def finetune_winner(
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
-        finetune_resized(run, retrained, preset.finetune_recipe, finetune.size, None, progress, labels, resources)
+        recipe = recipe_of(preset, run.space.input_size, progress, finetune=True)
+        finetune_resized(run, retrained, recipe, finetune.size, None, progress, labels, resources)
 
 
 @contextmanager

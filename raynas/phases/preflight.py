@@ -107,7 +107,7 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent, resou
         UserError: any of them is wrong.
     """
     retrain = preset.retrain
-    for recipe in (preset.retrain_recipe, *([preset.finetune_recipe] if retrain.finetune else [])):
+    for recipe in preset.retrain_recipes:
         _check_workers(recipe, resources)
         check_recipe(space.fix(space.largest()), recipe)
         if recipe.teachers not in (None, preset.recipe.teachers) and preset.data is not None:

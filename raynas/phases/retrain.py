@@ -23,6 +23,7 @@ from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.network_training import NetworkTraining, Size, train_all
 from raynas.phases.phase import phase
+from raynas.phases.recipes import RecipeOf
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.phases.training_job import Trained
 from raynas.phases.where import default_resources, device_here
@@ -43,7 +44,7 @@ How = Literal["scratch", "finetuned"]
 def retrain(
     run: Run,
     archs: Sequence[Arch],
-    recipe: Recipe,
+    recipe: Recipe | RecipeOf,
     how: How = "scratch",
     seeds: Sequence[int] = (0,),
     train_on: str = "train",
@@ -57,7 +58,7 @@ def retrain(
     """Train networks into `networks/<arch>-<how>-<seed>/` and table `networks`; see `raynas.retrain`.
 
     Args:
-        recipe: recipe of the training; each of `seeds` replaces its seed.
+        recipe: recipe of the training, or a function that gives each network's; each of `seeds` replaces its seed.
         how: `scratch`, or `finetuned` from the weights inherited from the run's supernet.
         train_on: `train`, or `train+search` once the search is over.
         labels: names in progress lines by arch id, such as `winner`; by default the id.
@@ -75,9 +76,10 @@ def retrain(
         for arch in archs:
             at, other_size = _at_size(arch, size)
             start = Network(arch, "inherited") if how == "finetuned" else None
+            own = recipe if isinstance(recipe, Recipe) else recipe(arch)
             for seed in seeds:
                 label = _label(arch, seed, other_size, labels)
-                seeded = recipe.model_copy(update={"seed": seed})
+                seeded = own.model_copy(update={"seed": seed})
                 trainings.append(NetworkTraining(at, seeded, data, train_on, label, start, other_size))
         return _train_and_keep(run, trainings, resources, parallel, progress, purpose)
 
@@ -85,7 +87,7 @@ def retrain(
 def finetune_resized(
     run: Run,
     networks: Sequence[Network],
-    recipe: Recipe,
+    recipe: Recipe | RecipeOf,
     size: int | Size,
     parallel: int | None = None,
     progress: Progress = silent,
@@ -116,7 +118,8 @@ def finetune_resized(
                 height, width = at.space.input_size
                 raise UserError(f"{network.name} is of {height} x {width} pixels already: give another size")
             label = _label(network.arch, row["seed"], other_size, labels)
-            seeded = recipe.model_copy(update={"seed": row["seed"]})
+            own = recipe if isinstance(recipe, Recipe) else recipe(network.arch)
+            seeded = own.model_copy(update={"seed": row["seed"]})
             trainings.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size))
         return _train_and_keep(run, trainings, resources, parallel, progress)
 
@@ -144,11 +147,11 @@ def _train_and_keep(
     progress: Progress,
     purpose: str = "retraining",
 ) -> list[Row]:
-    """Train networks whose recipes differ in seeds alone, unless trained already; return the rows in their order."""
+    """Train networks, unless trained already; return the rows in their order."""
     if not trainings:
         return []
     _check_folders(run, trainings)
-    data, recipe = run.supernet().data, trainings[0].recipe
+    data = run.supernet().data
     todo = list({each.network.path: each for each in trainings if not run.has_network(each.network)}.values())
     for train_on in dict.fromkeys(each.train_on for each in todo):
         progress(_images_in_words(train_on))
@@ -157,16 +160,17 @@ def _train_and_keep(
         resources = default_resources(here=parallel == 1 or len(todo) <= 1)
     elif parallel not in (None, 1) and not resources.workers:
         raise UserError("without Ray one network is trained after the other: leave out --parallel, or give --workers")
-    if todo:
-        on_gpu = resources.gpus if resources.workers else device_here(resources) != "cpu"
-        recipe.check_device("cuda" if on_gpu else "cpu")
     data_at = cache(data.resized)
     for each in todo:
+        on_gpu = resources.gpus if resources.workers else device_here(resources) != "cpu"
+        each.recipe.check_device("cuda" if on_gpu else "cpu")
         space, workers = each.arch.space.fix(each.arch), max(resources.most_workers, 1)
         check_trainable(space, data_at(space.input_size), Plan(), each.recipe, workers, each.train_on)
-    teachers = {} if recipe.teachers is None else teacher_settings(load_teachers(recipe, data))
+    # Before any settings are recorded, since teachers may be missing.
+    taught = {repr(each.recipe.teachers): each.recipe for each in trainings}
+    teachers = {key: teacher_settings(load_teachers(recipe, data)) for key, recipe in taught.items()}
     for each in trainings:
-        _begin(run, each, teachers)
+        _begin(run, each, teachers[repr(each.recipe.teachers)])
     for each in trainings:
         if each not in todo:
             progress(f"{each.label}: trained already, {run.name}/{each.network.path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -11,7 +12,19 @@ import pydantic
 from pydantic import Field, field_validator, model_validator
 
 from raynas.arguments import checked
-from raynas.config import MAX_DEPTH, MOST_SEEDS, Config, Different, Document, Seed, parse_yaml, read_yaml, validate
+from raynas.config import (
+    MAX_DEPTH,
+    MOST_SEEDS,
+    Config,
+    Different,
+    Document,
+    Location,
+    Seed,
+    added_field,
+    parse_yaml,
+    read_yaml,
+    validate,
+)
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import ConfigError, UserError
 from raynas.presets.space_evolution import SpaceEvolutionConfig
@@ -36,11 +49,25 @@ class FinetuneConfig(Config):
     _square = field_validator("size", mode="before")(square)
 
 
+class BelowConfig(Config):
+    """Changes to the retraining's recipe for small networks (ViTAS v1 leaves Mixup and CutMix out below 1.3 GMACs).
+
+    Attributes:
+        macs: the changes are for networks of fewer multiply-accumulates, counted at the run's image size.
+        recipe: changes to the recipe of `retrain`, nested in the same way.
+    """
+
+    macs: float = Field(gt=0, le=1e18)
+    recipe: dict[str, Any] = Field(min_length=1)
+
+
 class RetrainConfig(Config):
     """Training of a search's winner on its own.
 
     Attributes:
         recipe: changes to the preset's recipe, nested in the same way.
+        below: further changes for networks with fewer multiply-accumulates; where several are for a network, they are
+            made in this order.
         train_on: images to train on: `train`, or `train+search` to include those that subnets were scored on, since
             the search is over.
         seeds: seeds of the trainings, all different.
@@ -49,6 +76,7 @@ class RetrainConfig(Config):
     """
 
     recipe: dict[str, Any] = Field(default_factory=dict)
+    below: tuple[BelowConfig, ...] = added_field((), max_length=16)
     train_on: Literal["train", "train+search"] = "train+search"
     seeds: Annotated[tuple[Seed, ...], Different] = Field(default=(0,), min_length=1, max_length=MOST_SEEDS)
     start: Literal["scratch", "inherited"] = "scratch"
@@ -82,19 +110,38 @@ class Preset(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
-        _ = self.retrain_recipe, self.finetune_recipe
+        _ = self.retrain_recipes
         return self
 
     @property
     def retrain_recipe(self) -> Recipe:
         """The recipe with the changes of `retrain.recipe`."""
-        return _changed(self.recipe, self.retrain.recipe, ("retrain", "recipe"))
+        return self.retrain_recipe_at(math.inf)
 
     @property
     def finetune_recipe(self) -> Recipe:
         """The retraining's recipe with the changes of `retrain.finetune.recipe`."""
+        return self.finetune_recipe_at(math.inf)
+
+    def retrain_recipe_at(self, macs: float) -> Recipe:
+        """Return the retraining's recipe for a network of so many multiply-accumulates."""
+        recipe = _changed(self.recipe, self.retrain.recipe, ("retrain", "recipe"))
+        for place, rule in enumerate(self.retrain.below):
+            if macs < rule.macs:
+                recipe = _changed(recipe, rule.recipe, ("retrain", "below", place, "recipe"))
+        return recipe
+
+    def finetune_recipe_at(self, macs: float) -> Recipe:
+        """Return the fine-tuning's recipe for a network of so many multiply-accumulates."""
         changes = {} if self.retrain.finetune is None else self.retrain.finetune.recipe
-        return _changed(self.retrain_recipe, changes, ("retrain", "finetune", "recipe"))
+        return _changed(self.retrain_recipe_at(macs), changes, ("retrain", "finetune", "recipe"))
+
+    @property
+    def retrain_recipes(self) -> list[Recipe]:
+        """All recipes by which a network may be retrained, or fine-tuned at another image size."""
+        sizes = [math.inf, *(math.nextafter(rule.macs, 0) for rule in self.retrain.below)]
+        recipes = [self.retrain_recipe_at(macs) for macs in sizes]
+        return recipes if self.retrain.finetune is None else recipes + [self.finetune_recipe_at(each) for each in sizes]
 
 
 @checked()
@@ -175,7 +222,7 @@ FOLLOWERS = {"epochs": {"warmup_epochs"}, "lr": {"warmup_lr", "min_lr"}}
 """Values of a recipe that may no longer fit another one that is changed, by that one's name."""
 
 
-def _changed(recipe: Recipe, changes: Mapping[str, Any], where: tuple[str, ...]) -> Recipe:
+def _changed(recipe: Recipe, changes: Mapping[str, Any], where: Location) -> Recipe:
     """Return a recipe with some values changed."""
     merged = _merged(recipe.model_dump(), changes)
     for name in _giving_way(merged, changes.keys()):

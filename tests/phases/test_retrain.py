@@ -22,7 +22,9 @@ from raynas.cluster.resources import Resources
 from raynas.costs import cost
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets.supernet import Supernet
+from raynas.phases.recipes import recipe_of
 from raynas.phases.retrain import finetune_resized, retrain
+from raynas.presets.preset import override
 from raynas.progress.reporter import Reporter
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
@@ -215,7 +217,9 @@ import torch
 torch.set_num_threads(1)
 from raynas.runs.run import Run
 from raynas.progress.reporter import Reporter
+from raynas.phases.recipes import recipe_of
 from raynas.phases.retrain import finetune_resized, retrain
+from raynas.presets.preset import override
 from raynas.space import load_space
 from raynas.training.recipe import Recipe
 recipe = Recipe.model_validate_json({recipe.model_dump_json()!r})
@@ -261,3 +265,18 @@ def test_a_rollback_is_told_and_kept(run: Run, monkeypatch: pytest.MonkeyPatch) 
     rows = run.store.read("training").to_pylist()
     assert [row["epoch"] for row in rows if row["loss"] is not None] == [1, 2, 3]
     assert ["the loss is nan" in (row["event"] or "") for row in rows].count(True) == 1
+
+
+def test_a_small_network_has_its_own_recipe_and_says_so(run: Run) -> None:
+    big, macs = SPACE.largest(), [int(each) for each in cost(SPACE, [ARCH, SPACE.largest()])["macs"]]
+    assert macs[0] < macs[1]
+    rules = [{"macs": macs[1], "recipe": {"cutmix": 0.5}}]
+    preset = override(PRESET, {"retrain.recipe.epochs": 1, "retrain.below": rules})
+    lines: list[str] = []
+    retrain(run, [ARCH, big], recipe_of(preset, SPACE.input_size, lines.append), parallel=1, progress=lines.append)
+    recorded = [
+        run.read_yaml(f"networks/{arch.id}-scratch-0/training.yaml", "settings")["settings"] for arch in (ARCH, big)
+    ]
+    assert [settings["recipe"]["cutmix"] for settings in recorded] == [0.5, 0.0]
+    assert lines[0] == f"{ARCH.id} has {macs[0]:,} MACs, fewer than {macs[1]:,}: its recipe has {{'cutmix': 0.5}}"
+    assert not any(big.id in line and "MACs" in line for line in lines)

@@ -345,3 +345,28 @@ def test_data_given_later_keep_the_preset_s_split_unless_it_named_data() -> None
     assert imagenet.data is not None and (imagenet.data.name, imagenet.data.search_per_class) == ("/imagenet", 5)
     other = override(imagenet, {"data": {"name": "/other"}})
     assert other.data is not None and other.data.search_per_class is None
+
+
+RULES = [{"macs": 1.3e9, "recipe": {"cutmix": 0, "mixup": 0}}, {"macs": 5e8, "recipe": {"epochs": 7}}]
+
+
+def test_small_networks_are_retrained_by_another_recipe() -> None:
+    preset = load_preset("vitas/preset_v2", {"retrain.below": RULES, "retrain.recipe": {"cutmix": 1.0, "mixup": 0.8}})
+    at = {macs: preset.retrain_recipe_at(macs) for macs in (1.3e9, 1.3e9 - 1, 5e8, 5e8 - 1)}
+    mixing = [(recipe.cutmix, recipe.mixup, recipe.epochs) for recipe in at.values()]
+    assert mixing == [(1.0, 0.8, 300), (0, 0, 300), (0, 0, 300), (0, 0, 7)]
+    assert preset.retrain_recipe == at[1.3e9] and preset.retrain_recipes == [at[1.3e9], at[5e8], at[5e8 - 1]]
+
+
+def test_a_rule_for_small_networks_is_checked_when_the_preset_is_read() -> None:
+    with pytest.raises(ConfigError, match=r"retrain\.below\.1\.recipe\.cutmx: unknown key 'cutmx'"):
+        load_preset("digits", {"retrain.below": [RULES[0], {"macs": 1e6, "recipe": {"cutmx": 0}}]})
+    with pytest.raises(ConfigError, match=r"retrain\.below"):
+        load_preset("digits", {"retrain.below": [{"macs": 0, "recipe": {"cutmix": 0}}]})
+
+
+def test_a_key_that_was_added_later_is_written_only_where_it_is_used() -> None:
+    """Otherwise a run that began before the key existed could not be resumed."""
+    assert "below" not in load_preset("digits").model_dump()["retrain"]
+    used = load_preset("digits", {"retrain.below": RULES}).model_dump()
+    assert [rule["macs"] for rule in used["retrain"]["below"]] == [1.3e9, 5e8]
