@@ -43,6 +43,7 @@ class NetworkTraining:
         label: name in progress lines.
         start: network with the initial weights; None for random ones.
         size: image size if it is not the run's.
+        name: name among trainings of the same arch and seed with other recipes; None for the only one.
     """
 
     arch: Arch
@@ -52,6 +53,7 @@ class NetworkTraining:
     label: str
     start: Network | None = None
     size: Size | None = None
+    name: str | None = None
 
     @property
     def network(self) -> Network:
@@ -61,6 +63,7 @@ class NetworkTraining:
             path = f"{self.start.path}-{how}"
         else:
             path = f"{NETWORKS}/{self.arch.id}-{how}-{self.recipe.seed}" + ("-all" if self.train_on != "train" else "")
+            path += f"-{self.name}" if self.name is not None else ""
         if self.size is not None:
             height, width = self.size
             path += f"-{height}" if height == width else f"-{height}x{width}"

@@ -54,6 +54,7 @@ def retrain(
     size: int | Size | None = None,
     purpose: str = "retraining",
     resources: Resources | None = None,
+    name: str | None = None,
 ) -> list[Row]:
     """Train networks into `networks/<arch>-<how>-<seed>/` and table `networks`; see `raynas.retrain`.
 
@@ -65,6 +66,7 @@ def retrain(
         size: image size in pixels if not the run's; the folder's name then ends in it.
         purpose: name of the phase in table `phases`.
         resources: workers of each training; None for those of `default_resources`.
+        name: name of these trainings, if the run holds others of the same archs and seeds by other recipes.
 
     Returns:
         The rows of table `networks`, all seeds of an arch together.
@@ -80,7 +82,7 @@ def retrain(
             for seed in seeds:
                 label = _label(arch, seed, other_size, labels)
                 seeded = own.model_copy(update={"seed": seed})
-                trainings.append(NetworkTraining(at, seeded, data, train_on, label, start, other_size))
+                trainings.append(NetworkTraining(at, seeded, data, train_on, label, start, other_size, name))
         return _train_and_keep(run, trainings, resources, parallel, progress, purpose)
 
 
@@ -93,11 +95,15 @@ def finetune_resized(
     progress: Progress = silent,
     labels: Mapping[str, str] | None = None,
     resources: Resources | None = None,
+    name: str | None = None,
 ) -> list[Row]:
     """Fine-tune networks that were trained in a run on images of another size; see `raynas.retrain`.
 
     Position embeddings are resized, and all other weights are kept (`Supernet.resized`). Each network keeps its seed
     and its training images. The new networks are in folders `networks/<network>-resized-<size>/`.
+
+    Args:
+        name: the name that the networks were trained under, if they have one.
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
@@ -120,7 +126,7 @@ def finetune_resized(
             label = _label(network.arch, row["seed"], other_size, labels)
             own = recipe if isinstance(recipe, Recipe) else recipe(network.arch)
             seeded = own.model_copy(update={"seed": row["seed"]})
-            trainings.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size))
+            trainings.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size, name))
         return _train_and_keep(run, trainings, resources, parallel, progress)
 
 
@@ -175,7 +181,8 @@ def _train_and_keep(
         if each not in todo:
             progress(f"{each.label}: trained already, {run.name}/{each.network.path}")
     if todo:
-        attempt = partial(phase, run, purpose, trainings[0].network.how, progress=progress)
+        how, name = trainings[0].network.how, trainings[0].name
+        attempt = partial(phase, run, purpose, how if name is None else f"{how}-{name}", progress=progress)
         with closing(train_all(run, todo, resources, parallel, progress, attempt)) as finished:
             for each, trained in finished:
                 _keep(run, each, trained, data_at(each.arch.space.input_size))

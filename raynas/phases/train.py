@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from raynas.cluster.connection import ray_cluster
@@ -16,7 +17,7 @@ from raynas.phases.phase import phase
 from raynas.phases.preflight import Ready
 from raynas.phases.teachers import teacher_settings
 from raynas.phases.training_job import TrainingJob, train_here
-from raynas.phases.training_record import WHAT, Recorder, write_supernet
+from raynas.phases.training_record import WHAT, Recorder, probed, write_supernet
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.files import SUPERNET_WEIGHTS
 from raynas.runs.run import Run
@@ -27,12 +28,18 @@ from raynas.training.progress import TrainingLines
 
 
 def train(
-    ready: Ready, run_dir: Run | str | os.PathLike[str], progress: Progress = silent, init: str | None = None
+    ready: Ready,
+    run_dir: Run | str | os.PathLike[str],
+    progress: Progress = silent,
+    init: str | None = None,
+    after_epoch: Callable[[int, float], None] = lambda epoch, accuracy: None,
 ) -> Run:
     """Train the supernet of a checked preset, with Ray Train or in this process; see `raynas.train`.
 
     Args:
         init: a safetensors file in the run directory with the weights to begin with, instead of random ones.
+        after_epoch: called with the epoch and the mean accuracy of the probes each time that these are scored; a
+            training that is resumed calls it for its earlier epochs first.
 
     Raises:
         UserError: see `raynas.train`.
@@ -63,10 +70,15 @@ def train(
         )
         with progress.doing("training the supernet", unit="steps") as activity:
             recorder, lines = Recorder(run, space, images, recipe), TrainingLines(progress, activity, recipe.epochs)
+            told = 0  # scorings of the probes
 
             def take(event: Event) -> None:
+                nonlocal told
                 recorder.event(event)
                 lines.event(event)
+                for epoch, accuracy in probed(event.get("history", ()))[told:]:
+                    told += 1
+                    after_epoch(epoch, accuracy)
 
             assert preset.data is not None
             job = TrainingJob(WHAT, space, preset.data, preset.plan, recipe, start=init)

@@ -72,6 +72,12 @@ class Recorder:
         self._entries = max(self._entries, len(history))
 
 
+def probed(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """Return the epochs after which probes were scored, each with their mean accuracy."""
+    scored = [(entry["epoch"], entry["probes"]) for entry in history if "probes" in entry]
+    return [(epoch, sum(row["accuracy"] for row in rows) / len(rows)) for epoch, rows in scored]
+
+
 def _row(entry: Mapping[str, Any]) -> Row:
     """Return an entry of the history as a row of table `training`."""
     row = {key: value for key, value in entry.items() if key != "probes"}

@@ -102,6 +102,11 @@ SCHEMAS: dict[str, pa.Schema] = {
             "share of layers and steps where the largest subnet's gradient and the others' conflict",
         ),
         _field("conflict_layers", _TEXT, "JSON: the same share by layer; null if it was not asked for"),
+        _field(
+            "memory",
+            _INT,
+            "peak bytes of a worker so far, the largest of all: of its GPU, else of its process",
+        ),
     ),
     "probes": _table(
         "Fixed subnets scored after every epoch of the supernet's training.",

@@ -28,6 +28,7 @@ from raynas.training.context import (
     check_ranks_agree,
 )
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
+from raynas.training.memory import peak_memory
 from raynas.training.plan import Plan
 from raynas.training.progress import Events
 from raynas.training.recipe import Mixer, Recipe, build_optimizer, build_schedule
@@ -264,6 +265,7 @@ class Trainer:
             "images": int(running["images"]),
             "seconds": running["seconds"],
             "workers": self.context.world_size,
+            "memory": self._memory(),
             **ratios(running),
         }
         if state.epoch % recipe.health.probe_every == 0 or state.epoch == recipe.epochs:
@@ -273,6 +275,12 @@ class Trainer:
                 raise Diverged(broken)
             entry["probes"] = rows
         return entry
+
+    def _memory(self) -> int:
+        """Return the peak memory of this training so far, in bytes; of the ranks the largest."""
+        peak = torch.tensor(float(peak_memory(self.context.device)), dtype=torch.float64, device=self.context.device)
+        self.context.all_reduce(peak, "max")
+        return int(peak)
 
     def _keep(self, entry: dict[str, Any]) -> None:
         """Add an epoch to the history, and save the state if it is time."""

@@ -1,7 +1,8 @@
-"""Memory that a training needs, from shapes alone: nothing is computed, and no GPU is needed."""
+"""Memory that a training needs, from shapes alone (no GPU is needed), and that it was seen to need."""
 
 from __future__ import annotations
 
+import resource
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -57,6 +58,13 @@ def training_memory(space: Space, recipe: Recipe, workers: int = 1, sets: int = 
         optimizer=_optimizer_bytes(recipe) * learnt // 4,
         activations=_activation_bytes(model, space, recipe, recipe.micro_batch(workers)),
     )
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most bytes that this process has held so far: on a GPU in torch's tensors, else in all."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def weights_bytes(space: Space) -> int:
