@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from raynas.config import Config
+from raynas.config import Config, added_field
 
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 Aspect = Annotated[float, pydantic.Field(ge=0.01, le=100)]
@@ -24,7 +24,9 @@ class AugmentConfig(Config):
         scale: least and largest share of the image's area in a random resized crop; no random crop without it.
         ratio: least and largest aspect ratio (width by height) of that crop.
         interpolation: resizing of the random crop: `bilinear`, `bicubic` or `random` (either).
-        color_jitter: strength of brightness, contrast and saturation changes (not under `auto_augment`, as in timm).
+        color_jitter: strength of brightness, contrast and saturation changes (of grey images brightness and contrast);
+            as in timm, beside `auto_augment` only with `force_color_jitter`, or if that is a policy with `3a`.
+        force_color_jitter: True for `color_jitter` beside `auto_augment`.
         auto_augment: a timm policy, e.g. `rand-m9-mstd0.5-inc1`.
         reprob: probability of random erasing.
         remode: filling of erased regions: `const` (black), `rand` (one random colour) or `pixel` (noise).
@@ -40,6 +42,7 @@ class AugmentConfig(Config):
     ratio: tuple[Aspect, Aspect] = (3 / 4, 4 / 3)
     interpolation: Literal["bilinear", "bicubic", "random"] = "bicubic"
     color_jitter: float | None = pydantic.Field(default=None, ge=0, le=10)
+    force_color_jitter: bool = added_field(False)
     auto_augment: str | None = None
     reprob: float = pydantic.Field(default=0.0, ge=0, le=1)
     remode: Literal["const", "rand", "pixel"] = "const"
@@ -64,6 +67,12 @@ class AugmentConfig(Config):
         """True if an image may change from epoch to epoch."""
         mirrored = any(0 < chance < 1 for chance in (self.hflip, self.vflip))
         return bool(self.shift or mirrored or self.reprob or self.needs_images)
+
+    @property
+    def jitters(self) -> bool:
+        """True if `color_jitter` acts: timm leaves it out beside a policy, unless it is asked for."""
+        beside = self.auto_augment is None or self.force_color_jitter or "3a" in self.auto_augment
+        return bool(self.color_jitter) and beside
 
     @property
     def needs_images(self) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import auto_augment, create_transform
+from timm.data import auto_augment
 from timm.data.random_erasing import RandomErasing
 from timm.data.transforms import MaybePILToTensor
+from timm.data.transforms_factory import transforms_imagenet_train
 from torch import Tensor
 from torchvision import transforms
 from torchvision.transforms import functional as F
@@ -37,15 +38,15 @@ def image_transform(
                 f"scale, color_jitter and auto_augment need images of 1 or 3 channels, not {geometry.channels}"
             )
         try:
-            crop, change, _ = create_transform(
+            crop, change, _ = transforms_imagenet_train(
                 geometry.size,
-                is_training=True,
                 separate=True,
                 scale=augment.scale,
                 ratio=augment.ratio,
                 hflip=augment.hflip,
                 vflip=augment.vflip,
                 color_jitter=augment.color_jitter or 0.0,
+                force_color_jitter=augment.force_color_jitter,
                 auto_augment=augment.auto_augment,
                 interpolation=augment.interpolation,
                 mean=mean,

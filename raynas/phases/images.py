@@ -16,6 +16,7 @@ from raynas.phases.inputs import are_files, named_data, resolve_data
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.space import load_space
+from raynas.training.recipe import Recipe
 
 CLASSES_SHOWN = 50
 NAMES_SHOWN = 20
@@ -205,4 +206,17 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
             f"the classes are in plain order ({names}{', ...' if data.classes > 4 else ''}), as torchvision's; "
             "in timm's it is natural: --set data.class_order=natural"
         )
+    return lines
+
+
+def describe_jitter(recipes: Iterable[Recipe], channels: int) -> list[str]:
+    """Return a line for each way in which a recipe's `color_jitter` does less than it seems to."""
+    given = [recipe.augment for recipe in recipes if recipe.augment.color_jitter]
+    lines = []
+    if not all(augment.jitters for augment in given):
+        lines.append(
+            "color_jitter has no effect beside auto_augment, as in timm: recipe.augment.force_color_jitter=true has it"
+        )
+    if channels == 1 and any(augment.jitters for augment in given):
+        lines.append("the images are grey: color_jitter changes their brightness and contrast alone")
     return lines

@@ -10,7 +10,7 @@ import numpy as np
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
 from raynas.errors import ConfigError, InfeasibleError, UserError, reason
-from raynas.phases.images import check_images, describe_reading
+from raynas.phases.images import check_images, describe_jitter, describe_reading
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, with_known_skips
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here
@@ -82,7 +82,8 @@ def preflight(
         check_images(preset, progress)
     settled = preset.model_copy(update={"data": resolve_data(preset, load_space(preset.space))})
     space, data = load_inputs(settled)
-    for line in [] if begun else describe_reading(preset, data):
+    recipes = [recipe, *preset.retrain_recipes]
+    for line in [] if begun else [*describe_reading(preset, data), *describe_jitter(recipes, data.channels)]:
         progress(line)
     check_trainable(space, data, preset.plan, recipe, max(resources.most_workers, 1))
     check_calibration(space, data, preset.calibration)

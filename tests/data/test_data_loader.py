@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from timm.data.distributed_sampler import RepeatAugSampler
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
+from torchvision import transforms
+from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 
 from raynas.data import loader as loader_module
 from raynas.data.augment import AugmentConfig
@@ -21,6 +24,7 @@ from raynas.data.images import Geometry, decode
 from raynas.data.load import Data, load_data
 from raynas.data.loader import TrainLoader, epoch_order
 from raynas.data.pixels import normalise
+from raynas.data.streams import seed_global_streams
 from raynas.data.transforms import _operations, image_transform
 from raynas.errors import UserError
 from tests.data.pictures import picture, write_classes
@@ -231,6 +235,81 @@ def test_repeats_lie_side_by_side_and_keep_the_length() -> None:
     order = epoch_order(10, 0, 0, repeats=3)
     assert len(order) == 10 and (order[:9].reshape(3, 3) == order[:9:3, None]).all()
     assert len({*order.tolist()}) == 4
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_repeats_are_timms(digits: Data, repeats: int, ranks: int) -> None:
+    """Ranks get the copies that timm's sampler deals them; only which image comes when is our own draw."""
+    count = len(digits.train)
+    samplers = [
+        RepeatAugSampler(range(count), ranks, rank, num_repeats=repeats, selected_round=0) for rank in range(ranks)
+    ]
+    theirs = torch.tensor([list(each) for each in samplers]).T.flatten().tolist()
+    loaders = [
+        TrainLoader(digits, AugmentConfig(repeats=repeats), batch_size=60, seed=5, rank=rank, world_size=ranks)
+        for rank in range(ranks)
+    ]
+    ours = torch.stack([torch.cat(list(each.indices(0))) for each in loaders]).T.flatten().tolist()
+    assert by_appearance(ours) == by_appearance(theirs[: len(ours)])
+    assert len(ours) == count // 60 * 60 and len({*ours}) == -(-len(ours) // repeats)
+
+
+def by_appearance(images: list[int]) -> list[int]:
+    """Images numbered in the order in which they come."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(image, len(numbers)) for image in images]
+
+
+@pytest.mark.parametrize(("augment", "workers"), [(PIXELS, 0), (IMAGES, 2)], ids=["pixels", "images"])
+def test_copies_differ_whatever_the_ranks_the_workers_and_the_entry(
+    folder: Data, augment: AugmentConfig, workers: int
+) -> None:
+    """Uneven steps of 7 images over 3 ranks, begun by one rank and continued by others in mid-epoch."""
+    augment = augment.model_copy(update={"repeats": 3})
+    whole = batches(folder, augment, epoch=1, batch_size=7)
+    assert not torch.equal(whole[0][0][0], whole[0][0][1]) and (whole[0][1][:3] == whole[0][1][0]).all()
+    for step, (images, labels) in enumerate(whole):
+        parts = []
+        for rank in range(3):
+            loader = TrainLoader(folder, augment, batch_size=7, seed=5, rank=rank, world_size=3, workers=workers)
+            parts.append(next(loader.epoch(1, skip=step)))
+        assert [len(part) for part, _ in parts] == [3, 2, 2]
+        dealt = [position for rank in range(3) for position in ([*range(rank, 6, 3)] + [6] * (rank == 0))]
+        assert torch.equal(torch.cat([part for part, _ in parts]), images[dealt])
+        assert torch.equal(torch.cat([label for _, label in parts]), labels[dealt])
+
+
+def test_colour_jitter_is_torchvisions() -> None:
+    image, jitter = picture(3, size=(16, 16)), transforms.ColorJitter(0.4, 0.4, 0.4)
+    colours, policy = Geometry((16, 16), 3, 1.0, "bicubic"), "rand-m9-mstd0.5-inc1"
+
+    def changed(**augment: Any) -> Tensor:
+        seed_global_streams(11)
+        made = image_transform(AugmentConfig(**augment), colours, (0.0,) * 3, (1.0,) * 3)(image)
+        return (made * 255).round().to(torch.uint8)
+
+    def jittered(pixels: Tensor) -> Tensor:
+        torch.manual_seed(11)
+        return pil_to_tensor(jitter(to_pil_image(pixels)))
+
+    assert torch.equal(changed(color_jitter=0.4), jittered(pil_to_tensor(image)))
+    assert not torch.equal(changed(color_jitter=0.4), pil_to_tensor(image))
+    # Beside a policy, which draws from other streams, it acts if it is forced.
+    assert torch.equal(changed(color_jitter=0.4, auto_augment=policy), changed(auto_augment=policy))
+    forced = changed(color_jitter=0.4, auto_augment=policy, force_color_jitter=True)
+    assert torch.equal(forced, jittered(changed(auto_augment=policy)))
+    for more in ({}, {"force_color_jitter": True}):
+        with_policy = AugmentConfig(color_jitter=0.4, auto_augment=policy, **more)
+        assert with_policy.jitters is bool(more)
+
+
+def test_grey_images_have_no_saturation_to_jitter() -> None:
+    image = picture(3, size=(8, 8), mode="L")
+    alone = transforms.ColorJitter(saturation=0.9)(image)
+    assert np.array_equal(np.asarray(alone), np.asarray(image))
+    transform = image_transform(AugmentConfig(color_jitter=0.9), GREY, (0.0,), (1.0,))
+    assert not np.array_equal((transform(image) * 255).round().numpy()[0], np.asarray(image))
 
 
 def test_a_small_set_is_decoded_once_for_its_normalisation_and_for_training(folder: Data) -> None:

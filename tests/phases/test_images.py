@@ -10,7 +10,7 @@ from raynas import train
 from raynas.commands.main import main
 from raynas.data.config import DataConfig
 from raynas.errors import UserError
-from raynas.phases.images import check_data, check_images, check_made_for, describe_reading
+from raynas.phases.images import check_data, check_images, check_made_for, describe_jitter, describe_reading
 from raynas.phases.inputs import load_inputs, resolve_data
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
@@ -126,3 +126,16 @@ def test_the_embedded_data_can_be_looked_at() -> None:
     said: list[str] = []
     check_data(DataConfig(name="digits"), progress=said.append)
     assert "images    1,797" in said and "sizes     8 x 8 1,797" in said
+
+
+def test_colour_jitter_that_does_less_than_it_seems_is_said() -> None:
+    def lines(channels: int, **augment: object) -> list[str]:
+        return describe_jitter([override(load_preset("digits"), {"recipe.augment": augment}).recipe], channels)
+
+    policy = {"color_jitter": 0.4, "auto_augment": "rand-m9-mstd0.5-inc1"}
+    assert lines(3, color_jitter=0.4) == lines(1) == lines(3, **policy, force_color_jitter=True) == []
+    assert lines(1, color_jitter=0.4) == [
+        "the images are grey: color_jitter changes their brightness and contrast alone"
+    ]
+    (line,) = lines(1, **policy)
+    assert line.startswith("color_jitter has no effect beside auto_augment") and "force_color_jitter=true" in line
