@@ -21,7 +21,7 @@ from raynas.progress.reporter import Progress, silent
 
 if TYPE_CHECKING:
     from raynas.data.config import DataConfig
-    from raynas.outer.experiment import Trial
+    from raynas.outer.evolution.trials import Trial
     from raynas.phases.check import Finding
     from raynas.phases.pipeline import PipelineResult
     from raynas.presets.preset import Preset
@@ -203,7 +203,7 @@ def evolve_space(
             raise UserError(f"--try {key}: give a list of values, such as {key}=[0.2,0.4]")
     checked = _preset(preset, data, overrides)
     _refuse_nested(run_dir)
-    from raynas.outer.experiment import run_trials
+    from raynas.outer.evolution.trials import run_trials
 
     return run_trials(checked, run_dir, resources or Resources(), values, trials, at_a_time, search, progress)
 

@@ -1,216 +1,162 @@
-"""Space evolutions as a Ray Tune experiment: one trial, or several settings side by side.
+"""An experiment: trials side by side as Ray Tune trials, each in a folder of its own, with rows of what came of it.
 
-A trial itself holds no CPU; its Ray Train workers and later its scoring replicas do, never both at once. Workers come
-all together or not at all, and one replica suffices, so trials beyond the cluster's room wait and do not block others.
-The state of a trial is in its run directory: a killed trial resumes in its current iteration.
+Space evolution, ablation and tuning differ in who proposes the trials (`Proposer`) and in what is done in one (`Work`).
+The rows are all that an experiment is resumed from: table `trials` has one when a trial begins and one when it ends,
+the newest of a number counts, and table `trial_steps` has the values on the way. The driver alone writes them. Trials
+that a killed driver left unfinished are carried on first, each from its own folder, and none is repeated. Ray Tune's
+snapshots are not read: each attempt is a new Tune experiment in `tune/<attempt>`.
+
+A trial whose training has Ray Train workers holds no CPU itself; its workers and later its scoring replicas do, never
+both at once. Workers come all together or not at all, and one replica suffices, so trials beyond the cluster's room
+wait and do not block others. Without workers the trial's own process computes, and holds the resources of one.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from raynas.cluster.connection import is_local, ray_cluster
+from raynas.cluster.connection import environment, is_local, ray_cluster
+from raynas.cluster.growth import room_for
 from raynas.cluster.nodes import HEAD, living_nodes
 from raynas.cluster.resources import Resources
-from raynas.comparison import best_first
-from raynas.config import Document, validate
-from raynas.errors import UserError
-from raynas.outer.evolution.measure import evolve_preset, prepare
-from raynas.outer.evolution.record import Iteration, best_iterations, read_iterations
-from raynas.outer.evolution.searches import search_spaces
-from raynas.outer.trial_progress import showing_trials, trial_folder, trial_name
-from raynas.presets.preset import Preset, override
-from raynas.progress.reporter import Progress, Reporter, reporter, silent
+from raynas.errors import UserError, reason
+from raynas.outer.course import TUNE, Course
+from raynas.outer.trials import Proposer, Stop, Trial, read_trials
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
-from raynas.runs.settings import begin, has_begun
+from raynas.text import one_line
 
-EXPERIMENT = "tune"
-"""Folder of Tune's own files in the run directory, for `tensorboard --logdir <run>/tune`."""
+TRACEBACK = "error.txt"
+"""The traceback of a failed trial, in its folder."""
 
-METRIC = "lowest_error"
-COLUMNS = {
-    "iteration": "iteration",
-    "error": "E-T error",
-    "standard_error": "±",
-    "top": "top tier",
-    "best_error": "best",
-    "mean_macs": "mean MACs",
-    METRIC: "lowest E-T",
-}
-"""Columns of the progress table, by reported metric."""
+_POLL_S = 2.0
 
-_TABLE_S = 30  # seconds between two progress tables
+Report = Callable[..., None]
+"""`report(step, value, **others)` tells a value on the way, and maybe others for TensorBoard; it may not return."""
+
+Work = Callable[[str, Mapping[str, Any], Report], Mapping[str, float]]
+"""`work(folder, values, report)` carries a trial out in a process of its own and returns its results by name.
+
+The folder is a path, or a URI, that need not exist. Given again, it goes on with what it finds there.
+"""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A finished or failed trial.
-
-    Attributes:
-        values: settings that differ from the preset, by dotted key.
-        error: reason of the failure; None for a finished trial.
-    """
-
-    values: Mapping[str, Any]
-    run: Run
-    iterations: Sequence[Iteration]
-    error: str | None = None
-
-    @property
-    def best(self) -> Iteration:
-        """The iteration of the lowest E-T error; see `best_iterations`."""
-        return best_iterations(self.iterations)[0]
-
-
-def run_trials(
-    preset: Preset,
-    run_dir: Run | str | os.PathLike[str],
+def run_experiment(
+    run: Run,
+    proposer: Proposer,
+    work: Work,
     resources: Resources,
-    values: Mapping[str, Sequence[Any]] | None = None,
-    trials: int | None = None,
+    stop: Stop | None = None,
     at_a_time: int | None = None,
-    search: bool = False,
     progress: Progress = silent,
+    state: Callable[[Trial], str | None] = lambda trial: None,
 ) -> list[Trial]:
-    """Evolve a preset's space as trials of Ray Tune, or go on with them; see `raynas.evolve_space`."""
-    if not resources.workers:
-        raise UserError("a trial trains with Ray Train workers: workers must be at least 1, not 0")
-    progress = reporter(progress)
-    values = {key: list(listed) for key, listed in (values or {}).items()}
-    if trials is not None and not values:
-        raise UserError("nothing to suggest values for: give lists of them (--try space_evolution.tau=[0.2,0.4])")
-    if trials is not None and at_a_time is not None:
-        raise UserError("suggestions depend on the results of earlier trials: give trials or at_a_time, not both")
-    from raynas.phases.images import check_images
+    """Carry out the trials of an experiment, or go on with them.
 
-    combinations = _combinations(values)
-    if trials is not None and trials > len(combinations):
-        raise UserError(f"there are only {len(combinations)} combinations: leave out trials to try all of them")
-    folders = [trial_name(combination) for combination in combinations]
-    if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
-        raise UserError(f"values: several combinations have the name {twice[0]}: give values with different names")
-    if not has_begun(run_dir, "trials"):
-        check_images(preset, progress)
-    notes: dict[str, None] = {}  # without duplicates: all trials note what they have in common
-    spaces: list[dict[str, Any]] = []  # without duplicates
-    for combination in combinations:
-        space, _ = prepare(override(preset, combination), resources, lambda line: notes.setdefault(line))
-        if (definition := space.to_dict()) not in spaces:
-            spaces.append(definition)
-    for note in notes:
-        progress(note)
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
-    # Otherwise Tune would keep its Ctrl-C handler for the life of this process.
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-    need = int(resources.together["CPU"])
-    room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
-    run = Run(run_dir, create=True)
-    with run.lock():
-        # Spaces by content: a file may have other names, or change.
-        common = preset.model_dump(mode="json", exclude={"space", "reference"})
-        numbered = {str(number): definition for number, definition in enumerate(spaces)}
-        if not begin(run, "trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
-            run.delete(EXPERIMENT)  # else Tune would resume an experiment of other settings that left no results
-    # The experiment has a lock of its own, since a single trial takes the lock of the run directory.
-    with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
-        side_by_side = 1 if trials else _side_by_side(at_a_time, resources.together)
-        errors = _tune(preset, run, values, trials, resources, side_by_side, progress)
-        found = _tried(run, values, errors)
-        # Here and not in the trials, since Tune does not restart trials that have ended.
-        for trial in found if search else []:
-            if trial.error is None:
-                search_spaces(trial.run, resources, progress)
-    return found
+    Args:
+        run: the experiment's run directory.
+        proposer: proposes the trials.
+        work: what is done in each; it is pickled.
+        resources: of each trial.
+        stop: when no more begin.
+        at_a_time: trials side by side; None for as many as the cluster has room for.
+        progress: called with a line for each trial that has ended.
+        state: returns how far a running trial is, in a few words, for what is shown meanwhile.
+
+    Returns:
+        All trials, by their numbers.
+
+    Raises:
+        RunDirError: another process carries the experiment out.
+        UserError: a local Ray has no room for so many trials.
+    """
+    show = reporter(progress)
+    # A lock of its own, since a trial that has the run directory to itself takes the lock of that.
+    with Run(run.local_or_uri(TUNE), create=True).lock():
+        course = Course(run, proposer, stop or Stop(), show)
+        first = course.propose()
+        if first is None:
+            return read_trials(run)
+        course.put_back(first)
+        settings = {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # Tune would keep its handler
+        with environment(settings), ray_cluster(cpus=_cpus(resources, at_a_time)):
+            course.limit = _limit(resources, at_a_time)
+            doing = show.doing("trials", stop.trials if stop else None)
+            with doing as activity, show.polling(lambda: course.show(activity, needed(resources), state), _POLL_S):
+                _tune(course, work, resources)
+    return read_trials(run)
 
 
-def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+def needed(resources: Resources) -> dict[str, float]:
+    """Return what a trial holds at most, by Ray's names."""
+    return resources.of(max(resources.most_workers, resources.replicas) + (not resources.workers))
 
 
-def _side_by_side(at_a_time: int | None, need: Mapping[str, float]) -> int:
-    """Return how many trials run at a time: by default as many as there is room for now, at least one.
+def _cpus(resources: Resources, at_a_time: int | None) -> int:
+    """Return the CPUs of a local Ray."""
+    need = int(needed(resources)["CPU"])
+    return max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
+
+
+def _limit(resources: Resources, at_a_time: int | None) -> Callable[[], int]:
+    """Return a function that says how many trials may run now.
 
     Raises:
         UserError: more are asked for than a local Ray, which does not grow, has room for.
     """
+    count = max(resources.most_workers, resources.replicas) + (not resources.workers)
+
+    def room() -> int:
+        return max(1, room_for(resources.of(1), count))
+
+    if at_a_time is None:
+        return room
+    if is_local() and at_a_time > (most := room()):
+        each = " and ".join(f"{amount:g} {name}" for name, amount in needed(resources).items())
+        raise UserError(f"there is room for {most} trial(s) of {each} at a time, not {at_a_time}")
+    return lambda: at_a_time
+
+
+def _tune(course: Course, work: Work, resources: Resources) -> None:
+    """Run an attempt as a Ray Tune experiment to its end."""
     import ray
-
-    have = ray.cluster_resources()
-    room = min(int(have.get(name, 0) // amount) for name, amount in need.items())
-    if at_a_time is not None and at_a_time > max(1, room) and is_local():
-        each = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
-        raise UserError(f"there is room for {room} trial(s) of {each} at a time, not {at_a_time}")
-    return at_a_time or max(1, room)
-
-
-def _tune(
-    preset: Preset,
-    run: Run,
-    values: Mapping[str, Sequence[Any]],
-    trials: int | None,
-    resources: Resources,
-    side_by_side: int,
-    progress: Reporter,
-) -> dict[str, str]:
-    """Run the experiment to its end, and return errors of failed trials by name (see `named`)."""
     from ray import tune
     from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
-    written, folder = preset.model_dump(mode="json"), run.uri
+    from raynas.outer.tune_parts import Named, Stopping, Suggesting, Watching
 
-    def trial(config: dict[str, Any]) -> None:
+    run, folder = course.run, course.run.uri
+
+    def trial(config: dict[str, Any]) -> dict[str, Any]:
         """Carry out a trial; a nested function, since Ray pickles it by value."""
-        from raynas.outer.experiment import work
+        from raynas.outer.experiment import carry_out_trial
 
-        work(written, folder, config, resources)
+        return carry_out_trial(work, folder, config)
 
-    trainable = tune.with_resources(trial, _beside_the_driver())
-    table = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
-    path = run.at(EXPERIMENT)
-    if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
-        progress(f"going on with the experiment in {run.name}")
-        tuner = tune.Tuner.restore(path, trainable, resume_errored=True, storage_filesystem=run.filesystem)
-    else:
-        search = None
-        if trials is None:
-            space = {key: tune.grid_search(listed) for key, listed in values.items()}
-        else:
-            from ray.tune.search.optuna import OptunaSearch
-
-            space = {key: tune.choice(listed) for key, listed in values.items()}
-            search = OptunaSearch(metric=METRIC, mode="min", seed=preset.space_evolution.seed)
-        tuner = tune.Tuner(
-            trainable,
-            param_space=space,
-            tune_config=tune.TuneConfig(
-                num_samples=trials or 1, search_alg=search, max_concurrent_trials=side_by_side,
-                trial_name_creator=_name, trial_dirname_creator=_name,
-            ),
-            run_config=tune.RunConfig(
-                name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem,
-                verbose=0 if progress.silent else 1, progress_reporter=table,
-                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()],
-            ),
-        )  # fmt: skip
-    for module in ("execution.tune_controller", "tune"):  # without their tracebacks; one line is shown below
+    trial.__mixins__ = (Named,)  # type: ignore[attr-defined]
+    for module in ("execution.tune_controller", "tune"):  # without their tracebacks; one line is shown
         logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
-    with showing_trials(run, _combinations(values), resources.together, progress):
-        results = tuner.fit()
-    errors = {}
-    for i in range(len(results)):
-        if (result := results[i]).error is not None:
-            cause = getattr(result.error, "cause", None) or result.error
-            errors[trial_name(result.config or {})] = str(cause).strip().splitlines()[-1]
-    for name, why in errors.items():
-        progress(f"{name or 'the evolution'} failed: {why}")
-    return errors
+    watching = Watching(course)
+    tuner = tune.Tuner(
+        tune.with_resources(trial, _beside_the_driver() if resources.workers else resources.of(1)),
+        tune_config=tune.TuneConfig(
+            num_samples=-1, search_alg=Suggesting(course), trial_name_creator=_name, trial_dirname_creator=_name
+        ),
+        run_config=tune.RunConfig(
+            name=str(course.attempt), storage_path=run.at(TUNE), storage_filesystem=run.filesystem, verbose=0,
+            stop=Stopping(course), callbacks=[TBXLoggerCallback(), JsonLoggerCallback(), watching],
+        ),
+    )  # fmt: skip
+    try:
+        tuner.fit()
+    finally:  # the driver may go on for long after an interruption
+        for actor in watching.actors():
+            ray.kill(actor)
 
 
 def _beside_the_driver() -> dict[str, float]:
@@ -226,67 +172,51 @@ def _beside_the_driver() -> dict[str, float]:
 
 
 def _name(trial: Any) -> str:
-    return f"{trial_name(trial.config) or 'evolution'}-{trial.trial_id}"
+    return f"{trial.config['trial'] or 'trial'}-{trial.trial_id}"
 
 
-def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: Resources) -> None:
-    """Carry out a trial, in its own process.
+# -- the trial's side --------------------------------------------------------------------------------------------------
+
+
+def carry_out_trial(work: Work, uri: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a trial in its own process, and return what it came to for its last report to Tune.
 
     Args:
-        written: the preset as plain values.
-        folder: run directory of the experiment.
+        work: the work.
+        uri: path or URI of the experiment's run directory.
+        config: `run` and `values`; see `Proposed`.
     """
     from ray import tune
 
-    preset = override(validate(Preset, Document(dict(written), "preset")), values)
-    lowest = math.inf
+    run = Run(uri, create=True)
+    ended = False
 
-    def report(iteration: Iteration) -> None:
-        nonlocal lowest
-        lowest = min(lowest, iteration.quality.error)
-        tune.report(metrics(iteration, lowest))
+    def report(step: int, value: float, **others: float) -> None:
+        nonlocal ended
+        try:
+            tune.report({**others, "step": int(step), "value": float(value)})
+        except SystemExit:  # pruned
+            ended = True
+            raise
 
-    run = Run(folder, create=True)
-    evolve_preset(preset, trial_folder(run, values), resources, print, report)
-
-
-def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
-    """Return the metrics that a trial reports after an iteration; errors between 0 and 1."""
-    whole = iteration.quality
-    return {
-        "iteration": iteration.index,
-        "error": whole.error,
-        "standard_error": whole.standard_error,
-        "mean": whole.mean,
-        "top": whole.top,
-        "best_error": iteration.best["best_error"],
-        "best_macs": iteration.best["best_macs"],
-        "mean_macs": iteration.mean_macs,
-        "log10_archs": math.log10(iteration.space.cardinality()),
-        "moves": sum(move.moved for move in iteration.moves),
-        "seconds": iteration.seconds,
-        METRIC: lowest,
-    }
+    try:
+        results = work(run.local_or_uri(config["run"]), config["values"], report)
+        return {"state": "finished", "results": {name: float(value) for name, value in results.items()}}
+    except (Exception, SystemExit) as error:
+        if ended:
+            raise
+        with suppress(Exception):
+            run.write_bytes("/".join(filter(None, (config["run"], TRACEBACK))), traceback.format_exc().encode())
+        return {"state": "failed", "reason": _why(error)}
 
 
-def tried_folders(run: Run) -> list[tuple[dict[str, Any], str]]:
-    """Return the changed settings and the folder of each possible trial of a run; empty if it is no experiment."""
-    file = "trials.yaml"
-    values = run.read_yaml(file, "settings")["settings"]["values"] if run.exists(file) else {}
-    return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []
-
-
-def _tried(run: Run, values: Mapping[str, Sequence[Any]], errors: Mapping[str, str]) -> list[Trial]:
-    ended, failed = [], []
-    for combination in _combinations(values):
-        there = Run(trial_folder(run, combination), create=True)
-        iterations = read_iterations(there)
-        if iterations and iterations[-1].ended is not None:
-            ended.append(Trial(combination, there, iterations))
-        elif (error := errors.get(trial_name(combination))) is not None:
-            failed.append(Trial(combination, there, iterations, error))
-    if not ended:
-        raise UserError(f"{run.name}: no trial has ended; its errors are above. The same command goes on")
-    best = [each.best for each in ended]
-    order = best_first([each.quality.error for each in best], [[each.mean_macs for each in best]])
-    return [ended[index] for index in order] + failed
+def _why(error: BaseException) -> str:
+    """Return in one line why a trial failed, with the place in the code unless the message is for users."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, UserError):
+        return one_line(str(cause))
+    if isinstance(cause, SystemExit):
+        return f"it ended the program (sys.exit({cause.code!r}))"
+    frames = traceback.extract_tb(cause.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return one_line(f"{reason(cause)}{place}")

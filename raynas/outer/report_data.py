@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from raynas.costs import Constraints
 from raynas.errors import RunDirError
 from raynas.outer.evolution.record import iteration_run, read_iterations
-from raynas.outer.experiment import tried_folders
+from raynas.outer.evolution.trials import tried_folders
 from raynas.outer.trial_progress import trial_name
 from raynas.reports.collect import Tried
 from raynas.results.schemas import Row

@@ -1,7 +1,7 @@
 """Space evolution: the loop of S3 over whole spaces (Chen et al., 2021, Algorithm 1).
 
 It measures a space by the scores of sampled subnets (`Measure`: a supernet's training, or any function), moves each of
-its axes, and repeats. It runs in one process; `raynas.outer.experiment` runs several evolutions side by side.
+its axes, and repeats. It runs in one process; `raynas.outer.evolution.trials` runs several evolutions side by side.
 """
 
 from __future__ import annotations

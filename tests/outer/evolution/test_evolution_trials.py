@@ -15,7 +15,7 @@ import yaml
 
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
-from raynas.outer.experiment import Trial, run_trials
+from raynas.outer.evolution.trials import Trial, run_trials
 from raynas.outer.report_data import searched_spaces, trial_findings
 from raynas.outer.trial_progress import whereabouts
 from raynas.phases.report_data import traces

@@ -1,0 +1,108 @@
+"""The parts of Ray Tune that an experiment puts its own in place of: they call the driver's side of the experiment.
+
+Tune pickles them into snapshots, which are never read, and copies some of them: the copies are the same objects.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Callback, Stopper
+from ray.tune.search import Searcher
+
+from raynas.outer.course import Course
+from raynas.text import one_line
+
+
+class Named:
+    """A mixin of Tune's trials: Ray's dashboard shows their names, and relative paths are the driver's."""
+
+    _name: str
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Set the trial up in its process."""
+        self._name = config["title"]
+        super().setup(config)  # type: ignore[misc]
+        os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))
+
+
+class _OurPart:
+    """A part that stays one object, whatever Tune does with it."""
+
+    def __init__(self, course: Course):
+        super().__init__()
+        self._course = course
+
+    def __deepcopy__(self, memo: Any) -> _OurPart:
+        return self
+
+    def __reduce__(self) -> Any:
+        return object, ()
+
+
+class Suggesting(_OurPart, Searcher):
+    """Ask for the next trial whenever there is room for one."""
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the configuration of the next trial; None for not now."""
+        return self._course.suggest(trial_id) or (None if self._course.goes_on else Searcher.FINISHED)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Leave it to `Stopping` and `Watching`, which know more."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing: the rows are the state."""
+
+
+class Stopping(_OurPart, Stopper):
+    """Take what trials report, and end those that are pruned or have reported their results."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return True to end a trial."""
+        if trial_id not in self._course.running:
+            return True
+        if "state" not in result:
+            return self._course.step(trial_id, result["step"], result["value"])
+        self._course.end(trial_id, result["state"], result.get("results"), result.get("reason"))
+        return True
+
+    def stop_all(self) -> bool:
+        """Return False: trials under way come to their end."""
+        return False
+
+
+class Watching(_OurPart, Callback):
+    """See to trials whose process is lost."""
+
+    def __init__(self, course: Course):
+        super().__init__(course)
+        self._trials: list[Any] = []
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Keep the trials for `actors`."""
+        self._trials = trials
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """End a trial without results, or begin it again if it was lost with its node."""
+        if trial.trial_id not in self._course.running:
+            return
+        error = Path(trial.error_file).read_text() if trial.error_file else ""
+        if "node has died" not in error or not self._course.lose(trial.trial_id):
+            self._course.end(trial.trial_id, "failed", reason=_cause(error))
+
+    def actors(self) -> list[Any]:
+        """Return the processes of trials that are still under way."""
+        return [actor for trial in self._trials if (actor := trial.temporary_state.ray_actor) is not None]
+
+
+def _cause(error: str) -> str:
+    """Return in one line why the process of a trial was lost, by Ray's text about it."""
+    if "low on memory" in error or "OutOfMemory" in error:
+        return "out of memory: its machine had too little left, and Ray ended its process"
+    if "node has died" in error:
+        return "its node was lost, again and again"
+    if "worker process has died" in error:
+        return "its process has ended: it was killed, or it crashed"
+    return one_line(error.strip().splitlines()[-1]) if error.strip() else "it ended without results"
