@@ -55,6 +55,8 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                     adapter(annotation).validate_python(bound.arguments[name])
                 except (ValidationError, RecursionError):
                     said = f"{name} must be {names.spelt(annotation)}, not {shown(value)}"
+                    if isinstance(value, str) and annotation.startswith("Sequence["):
+                        said += f": give [{shown(value)}]"
                     raise UserError(f"{function.__qualname__.removesuffix('.__init__')}: {said}") from None
             return function(*bound.args, **bound.kwargs)
 

@@ -105,7 +105,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: untyped.rank("run", archs="x"), "archs must be a whole number from 1"),
     (lambda: untyped.rank("run", truth=[1]), "truth must be"),
     (lambda: untyped.retrain("run", SPACE.smallest()), "archs must be Sequence"),
-    (lambda: untyped.retrain("run", "best"), "archs must be Sequence"),
+    (lambda: untyped.retrain("run", "best"), r"archs must be Sequence.*: give \['best'\]"),
     (lambda: untyped.evaluate("run", 5), "evaluate: arch must be str | None"),
     (lambda: untyped.export("run", None), "export: arch must be Arch | str"),
     (lambda: untyped.export("run", seed="0"), "seed must be"),

@@ -25,6 +25,8 @@ from raynas.training.samplers import SAMPLERS, Pass, check_emitted, on_sides
 
 SAID_FROM = 2**27  # bytes of decoded images
 
+_FEW = 0.05  # share of the images that may be left out of an epoch without a word
+
 _STEPS = 200
 """Number of steps that are drawn at a time, spread evenly over the epochs."""
 
@@ -95,6 +97,7 @@ class Estimate:
     Attributes:
         steps: number of optimiser steps.
         images: number of images drawn, each used once by every pass of its step.
+        left_out: images that each epoch leaves out, others each time, since batches are whole; 0 if they are few.
         macs: mean multiply-accumulates of all forward passes over one image; training takes about three times as many.
         search_images: number of images that subnets are scored on.
         search_bytes: size of these images decoded, which every node with scoring replicas keeps in memory.
@@ -102,6 +105,7 @@ class Estimate:
 
     steps: int
     images: int
+    left_out: int
     macs: float
     search_images: int
     search_bytes: int
@@ -111,6 +115,7 @@ class Estimate:
         return (
             f"{self.steps:,} steps, {self.images:,} images x {_giga(self.macs)} MACs forward; "
             f"forward and backward about {_giga(total)} MACs in all"
+            + (f"; each epoch leaves out {self.left_out:,}, others each time" if self.left_out else "")
             + (
                 f"; scoring keeps {self.search_images:,} decoded images ({self.search_bytes / 1e9:.1f} GB) on a node"
                 if self.search_bytes >= SAID_FROM
@@ -128,8 +133,10 @@ def estimate(space: Space, data: Data, plan: Plan, recipe: Recipe) -> Estimate:
     count = len(data.train)
     steps = max(1, count // recipe.batch_size)
     macs = _mean_macs(space, plan, recipe)
-    images = recipe.epochs * steps * min(recipe.batch_size, count)
-    return Estimate(recipe.epochs * steps, images, macs, len(data.search), decoded_bytes(data.search))
+    drawn = steps * min(recipe.batch_size, count)
+    left_out = count - drawn if count - drawn > _FEW * count else 0
+    search = data.search
+    return Estimate(recipe.epochs * steps, recipe.epochs * drawn, left_out, macs, len(search), decoded_bytes(search))
 
 
 def _mean_macs(space: Space, plan: Plan, recipe: Recipe) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
 from raynas.errors import ConfigError, InfeasibleError, UserError, reason
@@ -71,7 +72,8 @@ def preflight(
     """
     recipe = preset.recipe
     recipe.micro_batch(max(resources.most_workers, 1))
-    if not resources.workers or (retrained and not resources.replicas):
+    here = not resources.workers or (retrained and not resources.replicas)
+    if resources.gpus and (here or not on_cluster()):  # a local Ray has no other GPUs than this process
         device_here(resources)
     if recipe.amp == "fp16" and not resources.gpus:
         raise ConfigError("recipe.amp fp16 needs GPUs: train with --gpu (gpus), or set recipe.amp to none (or bf16)")

@@ -31,7 +31,9 @@ def device_here(resources: Resources) -> str:
         UserError: it is to be a GPU, and there is none.
     """
     if resources.gpus and not torch.cuda.is_available():
-        raise UserError("torch finds no GPU here: leave out --gpu (gpus), or give Ray workers or replicas")
+        raise UserError(
+            "torch finds no GPU here: leave out --gpu (gpus), or give workers or replicas of a cluster that has some"
+        )
     return "cuda" if resources.gpus else "cpu"
 
 

@@ -59,6 +59,8 @@ def find_shipped(name: str | os.PathLike[str], kind: str, hint: str | None = Non
                 return path
     if name and (inside := _in_folder(Path(name), kind)):
         raise ConfigError(f"{shown(str(name))} is a folder: give a file in it, such as {inside}")
+    if os.path.isabs(name) or str(name).startswith("."):
+        raise ConfigError(f"no {kind} {shown(str(name))}: no such file or folder")
     shipped = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
     shipped = [file for file in shipped if ("preset" in file) == (kind == "preset")]
     said = nearest(str(name), shipped, hint)

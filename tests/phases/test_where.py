@@ -56,6 +56,7 @@ def test_this_process_must_have_the_gpu_that_it_is_to_use(tmp_path: Any, monkeyp
         lambda: evaluate(run, [network], resources=here),
         lambda: make_scorer(run, Scoring(), here),
         lambda: preflight(PRESET, Resources(workers=1, replicas=0, gpus=1), look=False, retrained=True),
+        lambda: preflight(PRESET, Resources(workers=1, replicas=1, gpus=1), look=False),  # a local Ray has no other
     ):
         with pytest.raises(UserError, match="torch finds no GPU here"):
             work()

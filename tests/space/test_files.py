@@ -77,6 +77,7 @@ def test_an_arch_off_the_grid(tmp_path: Path) -> None:
         ({"space": SPACE, "arch": 3}, r"arch: expected a mapping \({} for an empty one\), found 3"),
         ({"space": 3, "arch": ARCH}, "space: Input should be a valid string, found 3"),
         ({"space": "nowhere", "arch": ARCH}, "no space 'nowhere': not a file, and not shipped"),
+        ({"space": "/nowhere/s.yaml", "arch": ARCH}, "no space '/nowhere/s.yaml': no such file or folder$"),
         ({"arch": ARCH}, "space: is missing"),
         (SPACE, "describes a space of 12 archs, not an arch"),
         ([1], "expected a mapping, found a list"),

@@ -93,6 +93,12 @@ def test_it_trains_and_counts_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> 
     assert ratio == pytest.approx(1 + 4 / 3, rel=0.15)  # a candidate has no backward pass
 
 
+def test_images_left_out_of_whole_batches_are_told_if_they_are_many() -> None:
+    plainly = plan("single_path")
+    assert "leaves out" not in str(estimate(SPACE, few(96), plainly, recipe()))
+    assert "each epoch leaves out 24, others each time" in str(estimate(SPACE, few(120), plainly, recipe()))
+
+
 def test_equal_options_are_recorded_alike() -> None:
     texts = [f"sampler: {{name: sandwich, attentive: {{bucket: {{macs: {w}}}, odds: equal}}}}" for w in ("1e3", "1000")]
     first, second = (validate(Plan, parse_yaml(text, "p.yaml")) for text in texts)
