@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from raynas.errors import UserError
 from raynas.text import shown
+
+MOST_PER_GPU = 32
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,8 @@ class Resources:
         replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
         cpus: CPUs, and threads of torch, of each worker and each replica.
         gpus: GPUs of each worker and each replica: 0, 1 or a fraction. Without Ray it is this process's.
+        per_gpu: replicas that share a GPU: a number, or `fit` for as many as its memory holds, by what one needs for
+            the largest subnet.
         max_failures: losses of workers that a training survives in a row, without progress between them. Announced
             ones do not count.
 
@@ -30,6 +35,7 @@ class Resources:
     replicas: int = 2
     cpus: int = 1
     gpus: float = 0
+    per_gpu: int | Literal["fit"] = 1
     max_failures: int = 3
 
     def __post_init__(self) -> None:
@@ -43,6 +49,11 @@ class Resources:
                 raise UserError(f"{name} must be at least {least}, not {shown(value)}")
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int | float) or not 0 <= self.gpus <= 1:
             raise UserError(f"gpus must be between 0 and 1, not {shown(self.gpus)}")
+
+        if self.per_gpu != "fit" and (isinstance(self.per_gpu, bool) or self.per_gpu not in range(1, MOST_PER_GPU + 1)):
+            raise UserError(f"per_gpu must be a number from 1 to {MOST_PER_GPU}, or 'fit', not {shown(self.per_gpu)}")
+        if self.per_gpu != 1 and self.gpus != 1:
+            raise UserError("replicas that share a GPU need gpus=1 (--gpu)")
 
     def of(self, count: int) -> dict[str, float]:
         """Return the resources of so many workers or replicas, by Ray's names."""

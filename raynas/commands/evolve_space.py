@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 import raynas
-from raynas.commands.options import add_cpus_and_gpu, add_number, add_preset, add_replicas, doing, given
+from raynas.commands.options import add_cpus_and_gpu, add_number, add_per_gpu, add_preset, add_replicas, doing, given
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--workers", 1, "number of Ray Train workers of each trial")
     add_replicas(parser)
     add_cpus_and_gpu(parser, "worker and each replica")
+    add_per_gpu(parser)
 
 
 def run(options: argparse.Namespace) -> None:

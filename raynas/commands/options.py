@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
-from raynas.cluster.resources import Resources
+from raynas.cluster.resources import MOST_PER_GPU, Resources
 from raynas.config import MOST_SEEDS
 from raynas.progress.reporter import Reporter, terminal
 from raynas.text import shown
@@ -78,6 +78,12 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     """Add the number of scoring actors."""
     text = "number of Ray actors that score subnets; 0 scores without Ray (default: %(default)s)"
     parser.add_argument("--replicas", type=natural, default=2, metavar="N", help=text)
+
+
+def add_per_gpu(parser: argparse.ArgumentParser) -> None:
+    """Add the number of scoring actors on a GPU."""
+    text = "scoring actors that share a GPU, with --gpu: a number, or fit for as many as its memory holds (default: 1)"
+    parser.add_argument("--per-gpu", type=number_or_fit, metavar="N", help=text)
 
 
 def add_replica(parser: argparse.ArgumentParser, does: str) -> None:
@@ -158,6 +164,11 @@ def number_or_range(text: str) -> int | tuple[int, int]:
     """Read a whole number, or a range of them: 2..8 has both ends."""
     least, dots, most = text.partition("..")
     return (positive(least), positive(most)) if dots else natural(text)
+
+
+def number_or_fit(text: str) -> int | str:
+    """Read the number of replicas that share a GPU."""
+    return text if text == "fit" else whole(1, MOST_PER_GPU)(text)
 
 
 def _seeds(text: str) -> range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import add_cpus_and_gpu, add_preset, add_replicas, add_workers, given
+from raynas.commands.options import add_cpus_and_gpu, add_per_gpu, add_preset, add_replicas, add_workers, given
 from raynas.progress.reporter import terminal
 
 EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu"
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workers(parser)
     add_replicas(parser)
     add_cpus_and_gpu(parser, "worker and each replica")
+    add_per_gpu(parser)
 
 
 def run(options: argparse.Namespace) -> None:

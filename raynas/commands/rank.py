@@ -8,6 +8,7 @@ import raynas
 from raynas.commands.options import (
     add_cpus_and_gpu,
     add_number,
+    add_per_gpu,
     add_replicas,
     add_run,
     add_seeds,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workers(parser, None, "1 for each training; with --replicas 0: 0")
     add_replicas(parser)
     add_cpus_and_gpu(parser, "worker and each replica")
+    add_per_gpu(parser)
     add_set(parser)
 
 

@@ -125,7 +125,8 @@ def make_scorer(run: Run, scoring: Scoring, resources: Resources) -> Any:
     if resources.replicas:
         from raynas.scoring.pool import ScorePool  # local: it imports Ray
 
-        return ScorePool(run, resources.replicas, threads=resources.cpus, gpus=resources.gpus, **on)
+        each: dict[str, Any] = {"threads": resources.cpus, "gpus": resources.gpus, "per_gpu": resources.per_gpu}
+        return ScorePool(run, resources.replicas, **each, **on)
     from raynas.scoring.local import LocalScorer
 
     return LocalScorer(run, threads=resources.cpus, device=device_here(resources), **on)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import ray
+from ray.exceptions import RayError
 
 from raynas.arguments import checked
 from raynas.cluster.connection import is_local, ray_cluster
 from raynas.cluster.growth import WAIT_S
 from raynas.cluster.metrics import set_gauge
-from raynas.errors import UserError
+from raynas.cluster.resources import MOST_PER_GPU, Resources
+from raynas.errors import UserError, reason
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import Options, Replica, WeightsChanged
@@ -25,6 +30,10 @@ from raynas.scoring.shared_weights import checksums, take_apart
 from raynas.scoring.supervisor import Supervisor
 from raynas.space import Arch
 
+log = logging.getLogger(__name__)
+
+RAYS_UNITS = 10_000  # parts of a GPU that Ray counts in
+FILLED = 0.9  # share of a GPU's memory that replicas may fill
 START_S = 300.0  # for the first replica on this machine
 VERIFY_S = 300.0  # for checksums of everything at the end
 
@@ -41,6 +50,8 @@ class ScorePool(Scorer):
         batch_size: images in one forward pass.
         threads: torch threads (and Ray CPUs) of one replica; scores do not depend on the number of replicas.
         gpus: Ray GPUs of one replica, or a fraction of one; 0 for CPU.
+        per_gpu: replicas that share a GPU, with `gpus` 1: a number, or `fit` for as many as its memory holds, measured
+            with a first replica that scores the largest subnet.
         images: number of images of the search split; by default all.
         precision: fp32, or bf16 or fp16 by autocast.
         time_limit_s: seconds without an answer after which a replica counts as hung; by default 60 s and 20 times the
@@ -66,6 +77,7 @@ class ScorePool(Scorer):
         batch_size: int = 256,
         threads: int = 1,
         gpus: float = 0.0,
+        per_gpu: int | Literal["fit"] = 1,
         images: int | None = None,
         precision: str = "fp32",
         time_limit_s: float | None = None,
@@ -79,11 +91,14 @@ class ScorePool(Scorer):
             raise UserError(f"replicas must be at least 1, not {replicas}: raynas.LocalScorer(run) scores without Ray")
         if threads < 1:
             raise UserError(f"threads must be at least 1, not {threads}")
+        if per_gpu != 1:
+            Resources(gpus=gpus, per_gpu=per_gpu)  # refuses what cannot be
         if gpus < 0 or any(limit is not None and limit <= 0 for limit in (time_limit_s, start_limit_s)):
             raise UserError("gpus must not be negative, time_limit_s and start_limit_s must be above 0")
         self.replicas = replicas
         self.threads = threads
         self.gpus = gpus
+        self.per_gpu = per_gpu
         self.time_limit_s = time_limit_s
         self.start_limit_s = start_limit_s
 
@@ -105,16 +120,19 @@ class ScorePool(Scorer):
             Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
             self._shared_images,
         )
-        needs = f"{self.threads} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 
-        def start(name: str) -> Any:
+        def start(name: str, gpus: float) -> Any:
             # The supervisor replaces a lost replica, not Ray, since it knows which archs the replica was scoring.
-            options = {"num_cpus": self.threads, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
+            options = {"num_cpus": self.threads, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
             # On any node, even if this process is in a placement group, as a trial of Ray Tune is.
             anywhere = {"name": name, "scheduling_strategy": "DEFAULT"}
             return ray.remote(Replica).options(**anywhere, **options).remote(name, *shared)
 
-        self.supervisor = Supervisor(self.replicas, start, scored.space, self.time_limit_s, limit_s, needs)
+        per_gpu = fitting(start("raynas-first-replica", 1.0), limit_s) if self.per_gpu == "fit" else self.per_gpu
+        gpus = self.gpus if per_gpu == 1 else math.floor(RAYS_UNITS / per_gpu) / RAYS_UNITS
+        needs = f"{self.threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+        members = (self.replicas, partial(start, gpus=gpus), scored.space)
+        self.supervisor = Supervisor(*members, self.time_limit_s, limit_s, needs)
         self._finished: list[ScoredArch] = []
         self._subnets, self._best = 0, 0.0  # scored so far, and the best accuracy of these
         self._stack.callback(self.supervisor.end)
@@ -157,3 +175,25 @@ class ScorePool(Scorer):
     def _taken(self) -> list[ScoredArch]:
         taken, self._finished = self._finished, []
         return taken
+
+
+def fitting(first: Any, limit_s: float) -> int:
+    """Return how many replicas fit on a GPU by the memory that one uses, at least one, and end that one.
+
+    Args:
+        first: a replica that has a GPU to itself.
+        limit_s: longest wait for it in seconds.
+
+    Raises:
+        UserError: it could not start, or cannot score the largest subnet.
+    """
+    try:
+        used, total = ray.get(first.gpu_use.remote(), timeout=limit_s)
+    except (RayError, TimeoutError) as error:
+        why = reason(getattr(error, "cause", None) or error)
+        raise UserError(f"the memory of a replica on a GPU could not be measured: {why}") from error
+    finally:
+        ray.kill(first, no_restart=True)
+    count = max(1, min(MOST_PER_GPU, int(FILLED * total / used)))
+    log.warning(f"a replica takes {used / 1e9:.1f} of a GPU's {total / 1e9:.1f} GB: {count} share one")
+    return count

@@ -121,6 +121,18 @@ class Replica:
         shared = [(self._weights, self._weight_sums), *self._images]
         return [name for arrays, sums in shared for name in changed(arrays, sums)]
 
+    def gpu_use(self) -> tuple[int, int]:
+        """Return the bytes in use on this replica's GPU once it has scored the largest subnet, and all its bytes.
+
+        Raises:
+            RuntimeError: that subnet cannot be scored.
+        """
+        score, why = self._scorer.score(self._space.largest())
+        if score is None:
+            raise RuntimeError(why)
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free, total
+
     def forward_alone(self, archs: Sequence[dict[str, Any]], seconds: float) -> tuple[int, float]:
         """Run bare forward passes over prepared images for a time, to see the cost of all other work.
 

@@ -83,6 +83,10 @@ class SimulatedCluster:
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    def processes(self) -> list[int]:
+        """Return the pids of all living processes of the cluster, and of the commands that use it."""
+        return _processes(self.mark)
+
     def raylets(self) -> list[int]:
         """Return the pids of the worker nodes' raylets, the oldest first."""
         found = []

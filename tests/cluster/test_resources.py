@@ -34,6 +34,9 @@ def test_what_workers_and_replicas_need_by_rays_names() -> None:
         ({"replicas": -1}, "replicas must be at least 0, not -1"),
         ({"cpus": 0}, "cpus must be at least 1, not 0"),
         ({"gpus": 2}, "gpus must be between 0 and 1, not 2"),
+        ({"gpus": 1, "per_gpu": 0}, "per_gpu must be a number from 1 to 32, or 'fit', not 0"),
+        ({"gpus": 1, "per_gpu": "all"}, "or 'fit', not 'all'"),
+        ({"per_gpu": "fit"}, "need gpus=1"),
         ({"gpus": float("nan")}, "gpus must be between 0 and 1, not nan"),
     ],
 )
@@ -52,6 +55,11 @@ def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -
             Resources(workers=(2, 8), replicas=0, max_failures=9),
         ),
         (search, ["r"], Resources(workers=0, replicas=2)),
+        (
+            search,
+            ["r", "--replicas", "8", "--gpu", "--per-gpu", "fit"],
+            Resources(workers=0, replicas=8, gpus=1, per_gpu="fit"),
+        ),
         (retrain, ["r", "--gpu"], Resources(workers=1, replicas=0, gpus=1)),
         (retrain, ["r", "--workers", "0", "--cpus", "4"], Resources(workers=0, replicas=0, cpus=4)),
         (retrain, ["r"], None),

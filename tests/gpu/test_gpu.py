@@ -110,13 +110,17 @@ def test_replicas(device: str, tmp_path: Path, tell: Tell) -> None:
     archs = [SPACE.sample(rng) for _ in range(4)]
     with LocalScorer(small_run(tmp_path / "cpu"), images=100) as scorer:
         expected = [score["accuracy"] for score in scorer.score(archs)]
-    for replicas, share in ((1, 1.0), (2, 0.5)):
-        run = small_run(tmp_path / f"{replicas}")
+    gpus = 0 if device == "cpu" else 1
+    sharing: list[int | Literal["fit"]] = [1, 2, "fit"] if gpus else [1]
+    for per_gpu in sharing:
+        run = small_run(tmp_path / f"{per_gpu}")
+        replicas = 4 if per_gpu == "fit" else per_gpu
         began = time.monotonic()
-        with ScorePool(run, replicas=replicas, gpus=0 if device == "cpu" else share, images=100) as pool:
+        with ScorePool(run, replicas=replicas, gpus=gpus, per_gpu=per_gpu, images=100) as pool:
+            pool.supervisor.wait_for_all()
             found = [score["accuracy"] for score in pool.score(archs)]
         np.testing.assert_allclose(found, expected, atol=0.03)  # an image or two may fall on the other side
-        tell(f"{replicas} replica(s) a card", f"{time.monotonic() - began:.1f} s with their start")
+        tell(f"{replicas} replica(s) a card ({per_gpu})", f"{time.monotonic() - began:.1f} s with their start")
 
 
 def test_latency_is_steady(device: str, tell: Tell) -> None:

@@ -18,7 +18,7 @@ from raynas.errors import UserError
 from raynas.runs.run import Run
 from raynas.scoring import supervisor
 from raynas.scoring.local import LocalScorer
-from raynas.scoring.pool import ScorePool
+from raynas.scoring.pool import ScorePool, fitting
 from raynas.scoring.replica import WeightsChanged
 from raynas.space import Arch, Space
 from tests.scoring.scoring_parts import Linear, Naughty, make_run
@@ -158,3 +158,25 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for wrong in ({"replicas": 0}, {"threads": 0}, {"gpus": -1.0}, {"time_limit_s": 0.0}, {"batch_size": 0}):
         with pytest.raises(UserError):
             ScorePool(run, **wrong)  # type: ignore[arg-type]
+
+
+@ray.remote(num_cpus=0)
+class FirstReplica:
+    """Tells of a GPU that this machine need not have."""
+
+    def __init__(self, used: int, total: int):
+        self.bytes = used, total
+
+    def gpu_use(self) -> tuple[int, int]:
+        if not self.bytes[0]:
+            raise RuntimeError("CUDA out of memory")
+        return self.bytes
+
+
+def test_as_many_replicas_share_a_gpu_as_its_memory_holds(ray_session: None) -> None:
+    def found(used: int, total: int) -> int:
+        return fitting(FirstReplica.remote(used, total), 60.0)  # type: ignore[attr-defined]
+
+    assert [found(10, 100), found(30, 100), found(95, 100), found(1, 1000)] == [9, 3, 1, 32]
+    with pytest.raises(UserError, match=r"could not be measured: .*CUDA out of memory"):
+        found(0, 100)

@@ -1,0 +1,165 @@
+"""Pipelines and space evolutions whose processes are killed at random: drivers, workers, replicas, nodes, the head.
+
+The number of kills is that of the environment variable `RAYNAS_TEST_KILLS`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from raynas.config import write_yaml
+from raynas.presets.preset import override
+from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
+from tests.commands.test_killed import results
+from tests.small_run import PRESET
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("RAYNAS_TEST_KILLS", "8"))
+SETTINGS = {
+    "recipe": {"epochs": 4, "checkpoints": {"every_epochs": 1}},
+    "retrain": {"seeds": [0, 1], "recipe": {"epochs": 4}},
+    "space_evolution": {"iterations": 2, "archs": 20, "fewest": 1},
+}
+COMMANDS = ("pipeline", "evolve-space")
+PROCESSES = {"worker": b"TrainWorker", "replica": b"Replica", "trial": b"ImplicitFunc"}
+"""Part of the title of each kind of Ray process."""
+BETWEEN_S = (2.0, 14.0)
+"""Seconds between a kill, or a start, and the next kill."""
+
+
+def victims(cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> dict[str, list[int]]:
+    """Return the pids of what can be killed now, by kind; the head's are those of its GCS."""
+    titles = {pid: Path(f"/proc/{pid}/cmdline") for pid in cluster.processes()}
+    found: dict[str, list[int]] = {"driver": [driver.pid], "node": cluster.raylets(), "head": []}
+    for pid, file in titles.items():
+        with suppress(OSError):
+            title = file.read_bytes()
+            if title.split(b"\0")[0].endswith(b"gcs_server"):
+                found["head"].append(pid)
+            for kind, part in PROCESSES.items():
+                if title.startswith(b"ray::") and part in title:
+                    found.setdefault(kind, []).append(pid)
+    return {kind: sorted(pids) for kind, pids in found.items() if pids}
+
+
+class Killer:
+    """Kills of random processes at random times, the same for a seed as far as the machine's speed allows."""
+
+    def __init__(self, seed: int):
+        self.random, self.killed = random.Random(seed), Counter[str]()
+        self.wait()
+
+    def wait(self) -> None:
+        self.next = time.monotonic() + self.random.uniform(*BETWEEN_S)
+
+    @property
+    def left(self) -> int:
+        return KILLS - sum(self.killed.values())
+
+    def strike(self, cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> str | None:
+        """Kill something if it is time to; return its kind."""
+        if not self.left or time.monotonic() < self.next:
+            return None
+        kinds = victims(cluster, driver)
+        kind = self.random.choice(sorted(kinds))
+        with suppress(ProcessLookupError):
+            os.kill(self.random.choice(kinds[kind]), signal.SIGKILL)
+            self.killed[kind] += 1
+        self.wait()
+        return kind
+
+
+def command(name: str, folder: Path, run: str, *more: str) -> list[str]:
+    words = [sys.executable, "-m", "raynas", name, str(folder / "preset.yaml"), "--run", str(folder / run)]
+    return [*words, *more]
+
+
+@contextmanager
+def running(words: list[str], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command, whose output is appended to a file, and kill it at the end of the block if it still runs."""
+    with (folder / "output.txt").open("a") as output:
+        more = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(words, env={**environment, **more}, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer) -> None:
+    """Give a command again and again until it ends by itself."""
+    for _ in range(50):
+        killer.wait()
+        kinds: list[str] = []
+        resources = ("--workers", "1", "--replicas", "2" if name == "pipeline" else "1")
+        with running(command(name, folder, run, *resources), folder, clusters.now.environment) as process:
+            until = time.monotonic() + 400
+            while process.poll() is None:
+                assert time.monotonic() < until, f"after {kinds} it hangs: {(folder / 'output.txt').read_text()}"
+                if (kind := killer.strike(clusters.now, process)) is not None:
+                    kinds.append(kind)
+                    until = time.monotonic() + 400
+                time.sleep(0.1)
+        with (folder / "output.txt").open("a") as output:
+            print(f"--- {name} {run}: {kinds} killed, exit {process.returncode}", file=output)
+        if process.returncode == 0:
+            return
+        assert kinds, (folder / "output.txt").read_text()
+        if "head" in kinds:
+            clusters.renew()
+    raise AssertionError((folder / "output.txt").read_text())
+
+
+class Clusters:
+    """The cluster in use, and new ones in place of those whose head was lost."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._stack, self._count = folder, ExitStack(), 0
+
+    def __enter__(self) -> Clusters:
+        self.renew()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def renew(self) -> None:
+        self._stack.close()
+        self._count += 1
+        folder = self._folder / f"cluster{self._count}"
+        self.now = self._stack.enter_context(autoscaling_cluster(folder, {"CPU": 1}, most=2, idle_s=30))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 180 * KILLS)
+def test_random_kills_change_no_result(tmp_path: Path) -> None:
+    preset = override(PRESET, SETTINGS)
+    write_yaml(tmp_path / "preset.yaml", preset.model_dump(mode="json", exclude_unset=True))
+    killer = Killer(seed=int(os.environ.get("RAYNAS_TEST_SEED", "0")))
+    undisturbed = {}
+    with Clusters(tmp_path) as clusters:
+        for name in COMMANDS:
+            quiet = Killer(seed=0)
+            quiet.killed["none"] = KILLS  # none is left
+            finish(name, tmp_path, f"undisturbed-{name}", clusters, quiet)
+            undisturbed[name] = results(tmp_path / f"undisturbed-{name}")
+            assert any(undisturbed[name].values())
+        for number in range(KILLS):
+            if not killer.left:
+                break
+            name = COMMANDS[number % len(COMMANDS)]
+            finish(name, tmp_path, f"run{number}", clusters, killer)
+            assert results(tmp_path / f"run{number}") == undisturbed[name], (tmp_path / "output.txt").read_text()
+    print(f"killed: {dict(killer.killed)}; {number} runs")
