@@ -53,13 +53,15 @@ def ray_session() -> Iterator[None]:
     """A local Ray with four logical CPUs; tests kill the actors that they start."""
     import ray
 
-    ray.init(
-        num_cpus=4,
-        include_dashboard=False,
-        object_store_memory=150 * 2**20,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    for attempt in range(3):
+        try:
+            ray.init(num_cpus=4, object_store_memory=150 * 2**20, **quiet)
+            break
+        except Exception:  # on a busy machine Ray's parts may time out while they wait for each other
+            ray.shutdown()
+            if attempt == 2:
+                raise
     yield
     ray.shutdown()
 
