@@ -23,7 +23,7 @@ from raynas.data.config import EMBEDDED, PAPERS_CROP_FROM, DataConfig, crop_pct_
 from raynas.data.files import list_files
 from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
-from raynas.data.look import Findings, look
+from raynas.data.look import Findings, SeeAll, look, see_here
 from raynas.data.parquet import read_parquet
 from raynas.data.pixels import Normalisation
 from raynas.data.pool import Pool, Source, spread
@@ -158,15 +158,18 @@ def load_test(config: DataConfig | str) -> ImageSet:
     return _images(without_unreadable(_config(config)), test=True)[0]
 
 
-def look_at(config: DataConfig, progress: Progress = silent) -> Findings:
+def look_at(config: DataConfig, progress: Progress = silent, see_all: SeeAll = see_here) -> Findings:
     """Read every image of a dataset, in all splits, and report sizes, modes and faults.
+
+    Args:
+        see_all: reads the images of a split.
 
     Raises:
         UserError: the dataset is missing, or none at all.
     """
     config = config.model_copy(update={"skip": () if config.skip == "unreadable" else config.skip})
     train, test, _ = _read(config)
-    return look([pool for pool in (train, test) if pool is not None], reading_of(config), progress)
+    return look([pool for pool in (train, test) if pool is not None], reading_of(config), progress, see_all)
 
 
 def without_unreadable(config: DataConfig) -> DataConfig:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from PIL import Image
@@ -15,7 +16,7 @@ from PIL import Image
 from raynas.data.pool import Pool, Source
 from raynas.data.reading import RangeUnknown, Reading, channels_of, likely_range, orientation, size_of
 from raynas.errors import UserError
-from raynas.progress.reporter import Progress, reporter
+from raynas.progress.reporter import Activity, Progress, reporter
 
 AT_ONCE = 2048
 
@@ -46,7 +47,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """A readable image."""
 
     size: tuple[int, int]
@@ -56,71 +57,84 @@ class _Seen:
     flat: bool
 
 
+SeeAll = Callable[[Source, int, Reading, Activity], Iterator[Sequence["Seen | UserError"]]]
+"""Function that reads so many images of a source and yields the outcomes in their order, some at a time."""
+
 _KNOWN: dict[str, Findings] = {}
 """Findings in this process by dataset, since several phases ask and a large dataset takes minutes."""
 
 
-def look(pools: Sequence[Pool], reading: Reading, progress: Progress) -> Findings:
-    """Read every image of some pools, on all CPUs.
+def see_here(source: Source, count: int, reading: Reading, activity: Activity) -> Iterator[Sequence[Seen | UserError]]:
+    """Read images on all CPUs of this machine; see `SeeAll`."""
+    # Threads: Pillow decodes without Python's lock; more than CPUs, since a store is waited for.
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
+        see(source, 0, reading)  # what is opened at the first use is opened once, not by every thread
+        for first in range(0, count, AT_ONCE):
+            places = range(first, min(first + AT_ONCE, count))
+            outcomes = []
+            for outcome in threads.map(lambda index: see(source, index, reading), places):
+                outcomes.append(outcome)
+                activity.advance()
+            yield outcomes
+
+
+def look(pools: Sequence[Pool], reading: Reading, progress: Progress, see_all: SeeAll = see_here) -> Findings:
+    """Read every image of some pools.
 
     Args:
         pools: images of all splits.
         reading: conversion of images when they are read.
         progress: called with lines of text.
+        see_all: reads the images of a pool.
     """
     digest = hashlib.sha256(repr(reading).encode())
     try:
         for pool in pools:
             digest.update(pool.source.signature(np.arange(len(pool.labels))))
     except UserError:  # somebody's own dataset is told by items, one of which cannot be read
-        return _look(pools, reading, progress)
+        return _look(pools, reading, progress, see_all)
     key = digest.hexdigest()
     if key not in _KNOWN:
-        _KNOWN[key] = _look(pools, reading, progress)
+        _KNOWN[key] = _look(pools, reading, progress, see_all)
     return _KNOWN[key]
 
 
-def _look(pools: Sequence[Pool], reading: Reading, progress: Progress) -> Findings:
+def _look(pools: Sequence[Pool], reading: Reading, progress: Progress, see_all: SeeAll) -> Findings:
     found = Findings(count=sum(len(pool.labels) for pool in pools), flat=True)
     unranged: list[RangeUnknown] = []
-    looking = reporter(progress).doing("looking at every image", found.count)
-    # Threads: Pillow decodes without Python's lock; more than CPUs, since a store is waited for.
-    with looking as activity, ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
+    with reporter(progress).doing("looking at every image", found.count) as activity:
         for pool in pools:
-            _see(pool.source, 0, reading)  # what is opened at the first use is opened once, not by every thread
-            for first in range(0, len(pool.labels), AT_ONCE):
-                places = range(first, min(first + AT_ONCE, len(pool.labels)))
-                outcomes = threads.map(lambda index, source=pool.source: _see(source, index, reading), places)
-                for index, outcome in zip(places, outcomes, strict=True):
-                    if isinstance(outcome, RangeUnknown):
-                        unranged.append(outcome)
-                    elif isinstance(outcome, UserError):
-                        found.unreadable[pool.source.name(index)] = str(outcome)
-                    else:
-                        found.sizes[outcome.size] += 1
-                        found.modes[outcome.mode] += 1
-                        found.channels[outcome.channels] += 1
-                        found.turned += outcome.turned
-                        found.flat &= outcome.flat
-                    activity.advance()
+            outcomes = chain.from_iterable(see_all(pool.source, len(pool.labels), reading, activity))
+            for index, outcome in enumerate(outcomes):
+                if isinstance(outcome, RangeUnknown):
+                    unranged.append(outcome)
+                elif isinstance(outcome, UserError):
+                    found.unreadable[pool.source.name(index)] = str(outcome)
+                else:
+                    found.sizes[outcome.size] += 1
+                    found.modes[outcome.mode] += 1
+                    found.channels[outcome.channels] += 1
+                    found.turned += outcome.turned
+                    found.flat &= outcome.flat
     found.flat &= bool(found.sizes)
     if unranged:
         found.unranged = _one_line(unranged)
     return found
 
 
-def _see(source: Source, index: int, reading: Reading) -> _Seen | UserError:
+def see(source: Source, index: int, reading: Reading) -> Seen | UserError:
+    """Read an image, and return what there is to tell of it, or the reason why it cannot be read."""
     try:
         image = source.image(index)
         if not isinstance(image, Image.Image):
             flat = bool((image == image.reshape(-1)[0]).all())
-            return _Seen(size_of(image), f"tensors of {image.shape[0]} channel(s)", image.shape[0], False, flat)
+            return Seen(size_of(image), f"tensors of {image.shape[0]} channel(s)", image.shape[0], False, flat)
         channels = channels_of(image)
         read = reading.read(image, channels, source.where(index))
         assert isinstance(read, Image.Image)
         extremes = np.array(read.getextrema()).reshape(-1, 2)
         flat = bool((extremes[:, 0] == extremes[:, 1]).all())
-        return _Seen(size_of(read), image.mode, channels, orientation(image) != 1, flat)
+        return Seen(size_of(read), image.mode, channels, orientation(image) != 1, flat)
     except UserError as error:
         return error
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from raynas.data.class_order import order_of
 from raynas.data.config import EMBEDDED, DataConfig
 from raynas.data.load import Data, count_splits, load_data, look_at, sample_shapes
-from raynas.data.look import Findings
+from raynas.data.look import Findings, SeeAll, see_here
 from raynas.errors import UserError
 from raynas.locations import hide_secrets
 from raynas.phases.inputs import are_files, named_data, resolve_data
@@ -81,15 +81,18 @@ def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
     return f"{ends[0] if len(sizes) == 1 else ' to '.join(ends)} {colours}"
 
 
-def check_images(preset: Preset, progress: Progress) -> None:
+def check_images(preset: Preset, progress: Progress, see_all: SeeAll = see_here) -> None:
     """Read every image before anything is trained, and list those that cannot be read.
+
+    Args:
+        see_all: reads the images of a split.
 
     Raises:
         UserError: some image cannot be read and is not skipped by the settings, or each image has a single colour.
     """
     config = named_data(preset)
     if config.name not in EMBEDDED:
-        _refuse_unreadable(config, look_at(config, progress), progress)
+        _refuse_unreadable(config, look_at(config, progress, see_all), progress)
 
 
 def _refuse_unreadable(config: DataConfig, found: Findings, progress: Progress) -> None:

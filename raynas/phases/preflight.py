@@ -13,6 +13,7 @@ from raynas.data.load import Data, load_data
 from raynas.errors import ConfigError, InfeasibleError, UserError, reason
 from raynas.phases.images import check_images, describe_jitter, describe_reading
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, with_known_skips
+from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here
 from raynas.presets.preset import Preset
@@ -81,7 +82,7 @@ def preflight(
     if run_dir is not None and begun:
         preset = with_known_skips(preset, Run(run_dir))
     elif look:
-        check_images(preset, progress)
+        check_images(preset, progress, see_with(resources))
     settled = preset.model_copy(update={"data": resolve_data(preset, load_space(preset.space))})
     space, data = load_inputs(settled)
     recipes = [recipe, *preset.retrain_recipes]
