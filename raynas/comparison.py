@@ -46,3 +46,25 @@ def half_width(count: int) -> float:
     from scipy import stats  # slow import
 
     return float(stats.t.ppf(0.975, count - 1))
+
+
+def seeds_to_decide(differences: Sequence[float], most: int = 1000) -> int | None:
+    """Return how many seeds could decide whether the mean of paired differences is above or below 0.
+
+    That is the smallest number of differences whose 95 % t interval would leave 0 out, if their mean and their standard
+    deviation stayed as they are.
+
+    Args:
+        differences: differences of pairs with the same seed, at least two.
+        most: the largest number that is tried.
+
+    Returns:
+        The number, at least 2; None if the mean is 0 or more than `most` would be needed.
+    """
+    from scipy import stats  # slow import
+
+    mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1))
+    counts = np.arange(2, most + 1)
+    half = stats.t.ppf(0.975, counts - 1) * deviation / np.sqrt(counts)
+    enough = counts[half < mean]
+    return int(enough[0]) if len(enough) else None

@@ -47,7 +47,7 @@ def find_shipped(name: str | os.PathLike[str], kind: str, hint: str | None = Non
 
     Args:
         name: the name or path.
-        kind: the kind of file, for the error: `space`, `arch` or `preset`.
+        kind: the kind of file, for the error: `space`, `arch`, `preset` or `ablation`.
         hint: text for the error if no shipped file has a similar name; by default the list of shipped files.
 
     Raises:
@@ -62,9 +62,19 @@ def find_shipped(name: str | os.PathLike[str], kind: str, hint: str | None = Non
     if os.path.isabs(name) or str(name).startswith("."):
         raise ConfigError(f"no {kind} {shown(str(name))}: no such file or folder")
     shipped = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
-    shipped = [file for file in shipped if ("preset" in file) == (kind == "preset")]
+    shipped = [file for file in shipped if _kind(file) == (kind if kind in _KINDS else "")]
     said = nearest(str(name), shipped, hint)
     raise ConfigError(f"no {kind} {shown(str(name))}: not a file, and not shipped{said}")
+
+
+_KINDS = ("preset", "ablation")
+"""Kinds of files that their names begin with; the others are spaces and archs."""
+
+
+def _kind(file: str) -> str:
+    """Return the kind of a shipped file by its name; empty for a space or an arch."""
+    name = file.rpartition("/")[2]
+    return next((kind for kind in _KINDS if name.startswith(kind)), "")
 
 
 def _in_folder(folder: Path, kind: str) -> Path | None:

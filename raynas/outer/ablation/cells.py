@@ -1,0 +1,136 @@
+"""The trials of an ablation, one for each row and seed, and the phases that they have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raynas.errors import UserError
+from raynas.outer.measures import MEASURES
+from raynas.outer.trials import TRIALS, Proposed, Trial, Wait
+from raynas.presets.ablation import AblationRow
+from raynas.presets.preset import Preset, override
+from raynas.runs.searches import MAIN
+
+TRAINING = ("space", "data", "plan", "recipe", "calibration")
+"""The parts of a preset that a supernet and the scores of its subnets depend on."""
+
+SEARCHES = {"search", "retrain", "evaluate"}
+RETRAINS = {"retrain", "evaluate"}
+"""The last phases of measures that need a search, or a retraining."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row with one seed.
+
+    Attributes:
+        run: folder of its run directory, shared by rows with the same training.
+        search: name of its search there.
+        retraining: name of its retraining there; None for the first of its search.
+        preset: the row's preset with the seed.
+    """
+
+    row: str
+    seed: int
+    run: str
+    search: str
+    retraining: str | None
+    preset: Preset
+
+    @property
+    def name(self) -> str:
+        """Name of the trial."""
+        return f"{as_name(self.row)}-{self.seed}"
+
+    def proposed(self, number: int) -> Proposed:
+        """Return the trial."""
+        values = {
+            "preset": self.preset.model_dump(mode="json"),
+            "row": self.row,
+            "seed": self.seed,
+            "search": self.search,
+            "retraining": self.retraining,
+        }
+        return Proposed(number, self.name, values, self.run)
+
+
+def cells_of(rows: Sequence[AblationRow], seeds: Sequence[int], measures: Collection[str]) -> list[Cell]:
+    """Return the cells, all rows of the first seed before the second, so that there is early something to compare.
+
+    Rows that differ in search alone share a run directory, and those that differ in retraining alone a search, too.
+
+    Raises:
+        UserError: two rows are equal in all that the measures depend on, or have the same folder name.
+    """
+    needs = {MEASURES[name].needs for name in measures}
+    found: list[Cell] = []
+    for seed in seeds:
+        folders: dict[str, str] = {}
+        searches: dict[str, str] = {}
+        known: dict[str, str] = {}
+        for row in rows:
+            preset = override(row.preset, {"recipe.seed": seed, "search.seed": seed, "retrain.seeds": [seed]})
+            dumped = preset.model_dump(mode="json")
+            trained = _key(dumped, TRAINING)
+            searched = trained + (_key(dumped, ("search",)) if needs & SEARCHES else "")
+            whole = searched + (_key(dumped, ("retrain",)) if needs & RETRAINS else "")
+            if whole in known:
+                raise UserError(
+                    f"rows {known[whole]!r} and {row.name!r} are equal in all that {', '.join(measures)} depend on: "
+                    "leave one out, or measure more"
+                )
+            name = as_name(row.name)
+            folder = folders.setdefault(trained, f"{TRIALS}/{name}-{seed}")
+            first = searched not in searches
+            others = any(cell.run == folder for cell in found)
+            search = searches.setdefault(searched, name if others else MAIN)
+            found.append(Cell(row.name, seed, folder, search, None if first else name, preset))
+            known[whole] = row.name
+    names = [cell.name for cell in found]
+    if twice := [cell for cell in found if names.count(cell.name) > 1]:
+        raise UserError(f"rows {twice[0].row!r} and {twice[1].row!r} have the same folder name: rename one")
+    return found
+
+
+def _key(preset: Mapping[str, Any], parts: Sequence[str]) -> str:
+    return json.dumps({name: preset.get(name) for name in parts}, sort_keys=True)
+
+
+def as_name(row: str) -> str:
+    """Return the name of a row as that of a folder."""
+    return "".join(char if char.isalnum() or char in "_-" else "_" for char in row.replace("+", "and")) or "_"
+
+
+class Shared:
+    """A proposer of trials that are known in advance and share run directories, which one of them has at a time.
+
+    Failed ones are tried again when the same command is given again.
+    """
+
+    def __init__(self, trials: Sequence[Proposed]):
+        self._left = {trial.number: trial for trial in trials}
+        self._busy: dict[int, str] = {}  # folders of running trials by number
+
+    def ask(self) -> Proposed | Wait | None:
+        """Return the next trial whose folder is free."""
+        busy = set(self._busy.values())
+        free = next((trial for trial in self._left.values() if trial.run not in busy), None)
+        if free is None:
+            return Wait() if self._left else None
+        self._busy[free.number] = free.run
+        return self._left.pop(free.number)
+
+    def tell(self, trial: Trial) -> None:
+        """Take note of a trial."""
+        self._busy.pop(trial.number, None)
+        if trial.state == "running":
+            self._busy[trial.number] = trial.run
+        if trial.state != "failed":
+            self._left.pop(trial.number, None)
+
+    def prune(self, number: int, step: int, value: float) -> bool:
+        """Return False: all come to their end."""
+        return False
