@@ -10,6 +10,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raynas.api import ablate as ablate
     from raynas.api import check as check
     from raynas.api import evaluate as evaluate
     from raynas.api import evolve_space as evolve_space
@@ -47,7 +48,7 @@ _PUBLIC = {
     "build_supernet": "raynas.nets",
     "load_preset": "raynas.presets.preset",
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
-    **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space"), "raynas.api"),
+    **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space", "ablate"), "raynas.api"),
     **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "status", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",

@@ -208,6 +208,55 @@ def evolve_space(
     return run_trials(checked, run_dir, resources or Resources(), values, trials, at_a_time, search, progress)
 
 
+@typed
+def ablate(
+    ablation: str | os.PathLike[str] | Mapping[str, Any],
+    run_dir: RunLike,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    seeds: Seeds | None = None,
+    at_a_time: Positive | None = None,
+    resources: Resources | None = None,
+    progress: Progress = silent,
+) -> list[Row]:
+    """Carry out an ablation, rows of changes to a preset with several seeds compared with a baseline, or go on with it.
+
+    What rows have in common is done once: those that differ in search alone share a supernet, those that differ in
+    retraining alone a search. Trials that failed are tried again by the same call, and more seeds can be added.
+
+    Args:
+        ablation: a shipped ablation, such as `digits/ablation_vitas_v2_recipe`, a YAML file, or its values.
+        run_dir: the folder to write: `ablation.html`, `.md`, `.arrow` and `.png`, written anew after each trial, and a
+            run directory for each supernet in `trials`.
+        data: used in place of the preset's dataset.
+        overrides: changes to the preset by dotted key, common to all rows.
+        seeds: used in place of the ablation's.
+        at_a_time: trials side by side; None for as many as there is room for.
+        resources: of each trial; None for one worker and one replica on a cluster, else for the trial's own process,
+            with one CPU.
+        progress: called with lines of text.
+
+    Returns:
+        A row for each row of the table and each measure: `mean`, `half` the width of its 95 % interval, `difference` to
+        the baseline paired by seeds, `difference_half`, `decided`, `seeds_to_decide`, and others.
+
+    Raises:
+        RunDirError: the ablation began with other rows or measures.
+        UserError: a row cannot be carried out, two are equal, or there is no room.
+    """
+    from raynas.outer.ablation.loop import run_ablation
+    from raynas.phases.where import default_resources
+    from raynas.presets.ablation import load_ablation
+
+    read = load_ablation(ablation)
+    preset = _preset(read.preset, data, overrides)
+    _refuse_nested(run_dir)
+    resources = resources or replace(default_resources(), cpus=1)
+    wanted = list(read.config.seeds if seeds is None else seeds)
+    return run_ablation(read, preset, run_dir, resources, wanted, at_a_time, progress).compared()
+
+
 # -- working on a run --------------------------------------------------------------------------------------------------
 
 

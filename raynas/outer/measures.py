@@ -33,7 +33,12 @@ from raynas.runs.run import Run
 from raynas.runs.searches import MAIN, Scoring
 from raynas.text import nearest, shown
 
-Needs = Literal["train", "search", "rank", "retrain", "evaluate"]
+Needs = Literal["train", "search", "rank", "test", "retrain", "evaluate"]
+"""Phases: `test` is the evaluation of the search's winner with inherited weights, `evaluate` that of retrained ones."""
+
+SEARCHES = {"search", "test", "retrain", "evaluate"}
+RETRAINS = {"retrain", "evaluate"}
+"""Those that need a search, or a retraining."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,14 @@ class Measure:
 
 
 def _probes(of: Measured) -> float:
-    rows = of.run.store.read("probes", ["epoch", "accuracy"]).to_pylist()
+    return float(np.mean(list(_last_probes(of).values())))
+
+
+def _last_probes(of: Measured) -> dict[str, float]:
+    """Return the accuracies of the probes at the last epoch, by role."""
+    rows = of.run.store.read("probes", ["epoch", "role", "accuracy"]).to_pylist()
     last = max(row["epoch"] for row in rows)
-    return float(np.mean([row["accuracy"] for row in rows if row["epoch"] == last]))
+    return {row["role"]: row["accuracy"] for row in rows if row["epoch"] == last}
 
 
 def _searched(of: Measured) -> float:
@@ -127,6 +137,12 @@ def _hypervolume(of: Measured) -> float:
 def _retrained(of: Measured) -> float:
     rows = {row["path"]: row for row in of.run.network_rows()}
     return float(np.mean([rows[network.path]["accuracy"] for network in of.networks()]))
+
+
+def _inherited(of: Measured) -> float:
+    winner = of.run.search(of.search).winner
+    rows = [row for row in of.run.store.read("evaluations").to_pylist() if row["how"] == "inherited"]
+    return float(next(row["accuracy"] for row in reversed(rows) if row["arch"] == winner.id))
 
 
 def _tested(of: Measured) -> float:
@@ -183,9 +199,12 @@ MEASURES: dict[str, Measure] = {
     each.name: each
     for each in (
         Measure("probes", "mean of the probes", "%", "max", "train", True, _probes),
+        Measure("smallest", "smallest subnet", "%", "max", "train", True, lambda of: _last_probes(of)["smallest"]),
+        Measure("largest", "largest subnet", "%", "max", "train", True, lambda of: _last_probes(of)["largest"]),
         Measure("searched", "winner, inherited weights", "%", "max", "search", True, _searched),
         Measure("hypervolume", "hypervolume of the search", "%", "max", "search", True, _hypervolume),
         Measure("retrained", "winner, retrained", "%", "max", "retrain", True, _retrained),
+        Measure("inherited", "winner, inherited weights, test split", "%", "max", "test", False, _inherited),
         Measure("tested", "winner, retrained, test split", "%", "max", "evaluate", False, _tested),
         Measure("tau", "Kendall's tau", "", "max", "rank", True, _tau),
         Measure("conflict", "conflict ratio", "%", "min", "train", True, _conflict),
@@ -273,9 +292,12 @@ def carry_out(
         of = Measured(run, ready.preset, search, retraining, truth)
         if "rank" in needs:
             _score_truth(of, resources, progress)
-        if needs & {"search", "retrain", "evaluate"}:
+        if needs & SEARCHES:
             _search(of, resources, progress)
-        if needs & {"retrain", "evaluate"}:
+        if "test" in needs:
+            winner = Network(run.search(search).winner, "inherited")
+            evaluate(run, [winner], progress=progress, resources=resources)
+        if needs & RETRAINS:
             _retrain(of, resources, progress)
         if "evaluate" in needs:
             evaluate(run, of.networks(), progress=progress, resources=resources)

@@ -89,8 +89,8 @@ class AblationRow:
 
     Attributes:
         toggles: the toggles that it has.
-        changes: its own changes, if it has no toggles.
-        preset: the preset with all of them.
+        changes: all of its changes.
+        preset: the preset with them.
     """
 
     name: str
@@ -145,10 +145,8 @@ class Ablation:
                     changed[key] = at
             changes = {key: value for each in parts.values() for key, value in each.items()}
             changed_preset = self._override(base, changes, changed)
-            if isinstance(toggles, Mapping):
-                found.append(AblationRow(name, (), changes, changed_preset))
-            else:
-                found.append(AblationRow(name, toggles, {}, changed_preset))
+            marks = () if isinstance(toggles, Mapping) else toggles
+            found.append(AblationRow(name, marks, changes, changed_preset))
         return found
 
     def _toggle(self, name: str, place: Location) -> Changes:
@@ -170,7 +168,7 @@ class Ablation:
 
 
 def load_ablation(ablation: str | os.PathLike[str] | Mapping[str, Any]) -> Ablation:
-    """Read an ablation: a shipped name such as `digits/ablation_recipe`, a path, or its values.
+    """Read an ablation: a shipped name such as `digits/ablation_vitas_v2_recipe`, a path, or its values.
 
     Raises:
         ConfigError: there is no such file, or something in it is wrong; the message names file, line and nearest key.

@@ -327,8 +327,8 @@ def draw(
         panels: for each measure its name, its unit, and for each row its name, its differences, and a published one.
         baseline: the row that the others are compared with.
     """
-    wide = min(_WIDE, len(panels))
-    tall = math.ceil(len(panels) / wide)
+    tall = math.ceil(len(panels) / _WIDE)
+    wide = math.ceil(len(panels) / tall)
     count = max((len(rows) for _, _, rows in panels), default=1)
     figure = Figure(figsize=(2.2 + 2.6 * wide, tall * (1.1 + 0.34 * count)), layout="constrained")
     all_axes = figure.subplots(tall, wide, squeeze=False, sharey=True)

@@ -30,7 +30,7 @@ from raynas.runs.files import (
 )
 from raynas.runs.network_folder import WEIGHTS_FILE
 
-KINDS = (("train",), ("import",), EVOLUTION)
+KINDS = (("train",), ("import",), EVOLUTION, ("ablation",))
 """Pieces of work of which a run directory holds only one, since later work uses its results."""
 
 
@@ -140,4 +140,5 @@ def _left_by(what: str) -> list[str]:
         "import": [SUPERNET],
         "space_evolution": evolved,
         "trials": evolved,
+        "ablation": ["tables/trials"],
     }.get(what, [])

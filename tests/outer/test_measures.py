@@ -78,12 +78,15 @@ def test_measures_are_what_the_tables_say(done: tuple[Run, dict[str, float]]) ->
     run, found = done
     probes = run.store.read("probes").to_pandas()
     assert found["probes"] == pytest.approx(probes[probes.epoch == EPOCHS].accuracy.mean())
+    last = probes[probes.epoch == EPOCHS].set_index("role").accuracy
+    assert (found["smallest"], found["largest"]) == (last["smallest"], last["largest"])
     scores = {row["arch"]: row["accuracy"] for row in run.store.read("scores").to_pylist()}
     assert found["searched"] == scores[run.search().winner.id]
     networks = run.store.read("networks").to_pandas()
     assert sorted(networks.seed) == [0, 3] and set(networks.trained_on) == {"train"}
     assert found["retrained"] == pytest.approx(networks.accuracy.mean())
     tested = run.store.read("evaluations").to_pandas()
+    assert [found["inherited"]] == list(tested[tested.how == "inherited"].accuracy)
     assert found["tested"] == pytest.approx(tested[tested.how == "scratch"].accuracy.mean())
     training = run.store.read("training").to_pandas()
     supernet = training[training.what == "supernet"]

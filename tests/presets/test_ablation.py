@@ -55,6 +55,7 @@ def test_rows_are_lists_of_toggles_or_changes_of_their_own() -> None:
     read = load_ablation(ablation(rows=rows, baseline="both"))
     plain, both, slow = read.rows()
     assert (plain.toggles, both.toggles, slow.toggles) == ((), ("mixup", "decay"), ())
+    assert both.changes == {"recipe.mixup": 0.8, "recipe.weight_decay": 0.1}
     assert slow.changes == {"recipe.lr": 1.0e-3} and slow.preset.recipe.lr == 1.0e-3
     assert read.baseline == "both"
 

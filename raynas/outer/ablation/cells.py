@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raynas.errors import UserError
-from raynas.outer.measures import MEASURES
+from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES
 from raynas.outer.trials import TRIALS, Proposed, Trial, Wait
 from raynas.presets.ablation import AblationRow
 from raynas.presets.preset import Preset, override
 from raynas.runs.searches import MAIN
 
-TRAINING = ("space", "data", "plan", "recipe", "calibration")
+TRAINING = ("space", "fix", "data", "plan", "recipe", "calibration")
 """The parts of a preset that a supernet and the scores of its subnets depend on."""
-
-SEARCHES = {"search", "retrain", "evaluate"}
-RETRAINS = {"retrain", "evaluate"}
-"""The last phases of measures that need a search, or a retraining."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Cell:
         preset: the row's preset with the seed.
     """
 
-    row: str
+    row: AblationRow
     seed: int
     run: str
     search: str
@@ -43,18 +39,11 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the trial."""
-        return f"{as_name(self.row)}-{self.seed}"
+        return f"{as_name(self.row.name)}-{self.seed}"
 
     def proposed(self, number: int) -> Proposed:
         """Return the trial."""
-        values = {
-            "preset": self.preset.model_dump(mode="json"),
-            "row": self.row,
-            "seed": self.seed,
-            "search": self.search,
-            "retraining": self.retraining,
-        }
-        return Proposed(number, self.name, values, self.run)
+        return Proposed(number, self.name, {"row": self.row.name, "seed": self.seed, **self.row.changes}, self.run)
 
 
 def cells_of(rows: Sequence[AblationRow], seeds: Sequence[int], measures: Collection[str]) -> list[Cell]:
@@ -87,11 +76,11 @@ def cells_of(rows: Sequence[AblationRow], seeds: Sequence[int], measures: Collec
             first = searched not in searches
             others = any(cell.run == folder for cell in found)
             search = searches.setdefault(searched, name if others else MAIN)
-            found.append(Cell(row.name, seed, folder, search, None if first else name, preset))
+            found.append(Cell(row, seed, folder, search, None if first else name, preset))
             known[whole] = row.name
     names = [cell.name for cell in found]
     if twice := [cell for cell in found if names.count(cell.name) > 1]:
-        raise UserError(f"rows {twice[0].row!r} and {twice[1].row!r} have the same folder name: rename one")
+        raise UserError(f"rows {twice[0].row.name!r} and {twice[1].row.name!r} have the same folder name: rename one")
     return found
 
 
@@ -108,11 +97,16 @@ class Shared:
     """A proposer of trials that are known in advance and share run directories, which one of them has at a time.
 
     Failed ones are tried again when the same command is given again.
+
+    Args:
+        trials: the trials.
+        ended: called after each trial that ends in this attempt.
     """
 
-    def __init__(self, trials: Sequence[Proposed]):
+    def __init__(self, trials: Sequence[Proposed], ended: Callable[[], object] = lambda: None):
         self._left = {trial.number: trial for trial in trials}
         self._busy: dict[int, str] = {}  # folders of running trials by number
+        self._ended = ended
 
     def ask(self) -> Proposed | Wait | None:
         """Return the next trial whose folder is free."""
@@ -125,11 +119,13 @@ class Shared:
 
     def tell(self, trial: Trial) -> None:
         """Take note of a trial."""
-        self._busy.pop(trial.number, None)
-        if trial.state == "running":
+        was_busy = self._busy.pop(trial.number, None) is not None
+        if trial.state == "running":  # read back, and carried on
             self._busy[trial.number] = trial.run
         if trial.state != "failed":
             self._left.pop(trial.number, None)
+        if was_busy:
+            self._ended()
 
     def prune(self, number: int, step: int, value: float) -> bool:
         """Return False: all come to their end."""

@@ -1,0 +1,189 @@
+"""Ablations carried out as an experiment, and their tables written after each trial."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raynas.cluster.resources import Resources
+from raynas.config import Document, validate
+from raynas.errors import UserError
+from raynas.outer.ablation.cells import Cell, Shared, cells_of
+from raynas.outer.experiment import Report, Work, run_experiment
+from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures
+from raynas.outer.trials import Proposed, Trial, read_trials
+from raynas.phases.images import check_images
+from raynas.phases.preflight import preflight
+from raynas.phases.rank import archs_of, read_truth
+from raynas.presets.ablation import Ablation, AblationRow
+from raynas.presets.preset import Preset
+from raynas.progress.reporter import Progress, reporter, silent
+from raynas.reports.ablation import AblationTable, Column, Line
+from raynas.reports.status import status
+from raynas.runs.run import Run
+from raynas.runs.settings import begin, check_settings, has_begun
+from raynas.space.load import load_space
+from raynas.text import shown
+
+ABLATION = "ablation"
+"""Name of the settings and of the tables in the run directory: `ablation.md` and so on."""
+
+
+def run_ablation(
+    ablation: Ablation,
+    preset: Preset,
+    run_dir: Run | str | os.PathLike[str],
+    resources: Resources,
+    seeds: Sequence[int],
+    at_a_time: int | None = None,
+    progress: Progress = silent,
+) -> AblationTable:
+    """Carry out an ablation, or go on with it; see `raynas.ablate`.
+
+    Args:
+        preset: the preset that the rows change, with data.
+        seeds: those of every row.
+    """
+    progress = reporter(progress)
+    rows, measures, truth = ablation.rows(preset), ablation.config.measure, ablation.config.truth
+    begun = has_begun(run_dir, ABLATION)
+    _check(rows, measures, truth, preset, resources, None if begun else progress)
+    cells = cells_of(rows, seeds, measures)
+    settings = {
+        "rows": {row.name: _recorded(row.preset) for row in rows},
+        "measure": sorted(measures),
+        "truth": None if truth is None else os.path.abspath(truth) if "://" not in truth else truth,
+    }
+    if begun:
+        check_settings(Run(run_dir), ABLATION, settings)
+    run = Run(run_dir, create=True)
+    with run.lock():
+        begin(run, ABLATION, settings)
+        trials = _numbered(run, cells)
+
+        def write() -> AblationTable:
+            return write_tables(run, table_of(ablation, rows, seeds, read_trials(run)))
+
+        proposer = Shared([trial for trial, _ in trials], write)
+        run_experiment(run, proposer, work_of(cells, measures, truth, resources), resources, None, at_a_time, progress,
+                       lambda trial: _state(run, trial))  # fmt: skip
+        return write()
+
+
+def _check(
+    rows: Sequence[AblationRow],
+    measures: Sequence[str],
+    truth: str | None,
+    preset: Preset,
+    resources: Resources,
+    progress: Progress | None,
+) -> None:
+    """Refuse rows that cannot be carried out, before anything is written.
+
+    Args:
+        progress: looks at every image if given.
+    """
+    table = None if truth is None else read_truth(truth)
+    if progress is not None:
+        check_images(preset, progress)
+    notes: dict[str, None] = {}  # without duplicates: all rows note what they have in common
+
+    def note(line: str) -> None:
+        notes[line] = None
+
+    for row in rows:
+        try:
+            check_measures(measures, row.preset, truth)
+            retrained = any(MEASURES[name].needs in RETRAINS for name in measures)
+            ready = preflight(row.preset, resources, None, note, look=False, retrained=retrained)
+            if table is not None and truth is not None:
+                archs_of(table, ready.space, truth)
+        except UserError as error:
+            raise type(error)(f"row {shown(row.name)}: {error}") from error
+    if progress is not None:
+        for line in notes:
+            progress(line)
+
+
+def _recorded(preset: Preset) -> dict[str, Any]:
+    """Return a row's settings as they bind: the space by its content, since a file may have another name, or change."""
+    settings = preset.model_dump(mode="json", exclude={"space", "reference", "space_evolution"})
+    return {"space": load_space(preset.space).to_dict(), **settings}
+
+
+def _numbered(run: Run, cells: Sequence[Cell]) -> list[tuple[Proposed, Cell]]:
+    """Return the trials of cells; those that are there keep their numbers, new ones (more seeds) follow."""
+    known = {trial.name: trial.number for trial in read_trials(run)}
+    new = max(known.values(), default=-1) + 1
+    found = []
+    for cell in cells:
+        number = known.get(cell.name)
+        if number is None:
+            number, new = new, new + 1
+        found.append((cell.proposed(number), cell))
+    return found
+
+
+def work_of(cells: Sequence[Cell], measures: Sequence[str], truth: str | None, resources: Resources) -> Work:
+    """Return what is done in each trial; it is pickled by value."""
+    written = {
+        (cell.row.name, cell.seed): (cell.preset.model_dump(mode="json"), cell.search, cell.retraining)
+        for cell in cells
+    }
+    asked = list(measures)
+
+    def work(folder: str, values: Mapping[str, Any], report: Report) -> Mapping[str, float]:
+        """Carry out a row with a seed."""
+        settings, search, retraining = written[values["row"], values["seed"]]
+        preset = validate(Preset, Document(dict(settings), "preset"))
+        return carry_out(
+            preset, folder, asked, resources, print, report, search=search, retraining=retraining, truth=truth
+        )
+
+    return work
+
+
+def _state(run: Run, trial: Trial) -> str | None:
+    """Return how far a trial is, from its tables."""
+    try:
+        running = [work for work in status(Run(run.local_or_uri(trial.run))) if work.state == "running"]
+    except UserError:  # not begun, or unreadable just now
+        return None
+    return " ".join(filter(None, (running[-1].what, running[-1].progress))) if running else None
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def table_of(
+    ablation: Ablation, rows: Sequence[AblationRow], seeds: Sequence[int], trials: Sequence[Trial]
+) -> AblationTable:
+    """Return the table of an ablation, as far as its trials have ended."""
+    config = ablation.config
+    columns = [Column(name, (measure := MEASURES[name]).text, measure.unit, measure.better) for name in config.measure]
+    found = {(trial.values["row"], trial.values["seed"]): trial for trial in trials}
+    lines = []
+    for row in rows:
+        own = {seed: found[row.name, seed] for seed in seeds if (row.name, seed) in found}
+        values = {
+            name: {seed: trial.results[name] for seed, trial in own.items() if trial.state == "finished"}
+            for name in config.measure
+        }
+        failed = {seed: trial.reason or "no reason is known" for seed, trial in own.items() if trial.state == "failed"}
+        changes = "" if row.toggles else ", ".join(f"{key}={_told(value)}" for key, value in row.changes.items())
+        lines.append(Line(row.name, row.toggles, changes, values, failed, config.published.get(row.name, {})))
+    toggles = list(dict.fromkeys(name for row in rows for name in row.toggles))
+    return AblationTable(config.title, config.source, toggles, columns, lines, ablation.baseline, list(seeds))
+
+
+def _told(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_tables(run: Run, table: AblationTable) -> AblationTable:
+    """Write the tables of an ablation into its run directory: `ablation.md`, `.html`, `.arrow` and `.png`."""
+    files = {"md": table.markdown().encode(), "html": table.page().encode("utf-8", "backslashreplace")}
+    for ending, content in {**files, "arrow": table.arrow(), "png": table.png()}.items():
+        run.write_bytes(f"{ABLATION}.{ending}", content)
+    return table

@@ -1,0 +1,176 @@
+"""Ablations carried out by the public function and the command: shared phases, failed trials, kills."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+import raynas
+from raynas.errors import RunDirError, UserError
+from raynas.outer.trials import read_trials
+from raynas.runs.run import Run
+from tests.small_run import PRESET
+
+HERE = raynas.Resources(workers=0, replicas=0)
+ROWS: dict[str, Any] = {
+    "default": {},
+    "more evaluations": {"search.evaluations": 20},
+    "trained longer": {"recipe.epochs": 2},
+    "retrained longer": {"retrain.recipe.epochs": 2},
+}
+MEASURES = ["probes", "searched", "retrained"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """An ablation of four rows, of which three share a supernet and two a search."""
+    preset = PRESET.model_dump(mode="json", exclude_unset=True)
+    (tmp_path / "preset.yaml").write_text(yaml.safe_dump(preset))
+    settings = {
+        "preset": "preset.yaml",
+        "rows": ROWS,
+        "seeds": [0, 1],
+        "measure": MEASURES,
+        "published": {"default": {"retrained": 90.0}},
+    }
+    path = tmp_path / "ablation.yaml"
+    path.write_text(yaml.safe_dump(settings, sort_keys=False))
+    return path
+
+
+def change(file: Path, **settings: Any) -> Path:
+    """Write the ablation with other settings."""
+    other = file.with_name("other.yaml")
+    other.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "published": {}, **settings}, sort_keys=False))
+    return other
+
+
+@pytest.mark.slow
+def test_rows_share_supernets_and_failed_trials_are_tried_again(ray_session: None, file: Path, tmp_path: Path) -> None:
+    run, lines = tmp_path / "run", list[str]()
+    blocked = run / "trials" / "trained_longer-1"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("in the way")
+    rows = raynas.ablate(file, run, resources=HERE, at_a_time=2, progress=lines.append)
+    assert {row["row"]: row["failed"] for row in rows} == {name: int(name == "trained longer") for name in ROWS}
+    text = (run / "ablation.md").read_text()
+    assert (
+        "| trained longer | recipe.epochs=2 | 1 of 2, 1 failed |" in text and "trained longer, seed 1, failed:" in text
+    )
+    assert sorted(path.name for path in (run / "trials").iterdir() if path.is_dir()) == [
+        "default-0", "default-1", "trained_longer-0",
+    ]  # fmt: skip
+    finished = {trial.name: trial.time for trial in trial_rows(run) if trial.state == "finished"}
+    blocked.unlink()
+    rows = raynas.ablate(file, run, resources=HERE, at_a_time=2, progress=lines.append)
+    assert not any(row["failed"] for row in rows)
+    assert (
+        finished.items() <= {trial.name: trial.time for trial in trial_rows(run) if trial.state == "finished"}.items()
+    )
+    check_shared(Run(run / "trials/default-0"))
+    check_numbers(run, rows)
+    assert [row["published"] for row in rows if row["measure"] == "retrained"] == [0.9, None, None, None]
+    with pytest.raises(RunDirError, match="is an ablation, each of whose trials"):
+        raynas.search_run(run)
+    more = raynas.ablate(file, run, seeds=[0, 1, 2], resources=HERE, at_a_time=2)
+    assert {len(row["values"]) for row in more} == {3}
+    assert all(row["values"] == other["values"][:2] for row, other in zip(rows, more, strict=True))
+    refused(file, run)
+
+
+def trial_rows(run: Path) -> list[Any]:
+    """The newest rows of an ablation's trials, with their times."""
+    table = Run(run).store.read("trials").to_pandas()
+    return list(table.groupby("number").tail(1).itertuples())
+
+
+def check_shared(run: Run) -> None:
+    """One supernet, two searches and two retrainings of the first were made for three rows."""
+    phases = run.store.read("phases").to_pandas()
+    assert list(phases.phase).count("supernet") == 1
+    assert run.searches() == ["search", "more_evaluations"]
+    assert sorted(run.store.read("networks")["epochs"].to_pylist()) == [1, 1, 2]
+
+
+def check_numbers(run: Path, rows: list[dict[str, Any]]) -> None:
+    """The table's numbers are those of the trials' tables."""
+    found = {(row["row"], row["measure"]): row for row in rows}
+    for seed in (0, 1):
+        of = Run(run / f"trials/default-{seed}")
+        scores = {row["arch"]: row["accuracy"] for row in of.store.read("scores").to_pylist()}
+        assert found["default", "searched"]["values"][seed] == scores[of.search().winner.id]
+        assert found["more evaluations", "searched"]["values"][seed] == scores[of.search("more_evaluations").winner.id]
+        for name in ("more evaluations", "retrained longer"):
+            assert found[name, "probes"]["values"] == found["default", "probes"]["values"]
+        longest = max(of.network_rows(), key=lambda row: row["epochs"])
+        assert found["retrained longer", "retrained"]["values"][seed] == longest["accuracy"]
+    read = pa.ipc.open_file((run / "ablation.arrow").read_bytes()).read_all()
+    assert read.select(["row", "measure", "mean"]).to_pylist() == [
+        {name: row[name] for name in ("row", "measure", "mean")} for row in rows
+    ]
+    assert (run / "ablation.png").stat().st_size > 1000 and "<svg" in (run / "ablation.html").read_text()
+
+
+def refused(file: Path, run: Path) -> None:
+    """What changes the numbers is refused, what changes the table alone is not."""
+    other = {**ROWS, "trained longer": {"recipe.epochs": 3}}
+    with pytest.raises(RunDirError, match=r"rows\.trained longer\.recipe\.epochs was 2, is 3"):
+        raynas.ablate(change(file, rows=other), run, resources=HERE)
+    with pytest.raises(RunDirError, match="measure"):
+        raynas.ablate(change(file, measure=["probes", "searched"], rows={"default": {}}), run, resources=HERE)
+    with pytest.raises(RunDirError, match=r"holds other work .its ablation\.yaml"):
+        raynas.train(PRESET, run, resources=HERE)
+    before = len(trial_rows(run))
+    rows = raynas.ablate(change(file, baseline="trained longer", title="Another"), run, resources=HERE)
+    assert len(trial_rows(run)) == before and "# Another" in (run / "ablation.md").read_text()
+    assert [row["difference"] for row in rows if row["row"] == "trained longer"] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"measure": ["probs"]}, "row 'default': no measure 'probs' .did you mean 'probes'"),
+        ({"measure": ["tau"]}, "row 'default': tau needs a table"),
+        ({"measure": ["conflict"]}, "set recipe.health.conflict"),
+        ({"measure": ["probes"], "rows": {"a": {}, "b": {"search.evaluations": 3}}}, "'a' and 'b' are equal in all"),
+        ({"rows": {"a": {}, "b": {"space": "digits/vti"}}}, "row 'b': no space .*did you mean 'digits/vit'"),
+        ({"rows": {"a": {}, "b": {"search.constraints.macs": [None, 10]}}}, "row 'b': search: no arch has macs"),
+        ({"rows": {"a": {}, "b": {"recipe.batch_size": 10000}}}, "row 'b': "),
+        ({"rows": {"a": {}}, "truth": "nowhere.parquet"}, "there is no such file"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_anything_is_written(
+    file: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        raynas.ablate(change(file, **settings), tmp_path / "run", resources=HERE)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_again_and_again_comes_to_the_same_table(file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "raynas", "ablate", str(file), "--workers", "0", "--replicas", "0", "--run"]
+    whole = subprocess.run([*command, str(tmp_path / "whole")], capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    kills = 0
+    for wait in (12.0, 18.0, 25.0):
+        with subprocess.Popen([*command, str(tmp_path / "killed")], stdout=subprocess.DEVNULL) as process:
+            time.sleep(wait)
+            kills += process.poll() is None
+            process.send_signal(signal.SIGKILL)
+    assert kills
+    last = subprocess.run([*command, str(tmp_path / "killed")], capture_output=True, text=True)
+    assert last.returncode == 0, last.stderr
+    texts = [(tmp_path / name / "ablation.md").read_text() for name in ("whole", "killed")]
+    assert texts[0] == texts[1]
+    trials = Run(tmp_path / "killed").store.read("trials").to_pandas()
+    assert trials[trials.state == "finished"].groupby("number").size().max() == 1  # none was repeated
+    assert all(trial.state == "finished" for trial in read_trials(Run(tmp_path / "killed")))
