@@ -53,6 +53,10 @@ SMALL = {
         *("--workers", "1", "--replicas", "1"),
         *(f"--set=space_evolution.{key}" for key in ("iterations=1", "archs=8", "fewest=1")),
     ],
+    "ablate": [
+        *("--seeds", "1", "--workers", "0", "--replicas", "0"),
+        *(f"--set={key}" for key in ("recipe.epochs=1", "retrain.recipe.epochs=1", "search.evaluations=8")),
+    ],
     "bench forward": ["--rounds", "1", "--batch-size", "1"],
     "bench latency": ["--device", "cpu", "--dtype", "fp32", "--batch-size", "1", "--seconds", "0.001"],
     "bench window": ["--draws", "10"],
@@ -101,7 +105,7 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
-SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)|^evolve-space"
+SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)|^evolve-space|^ablate"
 """Examples that need Ray for minutes, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {
@@ -250,7 +254,7 @@ def test_an_example_runs(
     if verb in ("search", "evaluate") and (verb == "search" or "--arch front" in line):
         small_run(run := f"{run}-new")
         argv[1] = run
-    elif verb in ("train", "pipeline", "evolve-space"):  # which make a run directory
+    elif verb in ("train", "pipeline", "evolve-space", "ablate"):  # which make a run directory
         shutil.rmtree(run, ignore_errors=True)
     elif run is not None and verb != "demo":
         put_run(searched, run)
@@ -263,6 +267,8 @@ def test_an_example_runs(
     assert main([*argv, *SMALL[verb]]) == 0, capsys.readouterr().err
     if verb in ("train", "pipeline"):
         assert Run(run).exists("supernet.json")
+    elif verb == "ablate":
+        assert Path(run, "ablation.html").exists()
     elif verb == "evolve-space":
         assert list(Path(run).rglob("spaces/best.yaml"))
 

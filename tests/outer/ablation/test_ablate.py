@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
     settings = {
         "preset": "preset.yaml",
         "rows": ROWS,
-        "seeds": [0, 1],
+        "seeds": [0],
         "measure": MEASURES,
         "published": {"default": {"retrained": 90.0}},
     }
@@ -54,36 +54,35 @@ def change(file: Path, **settings: Any) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_rows_share_supernets_and_failed_trials_are_tried_again(ray_session: None, file: Path, tmp_path: Path) -> None:
     run, lines = tmp_path / "run", list[str]()
-    blocked = run / "trials" / "trained_longer-1"
+    blocked = run / "trials" / "trained_longer-0"
     blocked.parent.mkdir(parents=True)
     blocked.write_text("in the way")
     rows = raynas.ablate(file, run, resources=HERE, at_a_time=2, progress=lines.append)
     assert {row["row"]: row["failed"] for row in rows} == {name: int(name == "trained longer") for name in ROWS}
     text = (run / "ablation.md").read_text()
     assert (
-        "| trained longer | recipe.epochs=2 | 1 of 2, 1 failed |" in text and "trained longer, seed 1, failed:" in text
+        "| trained longer | recipe.epochs=2 | 0 of 1, 1 failed |" in text and "trained longer, seed 0, failed:" in text
     )
-    assert sorted(path.name for path in (run / "trials").iterdir() if path.is_dir()) == [
-        "default-0", "default-1", "trained_longer-0",
-    ]  # fmt: skip
-    finished = {trial.name: trial.time for trial in trial_rows(run) if trial.state == "finished"}
+    assert [path.name for path in (run / "trials").iterdir() if path.is_dir()] == ["default-0"]
+    finished = finished_at(run)
     blocked.unlink()
-    rows = raynas.ablate(file, run, resources=HERE, at_a_time=2, progress=lines.append)
-    assert not any(row["failed"] for row in rows)
-    assert (
-        finished.items() <= {trial.name: trial.time for trial in trial_rows(run) if trial.state == "finished"}.items()
-    )
+    rows = raynas.ablate(file, run, seeds=[0, 1], resources=HERE, at_a_time=2, progress=lines.append)
+    assert len(finished) == 3 and finished.items() <= finished_at(run).items()
+    assert not any(row["failed"] for row in rows) and {len(row["values"]) for row in rows} == {2}
     check_shared(Run(run / "trials/default-0"))
     check_numbers(run, rows)
     assert [row["published"] for row in rows if row["measure"] == "retrained"] == [0.9, None, None, None]
     with pytest.raises(RunDirError, match="is an ablation, each of whose trials"):
         raynas.search_run(run)
-    more = raynas.ablate(file, run, seeds=[0, 1, 2], resources=HERE, at_a_time=2)
-    assert {len(row["values"]) for row in more} == {3}
-    assert all(row["values"] == other["values"][:2] for row, other in zip(rows, more, strict=True))
     refused(file, run)
+
+
+def finished_at(run: Path) -> dict[str, Any]:
+    """When each finished trial was."""
+    return {trial.name: trial.time for trial in trial_rows(run) if trial.state == "finished"}
 
 
 def trial_rows(run: Path) -> list[Any]:
@@ -129,7 +128,8 @@ def refused(file: Path, run: Path) -> None:
     with pytest.raises(RunDirError, match=r"holds other work .its ablation\.yaml"):
         raynas.train(PRESET, run, resources=HERE)
     before = len(trial_rows(run))
-    rows = raynas.ablate(change(file, baseline="trained longer", title="Another"), run, resources=HERE)
+    named = change(file, baseline="trained longer", title="Another", seeds=[0, 1])
+    rows = raynas.ablate(named, run, resources=HERE)
     assert len(trial_rows(run)) == before and "# Another" in (run / "ablation.md").read_text()
     assert [row["difference"] for row in rows if row["row"] == "trained longer"] == [None] * 3
 
@@ -156,6 +156,7 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_driver_that_is_killed_again_and_again_comes_to_the_same_table(file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raynas", "ablate", str(file), "--workers", "0", "--replicas", "0", "--run"]
     whole = subprocess.run([*command, str(tmp_path / "whole")], capture_output=True, text=True)
