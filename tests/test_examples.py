@@ -62,6 +62,7 @@ SMALL = {
     "bench window": ["--draws", "10"],
     "bench mixed": ["--device", "cpu", "--archs", "2", "--batch-size", "2", "--rounds", "1"],
     "bench search": ["--evaluations", "20", "--seeds", "1"],
+    "bench tune": ["--seeds", "1", "--samplers", "random"],
 }
 """Options that make a command small, and keep it without Ray: an option that is given again counts as given last."""
 

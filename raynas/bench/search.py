@@ -24,7 +24,16 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "evolution": {"name": "evolution"},
     "nsga2": {"name": "nsga2"},
     "nsga2, 20 parents": {"name": "nsga2", "options": {"parents": 20}},
+    "pareto": {"name": "pareto", "options": {"initial": 50, "parents": 10, "mutations": 25, "crossovers": 25}},
+    "predictor": {
+        "name": "predictor",
+        "options": {"samples": 100, "held_out": 25, "verify": 50, "evolution": {"generations": 10, "initial": 256}},
+    },
+    "optuna: tpe": {"name": "optuna"},
+    "optuna: cmaes": {"name": "optuna", "options": {"sampler": "cmaes"}},
+    "optuna: nsgaii": {"name": "optuna", "options": {"sampler": "nsgaii"}},
 }
+"""The searches by the name in the table; `pareto` and `predictor` with numbers for hundreds of archs, not thousands."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from raynas.search.evolution import Evolution
 from raynas.search.history import Evaluated
 from raynas.search.loop import run_search
 from raynas.search.nsga2 import NSGA2
+from raynas.search.optuna_search import OptunaSearch
 from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictor_evolution import PredictorEvolution
 from raynas.search.problem import Problem
@@ -17,6 +18,7 @@ __all__ = [
     "AskTell",
     "Evaluated",
     "Evolution",
+    "OptunaSearch",
     "ParetoEvolution",
     "PredictorEvolution",
     "Problem",

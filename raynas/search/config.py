@@ -14,6 +14,7 @@ from raynas.search.base import Search, own_options
 from raynas.search.evolution import Evolution
 from raynas.search.nsga2 import NSGA2
 from raynas.search.objectives import Direction
+from raynas.search.optuna_search import OptunaSearch
 from raynas.search.pareto import ParetoEvolution
 from raynas.search.predictor_evolution import PredictorEvolution
 from raynas.search.random_search import RandomSearch
@@ -27,6 +28,7 @@ SEARCHES: dict[str, type[Search]] = {
     "nsga2": NSGA2,
     "pareto": ParetoEvolution,
     "predictor": PredictorEvolution,
+    "optuna": OptunaSearch,
 }
 """Our searches by name."""
 
@@ -68,8 +70,8 @@ class SearchConfig(Config):
     """A search and its budget.
 
     Attributes:
-        name: `random`, `evolution`, `nsga2`, `pareto`, `predictor`, or the user's own ask/tell class or function as
-            `module:object`.
+        name: `random`, `evolution`, `nsga2`, `pareto`, `predictor`, `optuna`, or the user's own ask/tell class or
+            function as `module:object`.
         objectives: directions (`max` or `min`) by name: a field of the score (`accuracy`, `top5`, `loss`), or `macs`,
             `params`, `paper_macs`, `latency`, `throughput`, which the search computes itself.
         constraints: inclusive bounds [low, high] on `macs`, `params`, `paper_macs`, `latency` (milliseconds of a batch)

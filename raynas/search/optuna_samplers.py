@@ -20,6 +20,7 @@ from raynas.user_code import bind_part, kind, load_object, running
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+    from optuna.study import Study
 
 _Share = Annotated[float, Field(ge=0, le=1, description="a number from 0 to 1")]
 _Population = Annotated[int, Field(ge=2, le=10**6, description="a whole number from 2")]
@@ -159,6 +160,18 @@ def build_sampler(
             return _ours(name, given, own_seed, study_seed, grid)
         except ValueError as error:  # options that exclude each other
             raise ConfigError(one_line(f"sampler {name}: {error}")) from error
+
+
+def study_in_memory(objectives: int = 1) -> Study:
+    """Return an empty study that minimises, without Optuna's line about it."""
+    import optuna  # slow import
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(max(level, optuna.logging.WARNING))
+    try:
+        return optuna.create_study(directions=["minimize"] * objectives)
+    finally:
+        optuna.logging.set_verbosity(level)
 
 
 def _ours(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -84,10 +84,10 @@ class ReplayedCmaEsSampler(CmaEsSampler):
             told = self._get_solution_trials(self._completed, optimizer.generation)[: optimizer.population_size]
             if len(told) < optimizer.population_size:
                 return optimizer
-            optimizer.tell([(self._place(trial, trans), sign * (trial.value or 0.0)) for trial in told])
+            optimizer.tell([(self._place(trial, trans), sign * cast(float, trial.value)) for trial in told])
 
     def _place(self, trial: FrozenTrial, trans: Any) -> np.ndarray:
-        if self._with_margin:
+        if "x_for_tell" in trial.system_attrs:  # as drawn, before it was rounded
             return np.array(trial.system_attrs["x_for_tell"])
         place: np.ndarray = trans.transform(trial.params)
         return place

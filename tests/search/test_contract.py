@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from raynas.costs import cost
 from raynas.errors import InfeasibleError, UserError
-from raynas.search import NSGA2, AskTell, Evolution, ParetoEvolution, PredictorEvolution, RandomSearch
+from raynas.search import (
+    NSGA2,
+    AskTell,
+    Evolution,
+    OptunaSearch,
+    ParetoEvolution,
+    PredictorEvolution,
+    RandomSearch,
+)
 from raynas.space import Space, load_space
 from tests.search.search_parts import accuracy, drive, vit
 
@@ -64,6 +72,15 @@ def _predictor(space: Space, **arguments: Any) -> PredictorEvolution:
     return PredictorEvolution(space, **{"evaluations": 60, **small, **both, "evolution": evolution, **arguments})
 
 
+def _optuna(space: Space, **arguments: Any) -> OptunaSearch:
+    return OptunaSearch(space, **{"evaluations": 60, "side_by_side": 12, **arguments})
+
+
+def _optuna_two(space: Space, **arguments: Any) -> OptunaSearch:
+    sampler = {"name": "nsgaii", "population_size": 12}
+    return _optuna(space, sampler=sampler, objectives={"accuracy": "max", "macs": "min"}, **arguments)
+
+
 SEARCHES: dict[str, Make] = {
     "random": _random,
     "evolution": _evolution,
@@ -71,6 +88,8 @@ SEARCHES: dict[str, Make] = {
     "nsga2-two-objectives": _nsga2_two,
     "pareto": _pareto,
     "predictor": _predictor,
+    "optuna": _optuna,
+    "optuna-nsgaii-two-objectives": _optuna_two,
 }
 
 

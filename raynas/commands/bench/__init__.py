@@ -10,6 +10,7 @@ KINDS = {
     "mixed": "time batches that several subnets share, by masks and by groups",
     "search": "compare search algorithms on 4,000 subnets whose scores are known",
     "score": "compare the speed of a scoring pool with that of its forward passes alone",
+    "tune": "compare the samplers of tuning on functions whose optima are known",
     "step": "compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny",
     "window": "time random archs within narrow windows of a cost",
 }
