@@ -530,6 +530,8 @@ def export(
 def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -> str:
     """Write one HTML page about a run, or about all trials of an experiment.
 
+    The page of an ablation is there already, written after each trial.
+
     Args:
         run: the run directory.
         tensorboard: a folder on this machine for TensorBoard's event files of trainings and searches; None for none.
@@ -541,6 +543,8 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
         RunDirError: it is not a run directory.
     """
     opened = _open(run)
+    if opened.exists("ablation.html"):  # written after each of its trials
+        return f"{opened.name}/ablation.html"
     from raynas.outer.report_data import searched_spaces, trial_findings
     from raynas.phases.report_data import traces
     from raynas.reports.page import write_report

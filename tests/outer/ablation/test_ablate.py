@@ -115,6 +115,7 @@ def check_numbers(run: Path, rows: list[dict[str, Any]]) -> None:
     assert read.select(["row", "measure", "mean"]).to_pylist() == [
         {name: row[name] for name in ("row", "measure", "mean")} for row in rows
     ]
+    assert raynas.report(run) == f"{run}/ablation.html"
     assert (run / "ablation.png").stat().st_size > 1000 and "<svg" in (run / "ablation.html").read_text()
 
 
