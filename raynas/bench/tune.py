@@ -87,11 +87,12 @@ def final_error(values: Mapping[str, float]) -> float:
     )
 
 
-def learning_curve(values: Mapping[str, float], rng: np.random.Generator) -> np.ndarray:
+def learning_curve(values: Mapping[str, float], rng: np.random.Generator) -> list[float]:
     """Return the measured errors [steps] of a training: low rates are slow, and each measurement errs by 0.005."""
     slow = 2 + 8 * (1 - values["rate"])
     clean = final_error(values) + 0.5 * np.exp(-np.arange(1, STEPS + 1) / slow)
-    return clean + rng.normal(0, 0.005, STEPS)
+    measured: list[float] = (clean + rng.normal(0, 0.005, STEPS)).tolist()
+    return measured
 
 
 _UNIT = (0.0, 1.0)
@@ -169,13 +170,15 @@ def bench_tune(
 
 def tuned_regret(problem: Problem, sampler: str, options: Mapping[str, Any], seed: int) -> float:
     """Return the regret of one study, which spends as many steps as `problem.trials` whole trials have."""
-    from optuna.distributions import FloatDistribution
+    from optuna.distributions import BaseDistribution, FloatDistribution
     from optuna.pruners import NopPruner, SuccessiveHalvingPruner
     from optuna.trial import TrialState
 
     study = study_in_memory()
     study.pruner = SuccessiveHalvingPruner(reduction_factor=3) if problem.prunes else NopPruner()
-    distributions = {name: FloatDistribution(*bounds) for name, bounds in problem.bounds.items()}
+    distributions: dict[str, BaseDistribution] = {
+        name: FloatDistribution(*bounds) for name, bounds in problem.bounds.items()
+    }
     noise = np.random.default_rng(seed)
     lowest, best, left, number = math.inf, {}, problem.trials * problem.steps, 0
     while left > 0:

@@ -20,8 +20,8 @@ from raynas.errors import UserError
 from raynas.search.optuna_samplers import SAMPLERS, build_sampler, check_sampler, study_in_memory
 from raynas.search.replayed_samplers import GridSampler
 
-GRID = [
-    {"x": x, "n": n, "kind": kind} | ({"extra": extra} if kind == "a" else {})
+GRID: list[dict[str, Any]] = [
+    {"x": x, "n": n, "kind": kind, **({"extra": extra} if kind == "a" else {})}
     for x in (0.0, 0.5)
     for n in (1, 10)
     for kind in "abc"
