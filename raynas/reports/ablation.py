@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from raynas.comparison import mean_interval, seeds_to_decide
 from raynas.reports import figures
@@ -242,13 +243,13 @@ class AblationTable:
         first, *failed = self.notes()
         parts: list[Part] = [self.means(), Note(first), *(Note(text) for text in failed)]
         sections = [Section("Results", parts)]
-        if len(self.lines) > 1:
+        if any(row["difference"] is not None for row in self.compared()):
             about = f"Differences of {len(self.lines) - 1} rows to {self.baseline}; the numbers are in the table."
-            drawn = figures.svg(self.figure(), "ablation", about)
-            caption = "Differences to the baseline, their mean with its 95 % interval; small points are seeds." + (
-                " Diamonds are a paper's." if any(line.published for line in self.lines) else ""
-            )
-            sections.append(Section(f"Differences to {self.baseline}", [self.effects(), Picture(drawn, caption)]))
+            caption = "Differences to the baseline, their mean with its 95 % interval; small points are seeds."
+            if any(line.published for line in self.lines):
+                caption += " Diamonds are a paper's."
+            picture = Picture(figures.svg(self.figure(), "ablation", about), caption)
+            sections.append(Section(f"Differences to {self.baseline}", [self.effects(), picture]))
         return render(f"raynas: {self.heading}", self.lead(), sections)
 
     def arrow(self) -> bytes:
@@ -349,6 +350,7 @@ def draw(
                 axes.plot(paper, place, "D", color=figures.PALETTE[1], fillstyle="none", markeredgewidth=1.4)
         axes.set_title(figures.shown(title))
         axes.set_xlabel(f"difference to {figures.shown(baseline)}{f' ({unit})' if unit else ''}")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_yticks(range(count), [figures.shown(name) for name, _, _ in rows])
         axes.set_ylim(count - 0.5, -0.5)
     return figure

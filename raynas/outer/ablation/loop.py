@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from raynas.cluster.resources import Resources
 from raynas.config import Document, validate
 from raynas.errors import UserError
+from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of
 from raynas.outer.experiment import Report, Work, run_experiment
 from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures
@@ -47,16 +49,19 @@ def run_ablation(
     """
     progress = reporter(progress)
     rows, measures, truth = ablation.rows(preset), ablation.config.measure, ablation.config.truth
-    begun = has_begun(run_dir, ABLATION)
-    _check(rows, measures, truth, preset, resources, None if begun else progress)
+    for row in rows:
+        with _naming(row):
+            check_measures(measures, row.preset, truth)
     cells = cells_of(rows, seeds, measures)
     settings = {
-        "rows": {row.name: _recorded(row.preset) for row in rows},
+        "rows": {row.name: _recorded(row) for row in rows},
         "measure": sorted(measures),
-        "truth": None if truth is None else os.path.abspath(truth) if "://" not in truth else truth,
+        "truth": truth if truth is None or is_uri(truth) else os.path.abspath(truth),
     }
-    if begun:
+    if has_begun(run_dir, ABLATION):
         check_settings(Run(run_dir), ABLATION, settings)
+    else:
+        _check(rows, measures, truth, preset, resources, progress)
     run = Run(run_dir, create=True)
     with run.lock():
         begin(run, ABLATION, settings)
@@ -77,39 +82,36 @@ def _check(
     truth: str | None,
     preset: Preset,
     resources: Resources,
-    progress: Progress | None,
+    progress: Progress = silent,
 ) -> None:
-    """Refuse rows that cannot be carried out, before anything is written.
-
-    Args:
-        progress: looks at every image if given.
-    """
+    """Refuse rows that cannot be carried out; every image of the preset is looked at."""
     table = None if truth is None else read_truth(truth)
-    if progress is not None:
-        check_images(preset, progress)
+    check_images(preset, progress)
     notes: dict[str, None] = {}  # without duplicates: all rows note what they have in common
-
-    def note(line: str) -> None:
-        notes[line] = None
-
+    retrained = any(MEASURES[name].needs in RETRAINS for name in measures)
     for row in rows:
-        try:
-            check_measures(measures, row.preset, truth)
-            retrained = any(MEASURES[name].needs in RETRAINS for name in measures)
-            ready = preflight(row.preset, resources, None, note, look=False, retrained=retrained)
-            if table is not None and truth is not None:
-                archs_of(table, ready.space, truth)
-        except UserError as error:
-            raise type(error)(f"row {shown(row.name)}: {error}") from error
-    if progress is not None:
-        for line in notes:
-            progress(line)
+        with _naming(row):
+            ready = preflight(row.preset, resources, None, lambda line: notes.update({line: None}), False, retrained)
+            if table is not None:
+                archs_of(table, ready.space, truth or "")
+    for line in notes:
+        progress(line)
 
 
-def _recorded(preset: Preset) -> dict[str, Any]:
+@contextmanager
+def _naming(row: AblationRow) -> Iterator[None]:
+    """Name the row in the block's mistakes."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"row {shown(row.name)}: {error}") from error
+
+
+def _recorded(row: AblationRow) -> dict[str, Any]:
     """Return a row's settings as they bind: the space by its content, since a file may have another name, or change."""
-    settings = preset.model_dump(mode="json", exclude={"space", "reference", "space_evolution"})
-    return {"space": load_space(preset.space).to_dict(), **settings}
+    settings = row.preset.model_dump(mode="json", exclude={"space", "reference", "space_evolution"})
+    with _naming(row):
+        return {"space": load_space(row.preset.space).to_dict(), **settings}
 
 
 def _numbered(run: Run, cells: Sequence[Cell]) -> list[tuple[Proposed, Cell]]:

@@ -144,7 +144,7 @@ def refused(file: Path, run: Path) -> None:
         ({"measure": ["probes"], "rows": {"a": {}, "b": {"search.evaluations": 3}}}, "'a' and 'b' are equal in all"),
         ({"rows": {"a": {}, "b": {"space": "digits/vti"}}}, "row 'b': no space .*did you mean 'digits/vit'"),
         ({"rows": {"a": {}, "b": {"search.constraints.macs": [None, 10]}}}, "row 'b': search: no arch has macs"),
-        ({"rows": {"a": {}, "b": {"recipe.batch_size": 10000}}}, "row 'b': "),
+        ({"rows": {"a": {}, "b": {"recipe.amp": "fp16"}}}, "row 'b': recipe.amp fp16 needs GPUs"),
         ({"rows": {"a": {}}, "truth": "nowhere.parquet"}, "there is no such file"),
     ],
 )

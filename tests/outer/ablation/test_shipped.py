@@ -46,7 +46,7 @@ def test_rows_are_valid_and_differ(name: str) -> None:
 @pytest.mark.parametrize("name", TWINS.values())
 def test_rows_of_the_digits_can_be_carried_out(name: str) -> None:
     read = load_ablation(name)
-    _check(read.rows(), read.config.measure, None, read.preset, Resources(workers=0, replicas=0), None)
+    _check(read.rows(), read.config.measure, None, read.preset, Resources(workers=0, replicas=0))
 
 
 def test_published_figures_are_those_of_the_papers() -> None:
