@@ -42,22 +42,26 @@ class NodeType:
 
 
 def node_types() -> list[NodeType]:
-    """Return what the autoscaler can start, by the file that it was started with on the head.
+    """Return what the autoscaler can start on demand, by the file that it was started with on the head.
 
-    Nothing without an autoscaler, and on Kubernetes, where it runs beside the head and not in it.
+    Nothing without an autoscaler; on Kubernetes, where it runs beside the head and not in it; and on machines of one's
+    own: Ray does not know what those have before they are there.
     """
     import ray
 
     heads = [node for node in living_nodes() if node.is_head]
     answers = ask_nodes(heads, _autoscaler_file, ray.get_runtime_context().gcs_address, limit_s=NODES_S)
     config = next(iter(answers.values()), None)
-    if not isinstance(config, dict):
-        return []
+    return types_in(config) if isinstance(config, dict) else []
+
+
+def types_in(config: Mapping[str, Any]) -> list[NodeType]:
+    """Return the node types that an autoscaler with these settings starts for a demand."""
     most = config.get("max_workers", 0)
     return [
-        NodeType(name, min(kind.get("max_workers", most), most), kind.get("resources") or {})
+        NodeType(name, min(kind.get("max_workers", most), most), kind["resources"])
         for name, kind in config.get("available_node_types", {}).items()
-        if kind.get("max_workers", most)
+        if kind.get("max_workers", most) and kind.get("resources")
     ]
 
 

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from raynas.cluster.growth import types_in
+from tests.cluster.machines_of_ones_own import on_machines_of_ones_own
+
 ROOT = Path(__file__).parents[2]
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "cluster.yaml").read_text())
 COMMANDS = [
@@ -56,6 +59,13 @@ def test_no_gpu_waits_idle() -> None:
     assert gpu["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert "InstanceMarketOptions" not in head["node_config"]
     assert any("--num-gpus=0" in command for command in CONFIG["head_start_ray_commands"])
+
+
+def test_what_the_cluster_can_become_is_told_where_ray_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    (gpu,) = types_in(validate(CONFIG, monkeypatch))
+    assert str(gpu) == "4 x gpu (8 CPU, 1 GPU)"
+    own = on_machines_of_ones_own(CONFIG, "192.168.1.10", "192.168.1.11")
+    assert types_in(validate(own, monkeypatch)) == []  # Ray starts none for a demand: it cannot know what they have
 
 
 def test_only_ssh_is_open_to_the_world() -> None:
