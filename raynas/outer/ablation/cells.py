@@ -25,7 +25,7 @@ class Cell:
     Attributes:
         run: folder of its run directory, shared by rows with the same training.
         search: name of its search there.
-        retraining: name of its retraining there; None for the first of its search.
+        retraining: name of its retraining there; None for that of the folder's first row.
         preset: the row's preset with the seed.
     """
 
@@ -59,6 +59,7 @@ def cells_of(rows: Sequence[AblationRow], seeds: Sequence[int], measures: Collec
     for seed in seeds:
         folders: dict[str, str] = {}
         searches: dict[str, str] = {}
+        retrainings: dict[str, str | None] = {}
         known: dict[str, str] = {}
         for row in rows:
             preset = override(row.preset, {"recipe.seed": seed, "search.seed": seed, "retrain.seeds": [seed]})
@@ -73,10 +74,11 @@ def cells_of(rows: Sequence[AblationRow], seeds: Sequence[int], measures: Collec
                 )
             name = as_name(row.name)
             folder = folders.setdefault(trained, f"{TRIALS}/{name}-{seed}")
-            first = searched not in searches
             others = any(cell.run == folder for cell in found)
             search = searches.setdefault(searched, name if others else MAIN)
-            found.append(Cell(row, seed, folder, search, None if first else name, preset))
+            # By recipe alone, so that searches with the same winner share its training.
+            retraining = retrainings.setdefault(trained + _key(dumped, ("retrain",)), name if others else None)
+            found.append(Cell(row, seed, folder, search, retraining, preset))
             known[whole] = row.name
     names = [cell.name for cell in found]
     if twice := [cell for cell in found if names.count(cell.name) > 1]:

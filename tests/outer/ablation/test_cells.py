@@ -35,7 +35,7 @@ def test_rows_share_the_phases_that_they_have_in_common() -> None:
         ("long_search-0", "trials/default-0", "long_search", None, 0),
         ("no_mixup-0", "trials/no_mixup-0", "search", None, 0),
         ("no_decay__retrained-0", "trials/default-0", "search", "no_decay__retrained", 0),
-        ("long_search__no_decay-0", "trials/default-0", "long_search", "long_search__no_decay", 0),
+        ("long_search__no_decay-0", "trials/default-0", "long_search", "no_decay__retrained", 0),
     ]
     assert [cell[:2] for cell in found[5:7]] == [
         ("default-4", "trials/default-4"),
