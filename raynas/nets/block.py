@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, select_layers
+from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticQkv, LayerScale, SplitQkv, select_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,7 @@ class Block(nn.Module):
         scale: factor on the raw scores; None for one over the square root of a head's channels.
         relative: attention in place of the plain one, `relative(q, k, v, scale, index)`, whose parameters do not
             depend on choices.
+        layer_scale: initial value of a learnt factor on each channel of both branches; None for none.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Block(nn.Module):
         scale: float | None,
         eps: float,
         relative: nn.Module | None = None,
+        layer_scale: float | None = None,
     ):
         super().__init__()
         self.scale = scale
@@ -81,6 +83,7 @@ class Block(nn.Module):
         self.norm2 = ElasticNorm(width, eps)
         self.fc1 = ElasticLinear(width, hidden)
         self.fc2 = ElasticLinear(hidden, width)
+        self.ls1, self.ls2 = (None if layer_scale is None else LayerScale(width, layer_scale) for _ in range(2))
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
         """Return the channels of each layer's axes."""
@@ -93,6 +96,8 @@ class Block(nn.Module):
             "norm2": (width,),
             "fc1": (width, hidden),
             "fc2": (hidden, width),
+            "ls1": (width,),
+            "ls2": (width,),
         }
 
     def select(self, shape: BlockShape) -> dict[str, Tensor]:
@@ -120,10 +125,13 @@ class Block(nn.Module):
         """
         axes = self.axes(shape)
         attended = self.attend(self.norm1(x, *axes["norm1"]), shape, index)
+        attended = attended if self.ls1 is None else self.ls1(attended, shape.width)
         x = _added(x, attended, shape, None if paths is None else paths[0])
         hidden = F.gelu(self.fc1(self.norm2(x, *axes["norm2"]), *axes["fc1"]))
         hidden = shape.hidden.mask(hidden, inplace=True)  # gelu's gradient does not need its output
-        return _added(x, self.fc2(hidden, *axes["fc2"]), shape, None if paths is None else paths[1])
+        hidden = self.fc2(hidden, *axes["fc2"])
+        hidden = hidden if self.ls2 is None else self.ls2(hidden, shape.width)
+        return _added(x, hidden, shape, None if paths is None else paths[1])
 
     def attend(self, x: Tensor, shape: BlockShape, index: nn.Module | None) -> Tensor:
         """Return multi-head self-attention [batch, tokens, width]."""

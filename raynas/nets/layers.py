@@ -166,6 +166,22 @@ class ElasticNorm(nn.Module):
         return masked_norm(x, width, self.eps, **self.select(width))
 
 
+class LayerScale(nn.Module):
+    """A learnt factor on each channel of a branch (CaiT), under timm's name."""
+
+    def __init__(self, features: int, initial: float):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((features,), initial))
+
+    def select(self, width: Channels) -> dict[str, Tensor]:
+        """Return the active part of the parameters."""
+        return {"gamma": width.select(self.gamma, 0)}
+
+    def forward(self, x: Tensor, width: Channels) -> Tensor:
+        """Multiply [batch, tokens, width]; a row's inactive channels are not masked here."""
+        return x * width.select(self.gamma, 0)
+
+
 class ElasticQkv(nn.Module):
     """The projection to queries, keys and values, with layout [heads, 3, head_dim] so that fewer heads are a prefix.
 
@@ -312,25 +328,35 @@ class Bank(nn.ModuleDict):
 
 
 class PatchStem(nn.Module):
-    """Image to tokens for one patch size: projection, class token and absolute positions.
+    """Image to tokens for one patch size: projection, class tokens and absolute positions.
 
     An image that the patch does not divide is padded with zeros at the bottom and right.
 
     Args:
         size: image height and width in pixels.
-        private: True if the stem has its own class token, False if it is passed to `forward`.
+        class_tokens: number of tokens before the patches: a class token, and a distillation token behind it.
+        private: True if the stem has its own class tokens, False if they are passed to `forward`.
+        late: True if they join the patches later (CaiT): they get no positions, and `forward` leaves them out.
     """
 
     def __init__(
-        self, channels: int, size: tuple[int, int], patch: int, width: int, class_token: bool, private: bool = True
+        self,
+        channels: int,
+        size: tuple[int, int],
+        patch: int,
+        width: int,
+        class_tokens: int,
+        private: bool = True,
+        late: bool = False,
     ):
         super().__init__()
         self.patch = patch
         self.grid = (math.ceil(size[0] / patch), math.ceil(size[1] / patch))
         self.padding = (0, self.grid[1] * patch - size[1], 0, self.grid[0] * patch - size[0])
         self.proj = nn.Conv2d(channels, width, patch, patch)
-        self.class_token = new_parameter(1, 1, width) if class_token and private else None
-        self.position = new_parameter(1, class_token + self.grid[0] * self.grid[1], width)
+        self.late = late
+        self.class_token = new_parameter(1, class_tokens, width) if class_tokens and private else None
+        self.position = new_parameter(1, class_tokens * (not late) + self.grid[0] * self.grid[1], width)
 
     def select(self, width: Channels) -> dict[str, Tensor]:
         """Return the active part of the parameters."""
@@ -342,16 +368,16 @@ class PatchStem(nn.Module):
         return selected
 
     def forward(self, images: Tensor, width: Channels, class_token: Tensor | None = None) -> Tensor:
-        """Map [batch, channels, height, width] to [batch, tokens, width], the class token first.
+        """Map [batch, channels, height, width] to [batch, tokens, width], the class tokens first.
 
         Args:
-            class_token: [1, 1, width], if the stem has none of its own.
+            class_token: [1, class tokens, width], if the stem has none of its own.
         """
         selected = self.select(width)
         images = F.pad(images, self.padding) if any(self.padding) else images
         x = F.conv2d(images, selected["proj.weight"], selected["proj.bias"], stride=self.patch)
         x = x.flatten(2).transpose(1, 2)
         token = selected.get("class_token", class_token)
-        if token is not None:
+        if token is not None and not self.late:
             x = torch.cat([token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
         return width.mask(x + selected["position"])

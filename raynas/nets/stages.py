@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
-from raynas.nets.classifier import classify, select_heads
-from raynas.nets.layers import ElasticLinear, ElasticNorm
+from raynas.nets.classifier import Classifiers
+from raynas.nets.layers import ElasticNorm
 from raynas.nets.sharing import Sharing, Side, pattern
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
@@ -81,7 +81,7 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         return x
 
 
-class StagedSupernet(Supernet, Generic[StageT]):
+class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
     """A supernet of stages, each with its own channels and an elastic number of blocks.
 
     A family builds its stages, calls `add_heads`, and implements the embedding and the shapes of blocks. A family with
@@ -102,8 +102,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
     def add_heads(self, width: int) -> None:
         """Add the final norm and the classifiers, for the last stage's largest width."""
         self.norm = ElasticNorm(width, self.space.constants.norm_eps)
-        self.head = ElasticLinear(width, self.space.classes)
-        self.token_head = ElasticLinear(width, self.space.classes) if self.space.constants.token_head else None
+        self.add_classifiers(width, self.space)
 
     @property
     def _stages(self) -> list[StageT]:
@@ -191,7 +190,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
     def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
         """Map the last stage's tokens [batch, tokens, width] to logits, from their mean."""
         x = self.norm(x, width)
-        return classify(self.head, self.token_head if patches else None, self.drop_features(x.mean(1)), x, width)
+        return self.logits([self.drop_features(x.mean(1))], x, width, patches)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Return the logits of a mixed batch from one masked pass, as `forward` does."""
@@ -213,6 +212,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
             **self.select_embedding(shapes[0].width),
             **{f"stages.{i}": stage.select(shapes[i]) for i, stage in enumerate(self._stages)},
             "norm": self.norm.select(width),
-            **select_heads(self.head, self.token_head, width),
+            **self.select_classifiers(width),
         }
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}

@@ -47,6 +47,16 @@ def check_token_head(space: Space) -> None:
         raise UserError(f"space {space.name} has no token head: set its constant token_head: true")
 
 
+def check_distillation_token(space: Space) -> None:
+    """Check that networks of the space have a distillation token.
+
+    Raises:
+        UserError: they have none.
+    """
+    if not space.constants.distillation_token:
+        raise UserError(f"space {space.name} has no distillation token: set its constant distillation_token: true")
+
+
 def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
     """Assign parameters and saved buffers to a supernet built on the meta device, without a copy."""
     supernet.load_state_dict(state, assign=True)
@@ -109,6 +119,7 @@ class Supernet(nn.Module):
     once, by `settle`, so that torch can compile and trace it.
 
     Attributes:
+        distils: True if there is a distillation token.
         sides: the paths that the weight-sharing pattern trains: (None,) for one, else left and right.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
         drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
@@ -130,6 +141,7 @@ class Supernet(nn.Module):
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
         self._settled: tuple[Any, list[int]] | None = None
         self.sides = sides_of(space)
+        self.distils = bool(space.constants.distillation_token)
 
     def settle(self) -> None:
         """Compute the shape of a one-point space's network once; called last in every family's constructor."""
@@ -145,6 +157,7 @@ class Supernet(nn.Module):
         side: Side | None = None,
         patches: bool = False,
         statistics: NormStatistics | None = None,
+        distilled: bool = False,
     ) -> Tensor:
         """Map images to logits.
 
@@ -158,29 +171,33 @@ class Supernet(nn.Module):
             side: the path to run if the pattern has two (see `sides`); None for the mean of both paths' logits.
             patches: also return the token head's logits of each patch token (for training on token labels).
             statistics: batch-norm statistics of the arch, instead of the running averages; for a single arch.
+            distilled: return the logits of the class token and of the distillation token apart (for training), instead
+                of their mean.
 
         Returns:
             Logits [batch, classes]; with `patches`, [batch, 1 + patch tokens, classes], the image first, then its
-            patches in row-major order of `token_grid`.
+            patches in row-major order of `token_grid`. With `distilled` the image has two rows.
 
         Raises:
             UserError: the images do not have the space's size, an arch does not fit, there are more archs than rows,
-                the archs differ in dimensions that cannot be masked, the side or the token head does not exist, or the
-                statistics are of another arch.
+                the archs differ in dimensions that cannot be masked, the side, the token head or the distillation token
+                does not exist, or the statistics are of another arch.
         """
         if isinstance(x, torch.fx.Proxy):  # fx passes proxies for all arguments, even for omitted ones
-            return self._alone(x, patches is True)
+            return self._image(self._alone(x, patches is True), patches is True, distilled is True)
+        if distilled:
+            check_distillation_token(self.space)
         if side is None and len(self.sides) > 1:
-            each = [self(x, archs, rows, execution, side, patches, statistics) for side in self.sides]
+            each = [self(x, archs, rows, execution, side, patches, statistics, distilled) for side in self.sides]
             return torch.stack(each).mean(0)
         if execution not in EXECUTIONS:
             raise UserError(f"unknown execution {execution!r}: {', '.join(EXECUTIONS)}")
         self._check_side(side)
         if archs is None and rows is None and statistics is None:
-            return self._alone(x, patches)
+            return self._image(self._alone(x, patches), patches, distilled)
         if statistics is not None:
             with using(self, self._averages(statistics, archs, side)):
-                return self(x, archs, rows, execution, side, patches)
+                return self(x, archs, rows, execution, side, patches, distilled=distilled)
         x = checked(x, (self.space.channels, *self.space.input_size))
         if archs is None:
             if self._only is None:
@@ -188,6 +205,18 @@ class Supernet(nn.Module):
             archs = self._only
         if patches:
             check_token_head(self.space)
+        return self._image(self._logits(x, archs, rows, execution, side, patches), patches, distilled)
+
+    def _logits(
+        self,
+        x: Tensor,
+        archs: Arch | Mapping[str, Any] | Sequence[Arch],
+        rows: Tensor | None,
+        execution: Execution,
+        side: Side | None,
+        patches: bool,
+    ) -> Tensor:
+        """Return the logits of all classifiers for checked images, by the execution that was chosen."""
         if isinstance(archs, Mapping) and rows is None:
             arch = self._arch(archs)
             return self.run_one(self.stem_of_all(x), arch, self.draw_paths(x, [arch]), side, patches)
@@ -207,6 +236,13 @@ class Supernet(nn.Module):
         if not unmaskable and self.prefers_masks(x, archs):
             return self.run_masked(x, archs, rows, paths, patches)
         return self._run_groups(x, archs, rows, paths, side, patches)
+
+    def _image(self, logits: Tensor, patches: bool, distilled: bool) -> Tensor:
+        """Return logits in which an image has the mean of the class token's and the distillation token's (DeiT)."""
+        if distilled or not self.distils:
+            return logits
+        image = logits[:, :2].mean(1)
+        return torch.cat([image[:, None], logits[:, 2:]], dim=1) if patches else image
 
     def _alone(self, x: Tensor, patches: bool) -> Tensor:
         """Map images to logits of a one-point space's arch, with the shape from `settle`."""
@@ -404,7 +440,10 @@ class Supernet(nn.Module):
         raise NotImplementedError
 
     def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
-        """Map the output of `stem_of_all` to logits, as `forward` returns them; used by every execution."""
+        """Map the output of `stem_of_all` to logits, as `forward` returns them; used by every execution.
+
+        With a distillation token these are as with `distilled`.
+        """
         raise NotImplementedError
 
     def stem_of_all(self, x: Tensor) -> Tensor:

@@ -55,6 +55,7 @@ def mlp(tokens: int | np.ndarray, width: np.ndarray, hidden: np.ndarray) -> Coun
 
 
 def head(space: Space, width: np.ndarray) -> Counts:
-    """Return the cost of the final norm, the classifier (of one vector) and the token head, if any."""
-    heads = 1 + int(space.constants.token_head)
-    return counts(width * space.classes, heads * (width + 1) * space.classes + 2 * width)
+    """Return the cost of the final norm, the classifiers (of one vector each) and the token head, if any."""
+    classifiers = 1 + int(space.constants.distillation_token)
+    heads = classifiers + int(space.constants.token_head)
+    return counts(classifiers * width * space.classes, heads * (width + 1) * space.classes + 2 * width)

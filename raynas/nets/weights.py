@@ -109,7 +109,7 @@ def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:
         return state
     print(f"the weights are for {len(head)} classes: a new head for {space.classes} classes is initialised")
     fresh = {}
-    for name in ("head", "token_head"):
+    for name in ("head", "token_head", "distillation_head"):
         if f"{name}.weight" in state:
             fresh[f"{name}.weight"] = new_parameter(space.classes, head.shape[1]).detach().to(head)
             fresh[f"{name}.bias"] = torch.zeros(space.classes).to(head)

@@ -58,7 +58,8 @@ def load_network_folder(
             )
         reading = _imagenet(found.space)
     reading = reading.for_network(model.space.channels, model.space.classes)
-    model.pretrained_cfg = model.default_cfg = reading.timm_config(model.space.classes)
+    classifiers = ("head", "distillation_head") if model.distils else ("head",)
+    model.pretrained_cfg = model.default_cfg = reading.timm_config(model.space.classes, classifiers)
     return model
 
 

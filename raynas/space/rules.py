@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from raynas.config import Config, Location
+from raynas.config import Config, Location, added_field
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
 
@@ -44,11 +44,14 @@ class CommonConstants(Config):
         groups: for `cyclic`, the number of groups that an axis is divided into.
         token_head: True to add a second classifier, of every patch token after the final norm. It learns from token
             labels in training; scores do not use it. Its parameters count, its MACs do not.
+        distillation_token: True to add DeiT's distillation token behind the class token, with a classifier of its own,
+            which learns from external teachers in training. The logits of a network are the mean of both classifiers'.
     """
 
     sharing: Literal["ordinal", "bilateral", "cyclic"] = "ordinal"
     groups: int | None = Field(None, ge=1, le=48)
     token_head: bool = False
+    distillation_token: bool = added_field(False)
 
     @model_validator(mode="before")
     @classmethod
@@ -116,6 +119,13 @@ class Family:
     scale: Callable[[Any, Mapping[str, Choice], float], tuple[Any, dict[str, Choice]]] = scaled
     required: Callable[[Any, set[str]], list[str]] | None = None
     acting: Callable[[CodedSpace, Mapping[str, Choice]], dict[str, Choice]] | None = None
+
+
+def check_no_distillation_token(space: CodedSpace) -> Iterator[tuple[Location, str]]:
+    """Yield the fault of a distillation token in a family without a class token."""
+    if space.constants.distillation_token:
+        why = f"stands beside a class token, which family {space.family} does not have (vit and vit_res do)"
+        yield ("constants", "distillation_token"), why
 
 
 def check_blocks(space: CodedSpace) -> Iterator[tuple[Location, str]]:

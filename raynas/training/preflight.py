@@ -101,6 +101,11 @@ def check_recipe(space: Space, recipe: Recipe) -> None:
             f"recipe.augment.shift {recipe.augment.shift} moves images of {space.input_size[0]} x "
             f"{space.input_size[1]} pixels out of sight: give less"
         )
+    if recipe.teachers is not None and recipe.teachers.weight == 1 and space.constants.distillation_token:
+        raise ConfigError(
+            "recipe.teachers.weight 1 leaves the class token nothing to learn, since teachers teach the distillation "
+            "token: give less, such as DeiT's 0.5"
+        )
     if recipe.token_labels is not None:
         check_token_head(space)
         with torch.device("meta"):

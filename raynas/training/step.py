@@ -21,8 +21,8 @@ from raynas.training.teachers import Teachers
 from raynas.user_code import running
 
 KeyT = TypeVar("KeyT", bound=Hashable)
-Targeted = tuple[Tensor, Tensor]
-"""A micro-batch: images [batch, channels, height, width] and their targets for objectives."""
+Targeted = tuple[Tensor, Tensor, Tensor | None]
+"""A micro-batch: images [batch, channels, height, width], their targets for objectives, and a distillation token's."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ def train_step(
         indices: int64 [batch] on the CPU, the images' indices in the training set.
         comparing: True to compare the largest subnet's gradient with the others'.
     """
-    batches = micro_batches(parts, images, labels, indices)
+    batches = micro_batches(parts, images, labels, indices, getattr(state.model, "distils", False))
     drawn = parts.sampler(parts.space, state.sampler, _candidate_losses(state, parts, batches[0], context))
     check_emitted(drawn)
     passes = on_sides(drawn, getattr(state.model, "sides", (None,)))
@@ -96,17 +96,27 @@ def train_step(
     return StepResult(loss.item(), update(state, parts, combined), conflicts)
 
 
-def micro_batches(parts: StepParts, images: Tensor, labels: Tensor, indices: Tensor) -> list[Targeted]:
-    """Split the images of a step into `recipe.accumulate` micro-batches, mix them and add their targets."""
+def micro_batches(
+    parts: StepParts, images: Tensor, labels: Tensor, indices: Tensor, distils: bool = False
+) -> list[Targeted]:
+    """Split the images of a step into `recipe.accumulate` micro-batches, mix them and add their targets.
+
+    Args:
+        distils: True if a distillation token learns from the teachers; else their predictions go into the targets.
+    """
     count = min(parts.recipe.accumulate, len(labels))
     pieces = [tensor.tensor_split(count) for tensor in (images, labels, indices)]
     batches = []
     for image, label, index in zip(*pieces, strict=True):
         mixed, targets = parts.mixer(image, label)
+        answers = None
         if parts.teachers is not None:
             with parts.around():
-                targets = parts.teachers.blend(mixed, targets, index)
-        batches.append((mixed, targets))
+                if distils:
+                    answers = parts.teachers.answers(mixed, index)
+                else:
+                    targets = parts.teachers.blend(mixed, targets, index)
+        batches.append((mixed, targets, answers))
     return batches
 
 
@@ -125,19 +135,38 @@ def run_passes(
     parameters = list(parts.parameters.values())
     sets: dict[KeyT, Gradients] = {key: [None] * len(parameters) for key in keys}
     total = torch.zeros((), device=batches[0][0].device)
-    for batch, targets in batches:
+    for batch, targets, answers in batches:
         share = len(batch) / parts.images
-        outputs: dict[str, Tensor] = {}
+        outputs = [dict[str, Tensor]() for _ in range(1 if answers is None else 2)]
         for this, key in zip(passes, keys, strict=True):
             with parts.around():
-                logits = run_pass(state.model, parts.recipe, batch, this, patches=targets.ndim == 3)
-            logits = logits.float()
-            loss = parts.objective(this, logits, targets, outputs)
-            outputs[this.name] = logits.detach()
+                logits = run_pass(
+                    state.model, parts.recipe, batch, this, patches=targets.ndim == 3, distilled=answers is not None
+                )
+            loss = torch.zeros((), device=total.device)
+            tokens = _by_token(parts.recipe, logits.float(), targets, answers)
+            for known, (own, wanted, weight) in zip(outputs, tokens, strict=True):
+                loss = loss + weight * parts.objective(this, own, wanted, known)
+                known[this.name] = own.detach()
             with accumulating(parameters, sets[key]):
                 state.scaler.scale(loss * share).backward()
             total += loss.detach() * share / len(passes)
     return sets, total
+
+
+def _by_token(
+    recipe: Recipe, logits: Tensor, targets: Tensor, answers: Tensor | None
+) -> list[tuple[Tensor, Tensor, float]]:
+    """Return the logits, targets and weight of each loss of a pass.
+
+    There is one; where a distillation token has answers to learn from, the class token's and that token's (DeiT).
+    """
+    if answers is None or recipe.teachers is None:
+        return [(logits, targets, 1.0)]
+    weight, own = recipe.teachers.weight, logits[:, 0]
+    if targets.ndim == 3:  # with patches
+        own = torch.cat([logits[:, :1], logits[:, 2:]], dim=1)
+    return [(own, targets, 1 - weight), (logits[:, 1], answers, weight)]
 
 
 def averaged(
@@ -172,8 +201,13 @@ def update(state: TrainingState, parts: StepParts, gradients: Gradients) -> floa
     return norm.item()
 
 
-def run_pass(model: nn.Module, recipe: Recipe, images: Tensor, this: Pass, patches: bool) -> Tensor:
+def run_pass(
+    model: nn.Module, recipe: Recipe, images: Tensor, this: Pass, patches: bool, distilled: bool = False
+) -> Tensor:
     """Return the logits of one arch, or of a batch shared by several, for images and optionally their patches.
+
+    Args:
+        distilled: return the distillation token's logits apart, see `Supernet.forward`.
 
     Raises:
         ConfigError: the batch has fewer images than archs.
@@ -181,8 +215,8 @@ def run_pass(model: nn.Module, recipe: Recipe, images: Tensor, this: Pass, patch
     check_rows(this, len(images))
     drop(model, recipe, largest=this.role == "largest")
     archs = this.archs[0] if len(this.archs) == 1 else list(this.archs)
-    options: dict[str, Any] = {"side": this.side} if this.side is not None else {}
-    return model(images, archs, **options, **({"patches": True} if patches else {}))
+    asked = {"side": this.side, "patches": patches, "distilled": distilled}
+    return model(images, archs, **{name: value for name, value in asked.items() if value})
 
 
 def drop(model: nn.Module, recipe: Recipe, largest: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from raynas.config import Config
+from raynas.config import Config, added_field
 from raynas.data.config import Size, square
 
 
@@ -65,9 +65,13 @@ class TeachersConfig(Config):
     Attributes:
         models: the teachers; their probabilities are averaged.
         sharpen: factor on their logits before the softmax (NASViT's release: 5).
-        weight: the teachers' share of the targets; the rest are labels. 1 uses no labels (the release).
+        weight: the teachers' share of the targets; the rest are labels. 1 uses no labels (the release). In a space with
+            a distillation token it is that token's share of the loss: it learns from teachers alone, and the class
+            token from labels (DeiT: 0.5).
+        hard: True for the teachers' most probable class as the target, instead of all probabilities (DeiT).
     """
 
     models: tuple[TeacherConfig, ...] = Field(min_length=1, max_length=16)
     sharpen: float = Field(default=1.0, gt=0, le=1000)
     weight: float = Field(default=1.0, gt=0, le=1)
+    hard: bool = added_field(False)

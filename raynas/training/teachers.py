@@ -96,18 +96,30 @@ class Teachers:
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
-        """Return their mean prediction [batch, classes] for normalised images [batch, channels, height, width]."""
-        return soft_targets([one.logits(images, self.normalisation) for one in self.teachers], self.config.sharpen)
+        """Return their mean prediction [batch, classes] for normalised images [batch, channels, height, width].
+
+        A hard prediction is 1 for the most probable class.
+        """
+        found = soft_targets([one.logits(images, self.normalisation) for one in self.teachers], self.config.sharpen)
+        return F.one_hot(found.argmax(1), found.shape[1]).to(found.dtype) if self.config.hard else found
+
+    def answers(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Return `probabilities`, or those that were kept.
+
+        Args:
+            images: [batch, channels, height, width], mixed.
+            indices: int64 [batch] on the CPU, the images' indices in the training set.
+        """
+        return self.probabilities(images) if self._table is None else self._table[indices.to(self._table.device)]
 
     def blend(self, images: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
         """Blend the teachers' predictions into the images' targets; patches keep their labels.
 
         Args:
-            images: [batch, channels, height, width], mixed.
+            images, indices: as for `answers`.
             targets: [batch, classes], or [batch, 1 + patches, classes] with the image first.
-            indices: int64 [batch] on the CPU, the images' indices in the training set.
         """
-        answers = self.probabilities(images) if self._table is None else self._table[indices.to(self._table.device)]
+        answers = self.answers(images, indices)
         if targets.ndim == 2:
             return torch.lerp(targets, answers, self.config.weight)
         return torch.cat([torch.lerp(targets[:, 0], answers, self.config.weight)[:, None], targets[:, 1:]], dim=1)

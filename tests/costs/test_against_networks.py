@@ -55,6 +55,7 @@ def free(blocks: dict[str, Any], **constants: Any) -> Space:
     )
 
 
+LATE = {"blocks": 2, "heads": 3, "head_dim": 5, "mlp_ratio": 1.3}
 VIT = {
     "square": small(),
     "relative": small(relative_position=14),
@@ -69,6 +70,11 @@ VIT = {
     "token": small(pool="token", channels=2),
     "patch_sizes": small(patches=(16, 5, 2)),
     "deep": small(size=8, patches=(2,), relative_position=1, head_dim=5, drop_path_depth=9),
+    "distilled": small(pool="token", relative_position=2, distillation_token=True, token_head=True),
+    "cait": small(pool="token", patches=(8, 5), layer_scale=0.1, class_attention=LATE),
+    "cait_distilled": free(
+        {"block": FREE}, depth_macs=90_000, max_depth=9, distillation_token=True, qkv_bias="none", class_attention=LATE
+    ),
     "vitas": free({"depth": [0, 1, 2, 3], "blocks": FREE}, private_heads="qk", sharing="cyclic"),
     "kept_anywhere": free({"blocks": {"repeat": 3, "kept": [False, True], **FREE}}, private_class_token=False),
     "stacked": free({"depth": [1, 3], "block": FREE}, qkv_bias="none"),

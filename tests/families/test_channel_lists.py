@@ -56,8 +56,8 @@ def twins_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"fc1\.bias", (hidden,)),
         (r"fc2\.weight", (width, hidden)),
         (r"(norm|norm1|norm2|attention\.gsa\.norm)\.(weight|bias)", (width,)),
-        (r"(token_)?head\.weight", (None, width)),
-        (r"(token_)?head\.bias", (None,)),
+        (r"(token_|distillation_)?head\.weight", (None, width)),
+        (r"(token_|distillation_)?head\.bias", (None,)),
         (r"(embedding|position|fc2|attention\.\w+\.proj|attention\.gsa\.reduction)\.bias", (width,)),
     ]
     return lookup(table, rest)
@@ -72,8 +72,12 @@ def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         genes = place[0] if f"{place[0]}heads" in arch else "block."
         block = {key.removeprefix(genes): value for key, value in arch.items() if key.startswith(genes)}
     units = block.get("query_width", block.get("heads", 0))
-    query = (units, head_dim or 1)
+    query: Axis = (units, head_dim or 1)
     hidden = (block.get("mlp_width", math.floor(arch["width"] * block.get("mlp_ratio", 0))), 1)
+    late = re.match(r"class_blocks\.\d+\.", name)
+    if late:  # all heads are always there
+        place, query = late, None
+        hidden = (math.floor(arch["width"] * arch.space.constants.class_attention.mlp_ratio), 1)
     table: Table = [
         (r"stem\.\d\.proj\.weight", (width, None, None, None)),
         (r"(stem\.\d\.)?(class_token|position)", (None, None, width)),
@@ -82,12 +86,15 @@ def vit_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"qkv\.(shared|private\.\d)\.weight", (None, query, width)),
         (r"qkv\.(shared|private\.\d)\.bias", (None, query)),
         (r"relative\.\w+", (None, None)),
+        (r"[qkv]\.weight", (None, width)),
+        (r"[qkv]\.bias", (None,)),
+        (r"ls[12]\.gamma", (width,)),
         (r"proj\.weight", (width, query)),
         (r"fc1\.weight", (hidden, width)),
         (r"fc1\.bias", (hidden,)),
         (r"fc2\.weight", (width, hidden)),
-        (r"(token_)?head\.weight", (None, width)),
-        (r"(token_)?head\.bias", (None,)),
+        (r"(token_|distillation_)?head\.weight", (None, width)),
+        (r"(token_|distillation_)?head\.bias", (None,)),
         (r"(norm|norm1|norm2)\.(weight|bias)|(stem\.\d\.proj|proj|fc2)\.bias", (width,)),
     ]
     return lookup(table, name[place.end() :] if place else name)
@@ -115,8 +122,8 @@ def vit_res_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
         (r"fc1\.weight", (inner, width)),
         (r"fc1\.bias", (inner,)),
         (r"fc2\.weight", (width, inner)),
-        (r"(token_)?head\.weight", (None, width)),
-        (r"(token_)?head\.bias", (None,)),
+        (r"(token_|distillation_)?head\.weight", (None, width)),
+        (r"(token_|distillation_)?head\.bias", (None,)),
         (rf"({biases})\.bias|(norm|norm1|norm2)\.weight", (width,)),
     ]
     return lookup(table, rest)

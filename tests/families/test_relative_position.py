@@ -9,10 +9,10 @@ from torch import Tensor
 from raynas.families.vit.attention import RelativeIndex, RelativePosition
 
 
-def pairs(rows: Tensor, columns: Tensor, grid: tuple[int, int], distance: int, class_token: bool) -> Tensor:
+def pairs(rows: Tensor, columns: Tensor, grid: tuple[int, int], distance: int, class_tokens: int) -> Tensor:
     """[tokens, tokens, head_dim]: an embedding for each query and key, one pair at a time."""
     places = [(y, x) for y in range(grid[0]) for x in range(grid[1])]
-    tokens: list[tuple[int, int] | None] = [None, *places] if class_token else list(places)
+    tokens: list[tuple[int, int] | None] = [*[None] * class_tokens, *places]
 
     def entry(query: tuple[int, int] | None, key: tuple[int, int] | None) -> Tensor:
         if query is None or key is None:
@@ -24,19 +24,26 @@ def pairs(rows: Tensor, columns: Tensor, grid: tuple[int, int], distance: int, c
 
 
 @pytest.mark.parametrize(
-    ("grid", "distance", "class_token", "head_dim"),
-    [((4, 4), 14, True, 64), ((5, 3), 2, True, 8), ((3, 6), 2, False, 5), ((1, 1), 1, True, 4), ((7, 7), 3, False, 16)],
+    ("grid", "distance", "class_tokens", "head_dim"),
+    [
+        ((4, 4), 14, 1, 64),
+        ((5, 3), 2, 1, 8),
+        ((3, 6), 2, 0, 5),
+        ((1, 1), 1, 1, 4),
+        ((7, 7), 3, 0, 16),
+        ((2, 3), 2, 2, 5),
+    ],
 )
 def test_outputs_and_gradients_equal_the_long_way(
-    grid: tuple[int, int], distance: int, class_token: bool, head_dim: int
+    grid: tuple[int, int], distance: int, class_tokens: int, head_dim: int
 ) -> None:
     torch.manual_seed(0)
     relative = RelativePosition(distance, head_dim).double()
     with torch.no_grad():
         for parameter in relative.parameters():
             parameter.normal_()
-    index = RelativeIndex(grid, distance, class_token, head_dim)
-    shape = (2, grid[0] * grid[1] + class_token, 3, head_dim)
+    index = RelativeIndex(grid, distance, class_tokens, head_dim)
+    shape = (2, grid[0] * grid[1] + class_tokens, 3, head_dim)
     q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3))
     weights = torch.randn(shape, dtype=torch.float64)
     inputs = (q, k, v, *relative.parameters())
@@ -44,8 +51,8 @@ def test_outputs_and_gradients_equal_the_long_way(
     out = relative(q, k, v, 0.3, index)
     found = torch.autograd.grad((out * weights).sum(), inputs)
 
-    key_pairs = pairs(relative.key_rows, relative.key_columns, grid, distance, class_token)
-    value_pairs = pairs(relative.value_rows, relative.value_columns, grid, distance, class_token)
+    key_pairs = pairs(relative.key_rows, relative.key_columns, grid, distance, class_tokens)
+    value_pairs = pairs(relative.value_rows, relative.value_columns, grid, distance, class_tokens)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,ijd->bhij", q, key_pairs)
     attention = (0.3 * scores).softmax(-1)
     expected = torch.einsum("bhij,bjhd->bihd", attention, v) + torch.einsum("bhij,ijd->bihd", attention, value_pairs)
@@ -65,7 +72,7 @@ def test_no_pairwise_tensor_is_made() -> None:
             sizes.extend(t.untyped_storage().nbytes() for t in tensors if isinstance(t, Tensor))
             return out
 
-    relative, index = RelativePosition(14, 64), RelativeIndex((14, 14), 14, True, 64)
+    relative, index = RelativePosition(14, 64), RelativeIndex((14, 14), 14, 1, 64)
     q, k, v = (torch.randn(1, 197, 1, 64, requires_grad=True) for _ in range(3))
     with Largest():
         relative(q, k, v, 0.125, index).sum().backward()

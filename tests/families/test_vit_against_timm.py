@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 import timm
-from timm.models.vision_transformer import VisionTransformer
+import torch
+from timm.models.cait import Cait
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import Attention, VisionTransformer
 
-from raynas import load_arch
+from raynas import build_supernet, cost, load_arch
 from raynas.errors import UserError
 from raynas.families.vit.checkpoint import read_timm
+from raynas.nets.weights import load_supernet
+from raynas.space import Space
+from tests.families.nets_spaces import make_images
 from tests.families.timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
 
 
@@ -44,7 +50,117 @@ def test_deit_at_full_size() -> None:
     assert_same_logits(from_timm(model, read_timm), model)
 
 
-@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "vit_medium_patch16_gap_256", "resnet18"])
+@pytest.mark.parametrize("name", ["deit3_small_patch16_224", "cait_xxs24_224", "resnet18"])
 def test_models_that_no_vit_space_can_express_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="vit space can express"):
         read_timm(on_meta(name), name)
+
+
+SMALL = {
+    "img_size": (32, 24), "patch_size": 8, "in_chans": 1, "num_classes": 9, "embed_dim": 48, "depth": 3, "num_heads": 4,
+}  # fmt: skip
+
+
+def test_layer_scale() -> None:
+    model = randomised(VisionTransformer(**SMALL, init_values=0.3))
+    ours = from_timm(model, read_timm)
+    scales = ("blocks.0.ls1.gamma", "blocks.2.ls2.gamma")
+    assert_same_gradients(ours, model, {name: name for name in scales})
+    torch.testing.assert_close(build_supernet(ours.space).get_parameter(scales[0]), torch.full((48,), 1e-5))
+    theirs = on_meta("vit_medium_patch16_gap_256")  # with layer scale, and without a class token
+    space, _ = read_timm(theirs, "model")
+    assert cost(space, [space.smallest()])["params"][0] == sum(each.numel() for each in theirs.parameters())
+
+
+def test_distillation_token() -> None:
+    """In training both classifiers' logits apart, else their mean."""
+    model = randomised(VisionTransformerDistilled(**SMALL))
+    ours = from_timm(model, read_timm)
+    assert_same_gradients(ours, model, {"distillation_head.weight": "head_dist.weight"})
+    tokens = torch.cat([model.cls_token.grad, model.dist_token.grad], dim=1)
+    torch.testing.assert_close(ours.get_parameter("stem.8.class_token").grad, tokens, rtol=1e-4, atol=1e-4)
+    model.set_distilled_training()
+    images = make_images(ours.space, 3)
+    apart = torch.stack(model.train()(images), dim=1)
+    torch.testing.assert_close(ours.train()(images, distilled=True), apart, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "params"), [("tiny", 5_910_800), ("small", 22_436_432), ("base", 87_338_192)])
+def test_distilled_deit_at_full_size(size: str, params: int) -> None:
+    space, state = read_timm(on_meta(f"deit_{size}_distilled_patch16_224"), "model")
+    assert space.constants.distillation_token and cost(space, [space.smallest()])["params"][0] == params
+    assert sum(tensor.numel() for tensor in state.values()) == params
+
+
+def cait_space(width: int, heads: int, depth: int, **changes: object) -> Space:
+    """CaiT without its talking heads."""
+    class_attention = {"blocks": 2, "heads": heads, "head_dim": width // heads}
+    constants = {"head_dim": width // heads, "layer_scale": 1e-5, "class_attention": class_attention}
+    dimensions = {"width": [width], "depth": [depth], "blocks": {"heads": [heads], "mlp_ratio": [4.0]}}
+    return Space.from_dict(
+        {
+            "family": "vit",
+            "input": {"size": 224, "channels": 3},
+            "classes": 1000,
+            **changes,
+            "constants": constants,
+            "dimensions": {"patch_size": [16], **dimensions},
+        },
+        "cait",
+    )
+
+
+@pytest.mark.parametrize(("depth", "published"), [(24, 11_956_264), (36, 17_299_720)])
+def test_cait_xxs_at_full_size(depth: int, published: int) -> None:
+    """Its talking heads are two mixings of heads in each block, which a vit space does not have."""
+    model = on_meta(f"cait_xxs{depth}_224")
+    assert sum(tensor.numel() for tensor in model.parameters()) == published
+    space = cait_space(192, 4, depth)
+    assert cost(space, [space.smallest()])["params"][0] == published - depth * 2 * (4 * 4 + 4)
+
+
+def test_class_attention_is_cait() -> None:
+    model = randomised(Cait(**SMALL | {"img_size": (32, 48), "patch_size": 16}, attn_block=Attention))
+    space = cait_space(48, 4, 3, input={"size": [32, 48], "channels": 1}, classes=9)
+    state = {}
+    for name, value in model.state_dict().items():
+        key = name.replace("blocks_token_only", "class_blocks").replace("gamma_1", "ls1.gamma")
+        key = key.replace("gamma_2", "ls2.gamma").replace("patch_embed.", "stem.16.").replace("attn.", "")
+        key = (
+            key.replace("mlp.", "").replace("cls_token", "stem.16.class_token").replace("pos_embed", "stem.16.position")
+        )
+        if ".qkv." in key:  # [3, heads, head_dim] to [heads, 3, head_dim]
+            value = value.unflatten(0, (3, 4, -1)).transpose(0, 1).flatten(0, 2)
+        state[key] = value.clone()
+    ours = load_supernet(space, state).eval()
+    both = ("class_blocks.0.q.weight", "class_blocks.1.fc1.bias", "stem.16.class_token", "blocks.1.ls2.gamma")
+    theirs = ("blocks_token_only.0.attn.q.weight", "blocks_token_only.1.mlp.fc1.bias", "cls_token", "blocks.1.gamma_2")
+    assert_same_gradients(ours, model, dict(zip(both, theirs, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "head_dim", "params"),
+    [("autoformer/published/deit_tiny", 3, 64, 5_717_416), ("vitas/published/vitas_block_1g3", 3, 48, 6_048_414)],
+)
+def test_caits_parts_in_vitas_networks_of_1_3_gmacs(name: str, heads: int, head_dim: int, params: int) -> None:
+    """ViTAS v1 gives 5 and 6 million parameters for DeiT-Ti and its own block at 1.3 GMACs with CaiT's parts.
+
+    Layer scale adds two factors a channel and block, and no MACs. Two blocks that become class attention keep their
+    parameters (without a position for the class token), and nearly all of their MACs go.
+    """
+    arch = load_arch(name)
+    plain = arch.space.fix(arch)
+    width, ratio = arch["width"], plain.smallest().get("block.mlp_width", 4 * arch["width"]) / arch["width"]
+    constants = plain.constants.model_copy(update={"layer_scale": 1e-5})
+    scaled = plain.replace(constants=constants)
+    found, before = (cost(space, [space.smallest()]) for space in (scaled, plain))
+    assert before["params"][0] == params and found["params"][0] == params + 12 * 2 * width
+    assert found["macs"][0] == before["macs"][0] and round(found["macs"][0] / 1e9, 1) == 1.3
+    late = {"blocks": 2, "heads": heads, "head_dim": head_dim, "mlp_ratio": ratio}
+    shorter = {**scaled.to_dict(), "constants": {**constants.model_dump(), "class_attention": late}}
+    shorter["dimensions"] = {**shorter["dimensions"], "depth": [10]}
+    space = Space.from_dict(shorter, "cait")
+    cheaper = cost(space, [space.smallest()])
+    assert cheaper["params"][0] == params + 12 * 2 * width - width
+    assert cheaper["params"][0] // 10**6 == params // 10**6 == {"deit_tiny": 5}.get(name.rpartition("/")[2], 6)
+    assert cheaper["macs"][0] < 0.88 * before["macs"][0]

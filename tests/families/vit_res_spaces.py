@@ -55,6 +55,17 @@ VIT_RES: dict[str, dict[str, Any]] = {
             ]
         },
     },
+    "vit_res distilled": {
+        "family": "vit_res",
+        "input": {"size": [8, 16], "channels": 2},
+        "constants": {"patch_size": 4, "stem_channels": 4, "head_dims": [4, 6], "distillation_token": True},
+        "dimensions": {
+            "stages": [
+                {"width": [5, 8, 13], "depth": [1, 2], "blocks": BLOCK},
+                {"width": [13, 16, 21], "depth": [0, 1, 2], "blocks": BLOCK},
+            ]
+        },
+    },
     "vit_res bilateral": {
         "family": "vit_res",
         "input": {"size": 4, "channels": 1},

@@ -90,7 +90,7 @@ def test_the_masked_norm_has_the_native_norms_gradients() -> None:
 
 def test_an_image_that_the_patch_does_not_divide_is_padded_at_the_bottom_and_right() -> None:
     torch.manual_seed(0)
-    stem = PatchStem(2, (7, 9), 4, 8, class_token=False)
+    stem = PatchStem(2, (7, 9), 4, 8, class_tokens=0)
     images = torch.randn(3, 2, 7, 9)
     padded = torch.zeros(3, 2, 8, 12)
     padded[:, :, :7, :9] = images

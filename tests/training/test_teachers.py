@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
 from raynas.phases.teachers import load_teacher, load_teachers
+from raynas.space import Space, load_space
 from raynas.training.context import Context, State
 from raynas.training.loop import train_loop
+from raynas.training.preflight import check_trainable
+from raynas.training.recipe import Recipe
 from raynas.training.streams import derive
 from raynas.training.teacher_config import TeacherConfig, TeachersConfig
 from raynas.training.teachers import Teacher, Teachers
@@ -127,6 +131,101 @@ def test_their_answers_are_the_targets(resnet: dict[str, Any], weight: float) ->
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(learnt[name], parameter.detach() - 0.1 * parameter.grad, atol=1e-5, rtol=1e-4)
+
+
+def step_by_hand(only: Space, model: nn.Module, settings: Recipe, loss: Callable[..., Tensor]) -> None:
+    """Compare a step of training by SGD with the gradient of a loss of the model, images, labels and their indices."""
+    trained = train_loop(only, few(), plan(), settings, teachers=load_teachers(settings, few()))
+    loader = TrainLoader(few(), batch_size=96, seed=derive(0, "data", 0))
+    ((images, labels),), (indices,) = list(loader.epoch(0)), list(loader.indices(0))
+    loss(model, images, labels, indices).backward()
+    learnt = trained.model.state_dict()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+        torch.testing.assert_close(learnt[name], parameter.detach() - 0.1 * parameter.grad, atol=1e-5, rtol=1e-4)
+
+
+SGD = {
+    "opt": "momentum", "momentum": 0.0, "weight_decay": 0.0, "lr": 0.1, "warmup_epochs": 0, "epochs": 1,
+    "batch_size": 96, "smoothing": 0.1,
+}  # fmt: skip
+
+
+def test_hard_answers_are_the_most_probable_class(resnet: dict[str, Any]) -> None:
+    """DeiT's hard distillation without a token: half the loss for the labels, half for the teacher's choice."""
+    settings = recipe(**SGD, teachers={"models": [resnet], "weight": 0.5, "hard": True})
+    only = SPACE.fix(SPACE.largest())
+    torch.manual_seed(derive(0, "weights"))
+
+    def loss(model: nn.Module, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        choices = answers_of(network_of(resnet), pixels_of(range(96))[indices]).argmax(1)
+        logits = model(images)
+        smoothed = F.cross_entropy(logits, labels, label_smoothing=0.1)
+        return 0.5 * smoothed + 0.5 * F.cross_entropy(logits, choices)
+
+    step_by_hand(only, build_supernet(only), settings, loss)
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_distillation_token_learns_from_teachers_and_the_class_token_from_labels(
+    resnet: dict[str, Any], hard: bool
+) -> None:
+    """DeiT's loss: (1 - weight) x that of the class token's logits + weight x that of the distillation token's."""
+    settings = recipe(**SGD, teachers={"models": [resnet], "weight": 0.3, "hard": hard})
+    only = SPACE.fix(SPACE.largest())
+    only = only.replace(constants=only.constants.model_copy(update={"distillation_token": True}))
+    torch.manual_seed(derive(0, "weights"))
+
+    def loss(model: nn.Module, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        answers = answers_of(network_of(resnet), pixels_of(range(96))[indices])
+        image, distilled = model(images, distilled=True).unbind(1)
+        taught = F.cross_entropy(distilled, answers.argmax(1) if hard else answers)
+        return 0.7 * F.cross_entropy(image, labels, label_smoothing=0.1) + 0.3 * taught
+
+    step_by_hand(only, build_supernet(only), settings, loss)
+
+
+def test_without_teachers_both_tokens_learn_from_labels_by_their_mean() -> None:
+    only = SPACE.fix(SPACE.largest())
+    only = only.replace(constants=only.constants.model_copy(update={"distillation_token": True}))
+    torch.manual_seed(derive(0, "weights"))
+
+    def loss(model: nn.Module, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        mean = model(images, distilled=True).mean(1)
+        return F.cross_entropy(mean, labels, label_smoothing=0.1)
+
+    step_by_hand(only, build_supernet(only), recipe(**SGD), loss)
+
+
+@pytest.mark.parametrize("objective", ["inplace_distillation", "alpha_divergence"])
+@pytest.mark.parametrize("patches", [True, False])
+def test_a_distillation_token_in_every_kind_of_step(resnet: dict[str, Any], objective: str, patches: bool) -> None:
+    """The other subnets' tokens learn from the largest's: the class token from the class token's, and so on."""
+    constants = SPACE.constants.model_copy(update={"distillation_token": True, "token_head": patches})
+    space = SPACE.replace(constants=constants)
+    changes: dict[str, Any] = {"token_labels": {"mixing": "none"}} if patches else {"mixup": 0.8, "accumulate": 2}
+    settings = recipe(**{**SGD, **changes}, teachers={"models": [resnet], "weight": 0.5, "hard": True})
+    check_trainable(space, few(), plan("sandwich", objective=objective), settings)
+    trained = train_loop(
+        space, few(), plan("sandwich", objective=objective), settings, teachers=load_teachers(settings, few())
+    )
+    torch.manual_seed(derive(0, "weights"))
+    before = build_supernet(space).state_dict()
+    moved = {name for name, value in trained.weights.items() if not torch.equal(value, before[name])}
+    assert {"head.weight", "distillation_head.weight", "stem.4.class_token"} <= moved
+
+
+def test_a_distillation_token_leaves_no_loss_of_the_class_token_out(resnet: dict[str, Any]) -> None:
+    space = SPACE.replace(constants=SPACE.constants.model_copy(update={"distillation_token": True}))
+    with pytest.raises(ConfigError, match=r"teachers\.weight 1 leaves the class token nothing to learn"):
+        check_trainable(space, few(), plan(), recipe(teachers={"models": [resnet]}))
+
+
+@pytest.mark.parametrize("name", ["digits/twins", "digits/s3", "digits/nasvit"])
+def test_families_without_a_class_token_have_no_distillation_token(name: str) -> None:
+    space = load_space(name)
+    with pytest.raises(ConfigError, match=r"stands beside a class token, which family .* does not have"):
+        space.replace(constants=space.constants.model_copy(update={"distillation_token": True}))
 
 
 class Killed(Exception):

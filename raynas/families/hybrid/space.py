@@ -17,7 +17,7 @@ from pydantic import Field
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import Family, Rule, with_attention_scale
+from raynas.space.rules import Family, Rule, check_no_distillation_token, with_attention_scale
 from raynas.space.stages import StagedConstants, check_stages, with_ramp
 
 MAX_TOKENS = 2**14
@@ -151,6 +151,7 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     if wrong is not None:  # the checks below need one value for each stage
         yield wrong
         return
+    yield from check_no_distillation_token(space)
     if constants.token_head:
         yield ("constants", "token_head"), "a hybrid pools its tokens before it classifies: there is none"
     for stage, kind in enumerate(constants.kinds):

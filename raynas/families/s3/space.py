@@ -16,7 +16,14 @@ from pydantic import Field
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, with_attention_scale
+from raynas.space.rules import (
+    MAX_TOKENS,
+    Family,
+    Rule,
+    check_blocks,
+    check_no_distillation_token,
+    with_attention_scale,
+)
 from raynas.space.stages import (
     StagedConstants,
     check_stages,
@@ -69,6 +76,7 @@ def _resolve(constants: S3Constants, dimensions: tuple[Dimension, ...]) -> S3Con
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space)
+    yield from check_no_distillation_token(space)
     patch, (height, width) = space.constants.patch_size, space.input_size
     if patch > max(height, width):
         yield ("constants", "patch_size"), f"{patch} is larger than the {height} x {width} image"

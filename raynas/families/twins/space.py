@@ -14,7 +14,7 @@ from pydantic import Field
 
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
-from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks
+from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, check_no_distillation_token
 from raynas.space.stages import (
     StagedConstants,
     check_stages,
@@ -61,6 +61,7 @@ def grids(space: CodedSpace) -> list[tuple[int, int]]:
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space, ("patch_sizes", "reductions"))
+    yield from check_no_distillation_token(space)
     before, what = space.input_size, "image"
     for stage, (patch, grid) in enumerate(zip(space.constants.patch_sizes, grids(space), strict=True)):
         if patch > max(before):

@@ -14,23 +14,23 @@ from raynas.nets.layers import new_parameter
 class RelativeIndex(nn.Module):
     """Indices of the table entries for all pairs on a patch grid (constant buffers, not saved).
 
-    Keys belong to groups: one for each grid row, one for each grid column, one for the class token. Relative position
-    adds to the score of a query and a key the sum, over the key's groups (its row and column, or the class), of the
-    query's product with the entry for query and group.
+    Keys belong to groups: one for each grid row, one for each grid column, one for each class token. Relative position
+    adds to the score of a query and a key the sum, over the key's groups (its row and column, or itself as a class
+    token), of the query's product with the entry for query and group.
 
     Entries are numbered over the rows' table, then the columns' table, then the sum of both tables' first entries.
 
     Args:
         grid: rows and columns of patches.
-        distance: largest distance R; tables have 2 R + 2 entries, the first for pairs with the class token.
-        class_token: True if token 0 is a class token.
+        distance: largest distance R; tables have 2 R + 2 entries, the first for pairs with a class token.
+        class_tokens: number of class tokens, which are first.
         head_dim: channels of a head, for the number of empty groups (see `relative_groups`).
     """
 
     entry: Tensor
     member: Tensor
 
-    def __init__(self, grid: tuple[int, int], distance: int, class_token: bool, head_dim: int):
+    def __init__(self, grid: tuple[int, int], distance: int, class_tokens: int, head_dim: int):
         super().__init__()
         cpu = torch.device("cpu")  # even if parameters are built on the meta device
         size = 2 * distance + 2
@@ -40,13 +40,13 @@ class RelativeIndex(nn.Module):
         y, x = (part.flatten() for part in torch.meshgrid(rows, columns, indexing="ij"))
         entry = torch.cat([by_row[y], by_column[x]], dim=1)
         member = torch.cat([y[:, None] == rows, x[:, None] == columns], dim=1)
-        if class_token:
+        if class_tokens:
             first = torch.tensor([0] * grid[0] + [size] * grid[1], device=cpu)
-            entry = torch.cat([first[None], entry])
-            entry = torch.cat([entry, torch.full((len(entry), 1), 2 * size, device=cpu)], dim=1)
-            member = F.pad(member, (0, 1, 1, 0))
-            member[0, -1] = True
-        empty = relative_groups(*grid, class_token, head_dim) - member.shape[1]
+            entry = torch.cat([first.expand(class_tokens, -1), entry])
+            entry = torch.cat([entry, torch.full((len(entry), class_tokens), 2 * size, device=cpu)], dim=1)
+            member = F.pad(member, (0, class_tokens, class_tokens, 0))
+            member[:class_tokens, -class_tokens:] = torch.eye(class_tokens, device=cpu)
+        empty = relative_groups(*grid, class_tokens, head_dim) - member.shape[1]
         entry, member = F.pad(entry, (0, empty)), F.pad(member, (0, empty))
         self.register_buffer("entry", entry, persistent=False)
         self.register_buffer("member", member.float(), persistent=False)

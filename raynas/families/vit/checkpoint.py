@@ -20,6 +20,9 @@ from raynas.families.vit.model import VitSupernet
 from raynas.nets.released import Checkpoint, read_parameters
 from raynas.space import Space, load_space
 
+INITIAL_SCALE = 1e-5
+"""Initial layer scale of spaces made of networks whose factors are trained already (timm's and DeiT III's)."""
+
 RELEASED = ("autoformer/tiny", "autoformer/small", "autoformer/base")
 """The spaces whose checkpoints were released."""
 
@@ -105,9 +108,9 @@ def _source(name: str) -> tuple[str, tuple[int, ...]]:
     """Return the released name of one of our parameters, and the axes of which we may take a prefix."""
     block = re.match(r"(blocks\.\d+\.)(.*)", name)
     if block:
-        released, prefix = _BLOCK[block[2]]
+        released, prefix = _BLOCK.get(block[2], (block[2], ()))
         return block[1] + released, prefix
-    return _NETWORK[re.sub(r"^stem\.\d+\.", "stem.{patch}.", name)]
+    return _NETWORK.get(re.sub(r"^stem\.\d+\.", "stem.{patch}.", name), (name, ()))
 
 
 def _check_shape(
@@ -161,6 +164,7 @@ _TIMM = {
     "stem.{patch}.proj.weight": "patch_embed.proj.weight",
     "stem.{patch}.proj.bias": "patch_embed.proj.bias",
 }
+_TIMM |= {f"distillation_head.{leaf}": f"head_dist.{leaf}" for leaf in ("weight", "bias")}
 _TIMM_BLOCK = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
 """timm's names by our names; others are equal."""
 
@@ -175,6 +179,9 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
         pool = {"token": "token", "avg": "mean"}[model.global_pool]  # type: ignore[index]
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{name} is not a vision transformer that a vit space can express (no {error})") from error
+    distils = "dist_token" in state
+    if distils:  # our class tokens are one parameter
+        state["cls_token"] = torch.cat([state["cls_token"], state.pop("dist_token")], dim=1)
     width = state["norm.weight"].shape[0] if "norm.weight" in state else 0
     depth = len(model.blocks)  # type: ignore[arg-type]
     definition = {
@@ -187,6 +194,8 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
             "pool": pool,
             "qkv_bias": "head" if "blocks.0.attn.qkv.bias" in state else "none",
             "norm_eps": getattr(model.norm, "eps", 1e-6),
+            "distillation_token": distils,
+            "layer_scale": INITIAL_SCALE if "blocks.0.ls1.gamma" in state else None,
         },
         "dimensions": {
             "patch_size": [patch],

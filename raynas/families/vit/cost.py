@@ -3,6 +3,8 @@
 With E the width, N the tokens, Q = heads x head_dim and M the hidden width, a block executes 3 N E Q (query, key,
 value), 2 N^2 Q (scores and weighted sum), N Q E (projection) and 2 N E M (MLP) multiply-accumulates. If the query width
 is searched, Q is its choice, and the number of heads does not change the cost.
+
+In class attention with T class tokens, and N tokens with them, queries, projection and MLP are of T tokens alone.
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from raynas.families.vit.space import block_genes, hidden_channels, patch_grid, relative_entries, relative_groups
+from raynas.families.vit.space import (
+    ClassAttention,
+    block_genes,
+    hidden_channels,
+    patch_grid,
+    relative_entries,
+    relative_groups,
+)
 from raynas.nets.terms import Counts, Term, counts, head, mlp
 from raynas.space import Space
+from raynas.space.rules import hidden_width
 
 
 def slots(space: Space) -> int:
@@ -35,6 +45,8 @@ def stacked_depth(space: Space, patch_size: Any, width: Any, query: Any, mlp: An
     values = [np.asarray(value) for value in (patch_size, width, query, mlp)]
     patch_size, width, query, mlp = np.broadcast_arrays(*values)
     fixed = _patch_embedding(space, patch_size, width).macs + head(space, width).macs
+    if space.constants.class_attention is not None:
+        fixed = fixed + _class_attention(space, patch_size, width).macs
     hidden = _mlp(space, block_genes(space, 0)[2], patch_size, width, mlp).macs
     block = _attention(space, patch_size, width, query).macs + hidden
     room = (space.constants.depth_macs - fixed) // block
@@ -63,6 +75,8 @@ def terms(space: Space) -> list[Term]:
             Term(f"blocks.{index}.attention", ("patch_size", "width", query), attention),
             Term(f"blocks.{index}.mlp", ("patch_size", "width", mlp), hidden),
         ]
+    if space.constants.class_attention is not None:
+        listed.append(Term("class_attention", ("patch_size", "width"), partial(_class_attention, space)))
     return [*listed, Term("head", ("width",), partial(head, space))]
 
 
@@ -74,7 +88,7 @@ def _stacked(space: Space, index: int, count: Callable[..., Counts], gene: int, 
 
 
 def _tokens(space: Space, patch_size: np.ndarray) -> np.ndarray:
-    return math.prod(patch_grid(space.input_size, patch_size)) + int(space.constants.class_token)
+    return math.prod(patch_grid(space.input_size, patch_size)) + space.constants.tokens_in_front
 
 
 def _patch_embedding(space: Space, patch_size: np.ndarray, width: np.ndarray) -> Counts:
@@ -83,8 +97,8 @@ def _patch_embedding(space: Space, patch_size: np.ndarray, width: np.ndarray) ->
 
 
 def _positions(space: Space, patch_size: np.ndarray, width: np.ndarray) -> Counts:
-    """Return the cost of absolute positions and the class token, which is parameters only."""
-    return counts(np.zeros_like(width), (_tokens(space, patch_size) + int(space.constants.class_token)) * width)
+    """Return the cost of absolute positions and the class tokens, which is parameters only."""
+    return counts(np.zeros_like(width), (_tokens(space, patch_size) + space.constants.class_tokens) * width)
 
 
 def _attention(space: Space, patch_size: np.ndarray, width: np.ndarray, query: np.ndarray) -> Counts:
@@ -96,11 +110,11 @@ def _attention(space: Space, patch_size: np.ndarray, width: np.ndarray, query: n
     linear = tokens * 4 * width * channels
     macs = paper_macs = linear + 2 * tokens**2 * channels
     biases = (0 if constants.qkv_bias == "none" else 3 * channels) + acts * width
-    params = 4 * width * channels + biases + acts * 2 * width
+    params = 4 * width * channels + biases + acts * _layer_widths(space) * width
     if constants.relative_position is not None:
         entries = relative_entries(constants.relative_position)
         grid = patch_grid(space.input_size, patch_size)
-        groups = relative_groups(*grid, constants.class_token, constants.head_dim)
+        groups = relative_groups(*grid, constants.tokens_in_front, constants.head_dim)
         # The paper multiplies each pair's embedding with the query, and sums weighted embeddings: 2 N^2 Q more. We
         # multiply the query with every entry, widen the attention product, and multiply summed weights with entries.
         paper_macs = macs + 2 * tokens**2 * channels
@@ -111,4 +125,25 @@ def _attention(space: Space, patch_size: np.ndarray, width: np.ndarray, query: n
 
 def _mlp(space: Space, gene: str, patch_size: np.ndarray, width: np.ndarray, value: np.ndarray) -> Counts:
     """Return the cost of a block's second half; `gene` names the dimension of `value`."""
-    return mlp(_tokens(space, patch_size), width, hidden_channels(width, gene, value))
+    hidden = hidden_channels(width, gene, value)
+    without = mlp(_tokens(space, patch_size), width, hidden)
+    return counts(without.macs, without.params + (hidden > 0) * (_layer_widths(space) - 2) * width)
+
+
+def _layer_widths(space: Space) -> int:
+    """Return the parameters of a branch for each channel of the width: those of its norm, and its layer scale."""
+    return 2 + int(space.constants.layer_scale is not None)
+
+
+def _class_attention(space: Space, patch_size: np.ndarray, width: np.ndarray) -> Counts:
+    """Return the cost of all class-attention blocks."""
+    constants, shape = space.constants, space.constants.class_attention
+    assert isinstance(shape, ClassAttention)
+    beside = constants.class_tokens
+    tokens = math.prod(patch_grid(space.input_size, patch_size)) + beside
+    channels, hidden = shape.heads * shape.head_dim, hidden_width(width, shape.mlp_ratio)
+    projection = width * channels
+    macs = 2 * (beside + tokens) * projection + 2 * beside * tokens * channels + 2 * beside * width * hidden
+    biases = (0 if constants.qkv_bias == "none" else 3 * channels) + hidden + 2 * width
+    params = 4 * projection + 2 * width * hidden + biases + 2 * _layer_widths(space) * width
+    return counts(shape.blocks * macs, shape.blocks * params)

@@ -6,31 +6,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.families.vit.attention import RelativeIndex, RelativePosition
+from raynas.families.vit.class_attention import ClassBlock
 from raynas.families.vit.cost import slots, stacked_depth
 from raynas.families.vit.space import block_genes, hidden_channels
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.classifier import classify, select_heads
-from raynas.nets.layers import Bank, ElasticLinear, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
+from raynas.nets.classifier import Classifiers
+from raynas.nets.layers import Bank, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
 from raynas.nets.sharing import NESTED, Side, pattern
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
+from raynas.space.rules import hidden_width
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """Patch size and active channels of a network; blocks by place in the supernet."""
+    """Patch size and active channels of a network; blocks by place in the supernet.
+
+    Attributes:
+        class_hidden: hidden channels of the class-attention blocks; None if there are none.
+    """
 
     patch_size: int
     width: Channels
     blocks: dict[int, BlockShape]
+    class_hidden: Channels | None
 
 
-class VitSupernet(Supernet):
+class VitSupernet(Supernet, Classifiers):
     """A vision transformer of elastic patch size, width, depth (or kept blocks), heads, query and hidden widths.
 
     Raises:
@@ -45,21 +53,28 @@ class VitSupernet(Supernet):
         self.stem = Bank(
             space["patch_size"].choices,
             lambda patch: PatchStem(
-                space.channels, space.input_size, patch, width, constants.class_token, constants.private_class_token
+                space.channels,
+                space.input_size,
+                patch,
+                width,
+                constants.class_tokens,
+                constants.private_class_token,
+                late=constants.class_attention is not None,
             ),
         )
         shared_token = constants.class_token and not constants.private_class_token
-        self.class_token = new_parameter(1, 1, width) if shared_token else None
+        self.class_token = new_parameter(1, constants.class_tokens, width) if shared_token else None
         self.blocks = nn.ModuleList(self._new_block(i, width) for i in range(slots(space)))
+        late = 0 if constants.class_attention is None else constants.class_attention.blocks
+        self.class_blocks = nn.ModuleList(ClassBlock(width, constants) for _ in range(late))
         self.norm = ElasticNorm(width, constants.norm_eps)
-        self.head = ElasticLinear(width, space.classes)
-        self.token_head = ElasticLinear(width, space.classes) if constants.token_head else None
+        self.add_classifiers(width, space)
         self.relative: Bank | None = None
         if constants.relative_position is not None:
             self.relative = Bank(
                 space["patch_size"].choices,
                 lambda patch: RelativeIndex(
-                    self.stem.of(patch).grid, constants.relative_position, constants.class_token, constants.head_dim
+                    self.stem.of(patch).grid, constants.relative_position, constants.tokens_in_front, constants.head_dim
                 ),
             )
         self.settle()
@@ -82,7 +97,8 @@ class VitSupernet(Supernet):
             private = constants.private_heads.replace("none", "")
             qkv = SplitQkv(width, units, unit, constants.qkv_bias != "none", private, self.space[heads].choices)
         relative = None if distance is None else RelativePosition(distance, unit)
-        return Block(width, hidden, qkv, unit, constants.attention_scale, constants.norm_eps, relative)
+        scale, eps = constants.attention_scale, constants.norm_eps
+        return Block(width, hidden, qkv, unit, scale, eps, relative, constants.layer_scale)
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +136,16 @@ class VitSupernet(Supernet):
             blocks[index] = BlockShape(
                 width, share(query, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0])
             )
-        return Shape(int(arch["patch_size"]), width, blocks)
+        hidden = self._class_hidden([arch])
+        class_hidden = share(hidden[0], self._class_hidden_at(self.head.weight.shape[1])) if hidden else None
+        return Shape(int(arch["patch_size"]), width, blocks, class_hidden)
+
+    def _class_hidden(self, archs: Sequence[Arch]) -> list[int]:
+        """Return the hidden channels of each arch's class-attention blocks; none if there are no such blocks."""
+        return [self._class_hidden_at(int(arch["width"])) for arch in archs] if len(self.class_blocks) else []
+
+    def _class_hidden_at(self, width: int) -> int:
+        return int(hidden_width(width, self.space.constants.class_attention.mlp_ratio))
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Shape:
         """Return the shape for the rows of a mixed batch.
@@ -138,7 +163,9 @@ class VitSupernet(Supernet):
                 for arch, each in zip(archs, running, strict=True)
             ]
             blocks[index] = BlockShape.of_rows(width, values, rows)
-        return Shape(int(archs[0]["patch_size"]), width, blocks)
+        hidden = self._class_hidden(archs)
+        class_hidden = Channels.first_of_each(hidden, rows) if hidden else None
+        return Shape(int(archs[0]["patch_size"]), width, blocks, class_hidden)
 
     def block(self, index: int) -> Block:
         """Return one block.
@@ -159,17 +186,25 @@ class VitSupernet(Supernet):
         """Map images to logits, as `forward` returns them; used by every execution."""
         shape = acting
         index = None if self.relative is None else self.relative.of(shape.patch_size)
+        stem = self.stem.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
-        x = self.stem.of(shape.patch_size)(x, shape.width, token)
+        x = stem(x, shape.width, token)
         for i, block in shape.blocks.items():
             x = self.block(i)(x, block, None if paths is None else paths[i], index)
+        if shape.class_hidden is not None:
+            token = shape.width.select(stem.class_token, 2) if token is None else token
+            token = shape.width.mask(token.expand(x.shape[0], -1, -1).to(x.dtype))
+            for class_block in self.class_blocks:
+                token = class_block(token, x, shape.width, shape.class_hidden)
+            x = torch.cat([token, x], dim=1)
         x = self.norm(x, shape.width)
         constants = self.space.constants
-        tokens = x[:, int(constants.class_token) :]
-        pooled = x[:, 0] if constants.pool == "token" else tokens.mean(1)
-        return classify(
-            self.head, self.token_head if patches else None, self.drop_features(pooled), tokens, shape.width
-        )
+        tokens = x[:, constants.class_tokens :]
+        if constants.pool == "token":
+            features = [self.drop_features(x[:, place]) for place in range(constants.class_tokens)]
+        else:
+            features = [self.drop_features(tokens.mean(1))]
+        return self.logits(features, tokens, shape.width, patches)
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Return the logits of a mixed batch from one masked pass, as `forward` does."""
@@ -223,8 +258,12 @@ class VitSupernet(Supernet):
         parts = {
             "stem": self.stem.select(shape.patch_size, shape.width),
             **{f"blocks.{i}": self.block(i).select(block) for i, block in shape.blocks.items()},
+            **{
+                f"class_blocks.{i}": block.select(shape.width, shape.class_hidden)
+                for i, block in enumerate(self.class_blocks)
+            },
             "norm": self.norm.select(shape.width),
-            **select_heads(self.head, self.token_head, shape.width),
+            **self.select_classifiers(shape.width),
         }
         state = {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
         if self.class_token is not None:
@@ -243,7 +282,7 @@ class VitSupernet(Supernet):
         return nested and (whole_heads or leaf not in ("heads", "query_width"))
 
     def tokens(self, archs: Sequence[Arch]) -> int:
-        """Return the number of tokens for the archs' common patch size, including the class token."""
+        """Return the number of tokens for the archs' common patch size, with the class tokens before the patches."""
         return int(self.stem.of(archs[0]["patch_size"]).position.shape[1])
 
     def no_weight_decay(self) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from raynas.config import Location
+from raynas.config import Config, Location, added_field
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Dimension
 from raynas.space.rules import (
@@ -20,6 +20,24 @@ from raynas.space.rules import (
     hidden_width,
     with_attention_scale,
 )
+
+
+class ClassAttention(Config):
+    """CaiT's class attention: last blocks in which the class token alone attends, to itself and to the patches.
+
+    The class token (and a distillation token) joins the patches there, so that the blocks before have patches alone.
+
+    Attributes:
+        blocks: number of blocks.
+        heads: number of attention heads.
+        head_dim: channels of one head; the query width is `head_dim * heads`, whatever the embedding width.
+        mlp_ratio: hidden channels of the MLP over the embedding width.
+    """
+
+    blocks: int = Field(2, ge=1, le=16)
+    heads: int = Field(ge=1, le=1024)
+    head_dim: int = Field(ge=1, le=1024)
+    mlp_ratio: float = Field(4.0, gt=0, le=64)
 
 
 class VitConstants(CommonConstants):
@@ -39,6 +57,9 @@ class VitConstants(CommonConstants):
         private_heads: query, key and value projections with separate parameters for each head count; ViTAS v1 has
             `qk`.
         norm_eps: epsilon of every LayerNorm.
+        layer_scale: initial value of CaiT's layer scale, a learnt factor on each channel of both branches of a block;
+            None for none.
+        class_attention: CaiT's class-attention blocks behind the others; None for none.
         drop_path_depth: number of blocks over which the drop-path rate rises linearly from 0; by default the most
             blocks. A shallower subnet never reaches the full rate.
         depth_macs: for one stacked block without a dimension `depth`: the depth is as many blocks as fit into these
@@ -55,9 +76,21 @@ class VitConstants(CommonConstants):
     qkv_bias: Literal["none", "head", "thirds"] = "head"
     private_heads: Literal["none", "qk", "v", "qkv"] = "none"
     norm_eps: float = Field(1e-6, gt=0)
+    layer_scale: float | None = added_field(None, gt=0, le=10)
+    class_attention: ClassAttention | None = added_field(None)
     drop_path_depth: int | None = Field(None, ge=1, le=256)
     depth_macs: float | None = Field(None, gt=0)
     max_depth: int | None = Field(None, ge=1, le=256)
+
+    @property
+    def class_tokens(self) -> int:
+        """Number of tokens that are no patches: a class token, and a distillation token behind it if there is one."""
+        return int(self.class_token) + int(self.distillation_token)
+
+    @property
+    def tokens_in_front(self) -> int:
+        """Number of these that stand before the patches in all blocks; none if they join them for class attention."""
+        return self.class_tokens if self.class_attention is None else 0
 
 
 # -- shapes: the same for numbers and for arrays [n], so that networks and costs cannot differ -------------------------
@@ -68,13 +101,13 @@ def patch_grid(size: tuple[int, int], patch_size: Any) -> tuple[Any, Any]:
     return -(-size[0] // patch_size), -(-size[1] // patch_size)
 
 
-def relative_groups(rows: Any, columns: Any, class_token: bool, head_dim: int) -> Any:
-    """Return the number of key groups of relative position: grid rows, grid columns and the class token.
+def relative_groups(rows: Any, columns: Any, class_tokens: int, head_dim: int) -> Any:
+    """Return the number of key groups of relative position: grid rows, grid columns and each class token.
 
     Queries, keys and values are that many channels wider inside the attention product. Empty groups pad the head to a
     multiple of 16 channels, which makes the product faster.
     """
-    groups = rows + columns + int(class_token)
+    groups = rows + columns + class_tokens
     return groups + -(head_dim + groups) % 16
 
 
@@ -133,6 +166,12 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     constants = space.constants
     if constants.pool == "token" and not constants.class_token:
         yield ("constants", "pool"), "'token' needs class_token: true"
+    for name in ("distillation_token", "class_attention"):
+        if getattr(constants, name) and constants.pool != "token":
+            yield ("constants", name), "needs pool: token"
+    narrowest = min(space["width"].choices)
+    if constants.class_attention and hidden_width(narrowest, constants.class_attention.mlp_ratio) < 1:
+        yield ("constants", "class_attention", "mlp_ratio"), "leaves the smallest width no hidden channel"
     patches = space["patch_size"].choices
     largest, finest = max(patches), min(patches)
     height, width = space.input_size

@@ -26,18 +26,19 @@ def terms(space: Space) -> list[Term]:
     """Return the terms of a vit_res space, which add up to the cost of a subnet."""
     first = "stages.0.width"
     listed = [Term("stem", (first,), partial(_stem, space)), Term("embedding", (first,), partial(_embedding, space))]
+    beside = space.constants.class_tokens
     shapes = zip(grids(space), most_blocks(space.dimensions), space.constants.head_dims, strict=True)
     for stage, (grid, blocks, head_dim) in enumerate(shapes):
         here, patches = f"stages.{stage}", math.prod(grid)
         width = f"{here}.width"
         if stage:
             before = f"stages.{stage - 1}.width"
-            listed.append(Term(f"{here}.reduction", (before, width), partial(_reduction, patches)))
+            listed.append(Term(f"{here}.reduction", (before, width), partial(_reduction, beside, patches)))
         for block in (f"{here}.blocks.{i}" for i in range(blocks)):
             if space.has(f"{block}.heads"):  # else never kept
-                attention = partial(_attention, patches + 1, head_dim)
+                attention = partial(_attention, patches + beside, head_dim)
                 listed.append(Term(f"{block}.attention", (width, f"{block}.heads"), attention))
-                listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(mlp, patches + 1)))
+                listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(mlp, patches + beside)))
     return [*listed, Term("head", (width,), partial(head, space))]
 
 
@@ -50,16 +51,16 @@ def _stem(space: Space, width: np.ndarray) -> Counts:
 
 
 def _embedding(space: Space, width: np.ndarray) -> Counts:
-    """Return the cost of the patch embedding, the class token and the first stage's positions."""
+    """Return the cost of the patch embedding, the class tokens and the first stage's positions."""
     constants, patches = space.constants, math.prod(grids(space)[0])
     weights = constants.stem_channels * (constants.patch_size // constants.stem_stride) ** 2 * width
-    return counts(patches * weights, weights + (3 + patches) * width)
+    return counts(patches * weights, weights + (1 + 2 * constants.class_tokens + patches) * width)
 
 
-def _reduction(patches: int, before: np.ndarray, width: np.ndarray) -> Counts:
-    """Return the cost of a reduction: norm, convolution, positions, class token's linear layer; pooling is free."""
+def _reduction(beside: int, patches: int, before: np.ndarray, width: np.ndarray) -> Counts:
+    """Return the cost of a reduction: norm, convolution, positions, class tokens' linear layer; pooling is free."""
     weights = before * width
-    return counts((KERNEL * patches + 1) * weights, (KERNEL + 1) * weights + (2 + patches) * width + 2 * before)
+    return counts((KERNEL * patches + beside) * weights, (KERNEL + 1) * weights + (2 + patches) * width + 2 * before)
 
 
 def _attention(tokens: int, head_dim: int, width: np.ndarray, heads: np.ndarray) -> Counts:

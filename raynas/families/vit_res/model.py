@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from raynas.families.vit_res.space import VitResConstants, grids
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.classifier import classify
 from raynas.nets.layers import (
     ElasticConv,
     ElasticLinear,
@@ -60,7 +59,7 @@ class Reduction(nn.Module):
     """Residual spatial reduction: half the rows and columns, and more channels.
 
     A norm common to all tokens; then a strided convolution of the patch tokens, with its own positions, and a linear
-    layer for the class token. The residual adds the tokens, patches pooled two by two, with channels padded by zeros:
+    layer for the class tokens. The residual adds the tokens, patches pooled two by two, with channels padded by zeros:
     the j-th active channel before is added to the j-th active channel after.
 
     Args:
@@ -75,6 +74,7 @@ class Reduction(nn.Module):
         self.conv = ElasticConv(inputs, width, side=3, stride=2, padding=1)
         self.linear = ElasticLinear(inputs, width)
         self.position = new_parameter(1, math.prod(before) // 4, width)
+        self.class_tokens = constants.class_tokens
 
     def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
         """Return the active part of the parameters."""
@@ -82,20 +82,21 @@ class Reduction(nn.Module):
         return {**select_layers(self, axes), "position": width.select(self.position, 2)}
 
     def forward(self, x: Tensor, inputs: Channels, width: Channels) -> Tensor:
-        """Map tokens [batch, 1 + tokens, inputs], the class token first, to [batch, 1 + tokens / 4, width]."""
+        """Map [batch, class tokens + tokens, inputs] to [batch, class tokens + tokens / 4, width]."""
+        beside = self.class_tokens
         normed = self.norm(x, inputs)
         patches = self.conv(self._image(normed), inputs, width).flatten(2).transpose(1, 2)
         patches = patches + width.select(self.position, 2)
-        reduced = torch.cat([self.linear(normed[:, :1], inputs, width), patches], dim=1)
+        reduced = torch.cat([self.linear(normed[:, :beside], inputs, width), patches], dim=1)
         if self.residual:
             pooled = F.avg_pool2d(self._image(x), 2).flatten(2).transpose(1, 2)
-            tokens = torch.cat([x[:, :1], pooled], dim=1)
+            tokens = torch.cat([x[:, :beside], pooled], dim=1)
             reduced = reduced + F.pad(tokens, (0, width.count - inputs.count))
         return width.mask(reduced)
 
     def _image(self, x: Tensor) -> Tensor:
         """Return the patch tokens as [batch, inputs, rows, columns]."""
-        return x[:, 1:].transpose(1, 2).unflatten(2, self.before)
+        return x[:, self.class_tokens :].transpose(1, 2).unflatten(2, self.before)
 
 
 class Stage(ElasticStage[Block]):
@@ -141,7 +142,8 @@ class VitResSupernet(StagedSupernet[Stage]):
             inputs, before = stages[-1].width, grid
         height, width = (side // constants.stem_stride for side in space.input_size)
         patch = constants.patch_size // constants.stem_stride
-        self.embedding = PatchStem(constants.stem_channels, (height, width), patch, stages[0].width, class_token=True)
+        beside = constants.class_tokens
+        self.embedding = PatchStem(constants.stem_channels, (height, width), patch, stages[0].width, beside)
         self.stages = nn.ModuleList(stages)
         self.add_heads(inputs)
         self.settle()
@@ -175,13 +177,15 @@ class VitResSupernet(StagedSupernet[Stage]):
         return self.stem(x)
 
     def embed(self, x: Tensor, width: Channels) -> Tensor:
-        """Map the stem's output to tokens [batch, 1 + tokens, width], the class token first."""
+        """Map the stem's output to tokens [batch, class tokens + tokens, width], the class tokens first."""
         return self.embedding(x, width)
 
     def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
-        """Map the last stage's tokens [batch, 1 + tokens, width] to logits, from the class token."""
-        x = self.norm(x if patches else x[:, :1], width)
-        return classify(self.head, self.token_head if patches else None, self.drop_features(x[:, 0]), x[:, 1:], width)
+        """Map the last stage's tokens [batch, class tokens + tokens, width] to logits, from the class tokens."""
+        beside = self.space.constants.class_tokens
+        x = self.norm(x if patches else x[:, :beside], width)
+        features = [self.drop_features(x[:, place]) for place in range(beside)]
+        return self.logits(features, x[:, beside:], width, patches)
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -204,8 +208,9 @@ class VitResSupernet(StagedSupernet[Stage]):
         return self.space.constants.sharing in NESTED
 
     def tokens(self, archs: Sequence[Arch]) -> float:
-        """Return the number of tokens including the class token, averaged over the stages."""
-        return sum(1 + math.prod(grid) for grid in self.grids) / len(self.grids)
+        """Return the number of tokens including the class tokens, averaged over the stages."""
+        beside = self.space.constants.class_tokens
+        return sum(beside + math.prod(grid) for grid in self.grids) / len(self.grids)
 
     def no_weight_decay(self) -> set[str]:
         """Return the class token's name; the trainer exempts 1-D tensors itself. Positions decay, as released."""

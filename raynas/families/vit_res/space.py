@@ -51,6 +51,11 @@ class VitResConstants(StagedConstants):
     reduction: Literal["residual", "plain"] = "residual"
     norm_eps: float = Field(1e-6, gt=0)
 
+    @property
+    def class_tokens(self) -> int:
+        """Number of tokens before the patches: a class token, and a distillation token behind it if there is one."""
+        return 1 + int(self.distillation_token)
+
 
 def grids(space: CodedSpace) -> list[tuple[int, int]]:
     """Return rows and columns of every stage's patch tokens."""

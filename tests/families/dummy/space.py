@@ -7,7 +7,7 @@ from typing import Any
 
 from raynas.config import Location
 from raynas.space.codes import CodedSpace
-from raynas.space.rules import CommonConstants, Family, Rule
+from raynas.space.rules import CommonConstants, Family, Rule, check_no_distillation_token
 
 
 def pixels(space: CodedSpace) -> int:
@@ -20,6 +20,7 @@ def _resolve(constants: CommonConstants, dimensions: tuple[Any, ...]) -> CommonC
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
+    yield from check_no_distillation_token(space)
     if space.constants.token_head:
         yield ("constants", "token_head"), "the dummy family has no tokens"
 
