@@ -42,16 +42,16 @@ class ClassBlock(nn.Module):
         mlp = {"fc1": (width, hidden), "fc2": (hidden, width)}
         return select_layers(self, {**norms, **projections, "proj": (self.query, width), **mlp})
 
-    def forward(self, token: Tensor, x: Tensor, width: Channels, hidden: Channels) -> Tensor:
-        """Map the class tokens [batch, class tokens, width], beside patches [batch, tokens, width], to new ones."""
-        everything = self.norm1(torch.cat([token, x], dim=1), width)
-        asking = everything[:, : token.shape[1]]
+    def forward(self, x: Tensor, class_tokens: int, width: Channels, hidden: Channels) -> Tensor:
+        """Change the class tokens, the first in [batch, tokens, width]; the patches stay as they are."""
+        token, patches = x[:, :class_tokens], x[:, class_tokens:]
+        normed = self.norm1(x, width)
         q, k, v = (
             layer(part, width, self.query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer, part in ((self.q, asking), (self.k, everything), (self.v, everything))
+            for layer, part in ((self.q, normed[:, :class_tokens]), (self.k, normed), (self.v, normed))
         )
         out = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), self.query, width)
         token = token + width.mask(out if self.ls1 is None else self.ls1(out, width))
         out = hidden.mask(F.gelu(self.fc1(self.norm2(token, width), width, hidden)), inplace=True)
         out = self.fc2(out, hidden, width)
-        return token + width.mask(out if self.ls2 is None else self.ls2(out, width))
+        return torch.cat([token + width.mask(out if self.ls2 is None else self.ls2(out, width)), patches], dim=1)

@@ -184,7 +184,7 @@ class VitSupernet(Supernet, Classifiers):
 
     def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
         """Map images to logits, as `forward` returns them; used by every execution."""
-        shape = acting
+        shape, constants = acting, self.space.constants
         index = None if self.relative is None else self.relative.of(shape.patch_size)
         stem = self.stem.of(shape.patch_size)
         token = None if self.class_token is None else shape.width.select(self.class_token, 2)
@@ -193,12 +193,10 @@ class VitSupernet(Supernet, Classifiers):
             x = self.block(i)(x, block, None if paths is None else paths[i], index)
         if shape.class_hidden is not None:
             token = shape.width.select(stem.class_token, 2) if token is None else token
-            token = shape.width.mask(token.expand(x.shape[0], -1, -1).to(x.dtype))
+            x = torch.cat([shape.width.mask(token.expand(x.shape[0], -1, -1).to(x.dtype)), x], dim=1)
             for class_block in self.class_blocks:
-                token = class_block(token, x, shape.width, shape.class_hidden)
-            x = torch.cat([token, x], dim=1)
+                x = class_block(x, constants.class_tokens, shape.width, shape.class_hidden)
         x = self.norm(x, shape.width)
-        constants = self.space.constants
         tokens = x[:, constants.class_tokens :]
         if constants.pool == "token":
             features = [self.drop_features(x[:, place]) for place in range(constants.class_tokens)]
