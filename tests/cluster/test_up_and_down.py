@@ -63,9 +63,10 @@ def cluster() -> Iterator[tuple[User, Host, Host]]:
             user.done("ray get-auth-token --generate > /dev/null && chmod 600 ~/.ray/auth_token")
             user.done("ray up -y own.yaml", timeout=400)
             _wait_for_two_nodes(user)
-            with user.host.start(f"cd checkout; {sys.prefix}/bin/ray dashboard own.yaml"):  # ends with the host
+            with user.host.start(f"cd checkout; {sys.prefix}/bin/ray dashboard own.yaml") as tunnel:
                 _wait_for_tunnel(mine)
                 yield user, head, worker
+                tunnel.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
