@@ -146,7 +146,7 @@ def kind_of(annotation: Any, metadata: Any = ()) -> str:
         return kind_of(inner[0], [*annotation.__metadata__, *metadata])
     if origin is Literal:
         words = ", ".join(f"`{choice}`" for choice in inner)
-    elif origin is tuple and inner[-1] is Ellipsis:
+    elif origin is list or (origin is tuple and inner[-1] is Ellipsis):
         words = f"list of: {kind_of(inner[0])}"
     elif origin is tuple:
         words = f"[{', '.join(kind_of(part) for part in inner)}]"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from raynas.api import search_run as search_run
     from raynas.api import status as status
     from raynas.api import train as train
+    from raynas.api import tune as tune
     from raynas.cluster.resources import Resources as Resources
     from raynas.costs import cost as cost
     from raynas.nets import build_supernet as build_supernet
@@ -48,7 +49,7 @@ _PUBLIC = {
     "build_supernet": "raynas.nets",
     "load_preset": "raynas.presets.preset",
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
-    **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space", "ablate"), "raynas.api"),
+    **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space", "ablate", "tune"), "raynas.api"),
     **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "status", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",

@@ -8,7 +8,7 @@ directory is reported before torch is loaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,6 +22,7 @@ from raynas.progress.reporter import Progress, silent
 if TYPE_CHECKING:
     from raynas.data.config import DataConfig
     from raynas.outer.evolution.trials import Trial
+    from raynas.outer.tuning.tuned import Tuned
     from raynas.phases.check import Finding
     from raynas.phases.pipeline import PipelineResult
     from raynas.presets.preset import Preset
@@ -255,6 +256,84 @@ def ablate(
     resources = resources or replace(default_resources(), cpus=1)
     wanted = list(read.config.seeds if seeds is None else seeds)
     return run_ablation(read, preset, run_dir, resources, wanted, at_a_time, progress).compared()
+
+
+@typed
+def tune(
+    what: PresetLike | Callable[..., Any],
+    run_dir: RunLike,
+    params: Mapping[str, Any] | None = None,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    tune: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    at_a_time: Positive | None = None,
+    resources: Resources | None = None,
+    progress: Progress = silent,
+    **settings: Any,
+) -> Tuned:
+    """Tune a preset, or a function of your own: trials with values that Optuna suggests, side by side on Ray.
+
+    Called again with the same arguments, it goes on: no finished trial is repeated, no unfinished one lost.
+
+    Args:
+        what: a preset, or a function of a configuration: `function(config)`, or `function(config, trial)`, where
+            `trial.report(value)` tells a value on the way and `trial.folder` is a folder of its own. It returns a
+            number, or a mapping of the objectives.
+        run_dir: the run directory to write, with a run directory for each trial in it.
+        params: the parameters: `{"lr": {"low": 1e-4, "high": 1e-1, "log": True}, "opt": {"choices": ["sgd", "adam"]}}`.
+            For a preset they are keys of it, and None takes those of its section `tune`.
+        data: used in place of the preset's dataset.
+        overrides: changes to the preset by dotted key, common to all trials.
+        tune: settings in place of the preset's section `tune`, or a YAML file with them.
+        at_a_time: trials side by side; None for as many as the cluster has room for. With 1 a study repeats itself.
+        resources: workers and replicas of each trial of a preset; None for one and one on a cluster, else each trial's
+            own process trains and scores. A function is called in a process with `cpus` and `gpus` of its own.
+        progress: called with lines of text.
+        **settings: further settings of section `tune`: `objectives` (`{"accuracy": "max"}`), `sampler`, `pruner`,
+            `trials`, `seconds`, `target`, `patience`, `seed`, `warm_start`; see `raynas.presets.tune.TuneConfig`.
+
+    Returns:
+        The trials, the best of them, and Optuna's study.
+
+    Raises:
+        RunDirError: the run directory is in use, or began with other settings.
+        UserError: a parameter, a value, an objective, a sampler or the preset is wrong; nothing is written then.
+    """
+    from raynas.config import Document, read_yaml, validate
+    from raynas.presets.preset import Preset
+    from raynas.presets.tune import TuneConfig
+
+    if params is not None:
+        settings["params"] = dict(params)
+    read = None
+    if tune is not None:
+        read = Document(dict(tune), "tune") if isinstance(tune, Mapping) else read_yaml(os.fspath(tune))
+        if isinstance(read.data, dict) and read.data.keys() == {"tune"}:
+            read = read.part(("tune",))
+        if isinstance(read.data, dict):
+            read.data.update(settings)
+    _refuse_nested(run_dir)
+    if callable(what) and not isinstance(what, Preset):
+        if data is not None or overrides is not None:
+            raise UserError("data and overrides are for presets: bind them to the function")
+        config = validate(TuneConfig, read or Document(settings, "tune"))
+        if "objectives" not in config.model_fields_set:
+            raise UserError("say what the function returns, and whether more is better: objectives={'loss': 'min'}")
+        from raynas.outer.tuning.tune import tune_function
+
+        return tune_function(what, config, run_dir, resources or Resources(0, 0), at_a_time, progress)
+    checked = _preset(what, data, overrides)
+    if read is not None:
+        checked = checked.model_copy(update={"tune": validate(TuneConfig, read)})
+    elif settings:
+        before = {} if checked.tune is None else checked.tune.model_dump()
+        checked = checked.model_copy(update={"tune": validate(TuneConfig, Document({**before, **settings}, "tune"))})
+    from raynas.cluster.connection import on_cluster
+    from raynas.outer.tuning.preset import tune_preset
+
+    given = resources or (Resources(1, 1) if on_cluster() else Resources(0, 0))
+    return tune_preset(checked, run_dir, given, at_a_time, progress)
 
 
 # -- working on a run --------------------------------------------------------------------------------------------------
@@ -545,7 +624,7 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
     opened = _open(run)
     if opened.exists("ablation.html"):  # written after each of its trials
         return f"{opened.name}/ablation.html"
-    from raynas.outer.report_data import searched_spaces, trial_findings
+    from raynas.outer.report_data import searched_spaces, trial_findings, tuning_findings
     from raynas.phases.report_data import traces
     from raynas.reports.page import write_report
 
@@ -554,7 +633,7 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
         from raynas.reports.tensorboard import write_events
 
         write_events(opened, Path(tensorboard), courses)
-    return write_report(opened, courses, searched_spaces(opened), trial_findings(opened))
+    return write_report(opened, courses, searched_spaces(opened), trial_findings(opened), tuning_findings(opened))
 
 
 @typed

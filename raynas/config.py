@@ -69,7 +69,8 @@ class Config(pydantic.BaseModel):
     def _booleans_are_not_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         """Reject true and false where a number is expected: pydantic would read `classes: true` as 1."""
         allowed = _types_in(cls.model_fields[info.field_name].annotation) if info.field_name else [Any]
-        mapping = any(get_origin(kind) is dict for kind in allowed)  # nested models check their own values
+        # Nested models check their own values.
+        mapping = any(get_origin(kind) is dict and not _models_in(kind) for kind in allowed)
         fits = any(kind in (bool, Any, object) or isinstance(kind, bool) for kind in allowed)
         if not fits and holds_boolean(value, mapping):
             raise ValueError("true and false are not numbers")

@@ -57,6 +57,7 @@ SMALL = {
         *("--seeds", "1", "--workers", "0", "--replicas", "0"),
         *(f"--set={key}" for key in ("recipe.epochs=1", "retrain.recipe.epochs=1", "search.evaluations=8")),
     ],
+    "tune": ["--workers", "0", "--replicas", "0", "--at-a-time", "1"],
     "bench forward": ["--rounds", "1", "--batch-size", "1"],
     "bench latency": ["--device", "cpu", "--dtype", "fp32", "--batch-size", "1", "--seconds", "0.001"],
     "bench window": ["--draws", "10"],
@@ -106,7 +107,7 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
-SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)|^evolve-space|^ablate"
+SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune"
 """Examples that need Ray for minutes, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {
@@ -114,6 +115,7 @@ SMALL_PRESET = {
     "recipe": {"epochs": 1, "warmup_epochs": 0, "batch_size": 256, "lr": 1e-3, "health": {"probe_images": 100}},
     "search": {"evaluations": 8, "constraints": {"macs": [None, 2.0e6]}},
     "retrain": {"train_on": "train", "recipe": {"epochs": 1, "warmup_epochs": 0, "batch_size": 256}},
+    "tune": {"params": {"recipe.lr": {"low": 1e-4, "high": 1e-2, "log": True}}, "trials": 2},
 }
 """Takes the place of every shipped preset in what is run."""
 
@@ -246,6 +248,8 @@ def test_an_example_runs(
     if "truth.parquet" in line:
         rows = searched.store.read("scores").select(["network", "values", "accuracy"])
         pq.write_table(rows.slice(0, 6), "truth.parquet")
+    if "my_tuning.yaml" in line:
+        write_yaml("my_tuning.yaml", SMALL_PRESET["tune"])
     if "best.yaml" in line:
         SPACE.save("space.yaml")
         argv[argv.index("space=runs/e/spaces/best.yaml")] = "space=space.yaml"
@@ -255,7 +259,7 @@ def test_an_example_runs(
     if verb in ("search", "evaluate") and (verb == "search" or "--arch front" in line):
         small_run(run := f"{run}-new")
         argv[1] = run
-    elif verb in ("train", "pipeline", "evolve-space", "ablate"):  # which make a run directory
+    elif verb in ("train", "pipeline", "evolve-space", "ablate", "tune"):  # which make a run directory
         shutil.rmtree(run, ignore_errors=True)
     elif run is not None and verb != "demo":
         put_run(searched, run)
@@ -270,6 +274,8 @@ def test_an_example_runs(
         assert Run(run).exists("supernet.json")
     elif verb == "ablate":
         assert Path(run, "ablation.html").exists()
+    elif verb == "tune":
+        assert Run(run).exists("study.db")
     elif verb == "evolve-space":
         assert list(Path(run).rglob("spaces/best.yaml"))
 
@@ -317,6 +323,7 @@ CODE = {
     "raynas.ScorePool(run, replicas=4)": "raynas.LocalScorer(run)",
     '{"macs": (None, 1.0e6)})': '{"macs": (None, 1.0e6)}, evaluations=4)',
     '{"macs": (None, 1.8e9)}, seed=0)': '{"macs": (None, 1.8e9)}, evaluations=4, seed=0)',
+    "trials=20,": "trials=2,",
     "space, 300)": "space, 20)",
     "Conditions(batch_size=8)": "Conditions(batch_size=1, seconds=0.001)",
     "size=280": "size=12",

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evolve the space, and print a table of the trials and what comes next."""
-    from raynas.outer.trial_progress import trial_name
+    from raynas.outer.evolution.progress import trial_name
 
     with doing("evolving the space") as progress:
         found = raynas.evolve_space(**given(options), progress=progress)

@@ -30,6 +30,7 @@ COMMANDS = {
     "rank": "measure how well inherited weights rank subnets",
     "evolve-space": "search the search space: measure it with a supernet, change its choices, repeat (S3)",
     "ablate": "compare rows of changes to a preset over several seeds: the table of an ablation, with intervals",
+    "tune": "tune a preset: let Optuna choose settings of training, search and space",
     "evaluate": "measure finished networks on the test split",
     "retrain": "train found networks on their own",
     "import": "read a released supernet or a timm model into a run directory",

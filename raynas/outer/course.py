@@ -51,7 +51,8 @@ class Course:
             proposer.tell(trial)
         if self._trials:
             ended = len(self._trials) - len(self._waiting)
-            progress(f"going on with {run.name}: {ended} trial(s) have ended, {len(self._waiting)} are carried on")
+            progress(f"going on with the experiment in {run.name}")
+            progress(f"  {ended} trial(s) have ended, {len(self._waiting)} are carried on")
 
     def propose(self) -> Proposed | Wait | None:
         """Return the next trial; None if no more begin."""

@@ -15,35 +15,21 @@ from __future__ import annotations
 
 import logging
 import os
-import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 from raynas.cluster.connection import environment, is_local, ray_cluster
 from raynas.cluster.growth import room_for
 from raynas.cluster.nodes import HEAD, living_nodes
 from raynas.cluster.resources import Resources
-from raynas.errors import UserError, reason
+from raynas.errors import UserError
 from raynas.outer.course import TUNE, Course
 from raynas.outer.trials import Proposer, Stop, Trial, read_trials
+from raynas.outer.work import Named, Work
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
-from raynas.text import one_line
-
-TRACEBACK = "error.txt"
-"""The traceback of a failed trial, in its folder."""
 
 _POLL_S = 2.0
-
-Report = Callable[..., None]
-"""`report(step, value, **others)` tells a value on the way, and maybe others for TensorBoard; it may not return."""
-
-Work = Callable[[str, Mapping[str, Any], Report], Mapping[str, float]]
-"""`work(folder, values, report)` carries a trial out in a process of its own and returns its results by name.
-
-The folder is a path, or a URI, that need not exist. Given again, it goes on with what it finds there.
-"""
 
 
 def run_experiment(
@@ -128,13 +114,13 @@ def _tune(course: Course, work: Work, resources: Resources) -> None:
     from ray import tune
     from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
-    from raynas.outer.tune_parts import Named, Stopping, Suggesting, Watching
+    from raynas.outer.tune_parts import Stopping, Suggesting, Watching
 
     run, folder = course.run, course.run.uri
 
     def trial(config: dict[str, Any]) -> dict[str, Any]:
         """Carry out a trial; a nested function, since Ray pickles it by value."""
-        from raynas.outer.experiment import carry_out_trial
+        from raynas.outer.work import carry_out_trial
 
         return carry_out_trial(work, folder, config)
 
@@ -173,50 +159,3 @@ def _beside_the_driver() -> dict[str, float]:
 
 def _name(trial: Any) -> str:
     return f"{trial.config['trial'] or 'trial'}-{trial.trial_id}"
-
-
-# -- the trial's side --------------------------------------------------------------------------------------------------
-
-
-def carry_out_trial(work: Work, uri: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a trial in its own process, and return what it came to for its last report to Tune.
-
-    Args:
-        work: the work.
-        uri: path or URI of the experiment's run directory.
-        config: `run` and `values`; see `Proposed`.
-    """
-    from ray import tune
-
-    run = Run(uri, create=True)
-    ended = False
-
-    def report(step: int, value: float, **others: float) -> None:
-        nonlocal ended
-        try:
-            tune.report({**others, "step": int(step), "value": float(value)})
-        except SystemExit:  # pruned
-            ended = True
-            raise
-
-    try:
-        results = work(run.local_or_uri(config["run"]), config["values"], report)
-        return {"state": "finished", "results": {name: float(value) for name, value in results.items()}}
-    except (Exception, SystemExit) as error:
-        if ended:
-            raise
-        with suppress(Exception):
-            run.write_bytes("/".join(filter(None, (config["run"], TRACEBACK))), traceback.format_exc().encode())
-        return {"state": "failed", "reason": _why(error)}
-
-
-def _why(error: BaseException) -> str:
-    """Return in one line why a trial failed, with the place in the code unless the message is for users."""
-    cause = getattr(error, "cause", None) or error
-    if isinstance(cause, UserError):
-        return one_line(str(cause))
-    if isinstance(cause, SystemExit):
-        return f"it ended the program (sys.exit({cause.code!r}))"
-    frames = traceback.extract_tb(cause.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return one_line(f"{reason(cause)}{place}")

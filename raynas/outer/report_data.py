@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from raynas.costs import Constraints
 from raynas.errors import RunDirError
+from raynas.outer.evolution.progress import trial_name
 from raynas.outer.evolution.record import iteration_run, read_iterations
 from raynas.outer.evolution.trials import tried_folders
-from raynas.outer.trial_progress import trial_name
+from raynas.outer.tuning.tuned import read_tuned
 from raynas.reports.collect import Tried
+from raynas.reports.tuning import Tuning
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 
@@ -47,6 +50,17 @@ def searched_spaces(run: Run) -> list[Row]:
             }
         )
     return found
+
+
+def tuning_findings(run: Run) -> Tuning | None:
+    """Return the trials of a tuning so far; None if the run is none."""
+    tuned = read_tuned(run)
+    if tuned is None:
+        return None
+    best = tuned.best_first
+    others = [trial for trial in tuned.trials if trial not in best]
+    order = [*best, *sorted(others, key=lambda trial: (trial.state != "finished", trial.number))]
+    return Tuning(tuned.objectives, [asdict(trial) for trial in order], tuned.study())
 
 
 def trial_findings(run: Run) -> Sequence[Tried]:

@@ -5,7 +5,6 @@ Tune pickles them into snapshots, which are never read, and copies some of them:
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,6 @@ from ray.tune.search import Searcher
 
 from raynas.outer.course import Course
 from raynas.text import one_line
-
-
-class Named:
-    """A mixin of Tune's trials: Ray's dashboard shows their names, and relative paths are the driver's."""
-
-    _name: str
-
-    def setup(self, config: dict[str, Any]) -> None:
-        """Set the trial up in its process."""
-        self._name = config["title"]
-        super().setup(config)  # type: ignore[misc]
-        os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))
 
 
 class _OurPart:
@@ -45,8 +32,8 @@ class _OurPart:
 class Suggesting(_OurPart, Searcher):
     """Ask for the next trial whenever there is room for one."""
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the configuration of the next trial; None for not now."""
+    def suggest(self, trial_id: str) -> Any:
+        """Return the configuration of the next trial; None for not now, and Tune's word for never again."""
         return self._course.suggest(trial_id) or (None if self._course.goes_on else Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

@@ -18,6 +18,7 @@ from raynas.nets.sharing import sides_of
 from raynas.presets.preset import Preset
 from raynas.runs.run import Run
 from raynas.space import Arch, Space, load_space
+from raynas.space.choices import with_fixed
 from raynas.training.draws import distribution
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
@@ -85,7 +86,7 @@ def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data
     Raises:
         UserError: space or data are missing or wrong, or the space does not support the images.
     """
-    space = space or load_space(preset.space)
+    space = space or with_fixed(load_space(preset.space), preset.fix)
     data = load_data(resolve_data(preset, space))
     return space.with_input(size=data.size, channels=data.channels, classes=data.classes), data
 

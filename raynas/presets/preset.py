@@ -28,6 +28,7 @@ from raynas.config import (
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import ConfigError, UserError
 from raynas.presets.space_evolution import SpaceEvolutionConfig
+from raynas.presets.tune import TuneConfig
 from raynas.search.config import SearchConfig
 from raynas.space.load import SPACES, find_beside, find_shipped
 from raynas.text import is_text, shown
@@ -88,6 +89,7 @@ class Preset(Config):
 
     Attributes:
         space: a shipped space's name or a path (in a preset file, relative to that file).
+        fix: dimensions of the space that are held at one of their choices: `{patch_size: 4}`.
         data: the dataset; None, or settings without a name, if it must be named when the preset is run.
         plan: the parts of a training step.
         recipe: the training of the supernet.
@@ -95,10 +97,12 @@ class Preset(Config):
         search: the search with its budget and constraints.
         retrain: the training of the winner.
         space_evolution: the search of the space itself (`raynas evolve-space`).
+        tune: what is tuned, by what and how long (`raynas tune`).
         reference: an arch (shipped name or path) that reports compare with, scaled to the winner's MACs.
     """
 
     space: str
+    fix: dict[str, Any] = Field(default_factory=dict)
     data: DataConfig | None = None
     plan: Plan = Plan()
     recipe: Recipe
@@ -106,6 +110,7 @@ class Preset(Config):
     search: SearchConfig = SearchConfig()
     retrain: RetrainConfig = RetrainConfig()
     space_evolution: SpaceEvolutionConfig = SpaceEvolutionConfig()
+    tune: TuneConfig | None = None
     reference: str | None = None
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raynas.comparison import mean_interval
+from raynas.reports.tuning import Tuning
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
@@ -166,12 +167,17 @@ class Content:
     space_scores: Sequence[Row] = ()
     searched: Sequence[Row] = ()
     trials: Sequence[Tried] = ()
+    tuning: Tuning | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     starts: Sequence[Row] = ()
 
 
 def collect(
-    run: Run, traces: Sequence[Trace] = (), searched: Sequence[Row] = (), trials: Sequence[Tried] = ()
+    run: Run,
+    traces: Sequence[Trace] = (),
+    searched: Sequence[Row] = (),
+    trials: Sequence[Tried] = (),
+    tuning: Tuning | None = None,
 ) -> Content:
     """Read a run directory; see `raynas.reports.page.write_report`."""
     space = run.space if run.has_space or run.is_trained else None
@@ -209,6 +215,7 @@ def collect(
         space_scores=_rows(run, "space_scores"),
         searched=searched,
         trials=trials,
+        tuning=tuning,
         settings=settings,
         starts=starts,
     )

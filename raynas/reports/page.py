@@ -19,6 +19,7 @@ from raynas.reports.result import result_lead, result_section
 from raynas.reports.scores import scores_sections
 from raynas.reports.sharing import sharing_section
 from raynas.reports.trials import trials_lead, trials_section
+from raynas.reports.tuning import Tuning, tuning_lead, tuning_section
 from raynas.results.schemas import Row
 from raynas.runs.files import EVOLUTION
 from raynas.runs.run import Run
@@ -31,6 +32,7 @@ def write_report(
     traces: Sequence[Trace] = (),
     searched: Sequence[Row] = (),
     trials: Sequence[Tried] = (),
+    tuning: Tuning | None = None,
     to: str = "report.html",
 ) -> str:
     """Write the report of a run, finished or not.
@@ -38,13 +40,14 @@ def write_report(
     Args:
         traces: courses of its searches, the main one first.
         searched: best subnet of each searched space of an evolution.
-        trials: measurements of each trial of an experiment.
+        trials: measurements of each trial of an evolution of spaces.
+        tuning: the trials of a tuning.
         to: file name inside the run directory.
 
     Returns:
         The path of the page, or its URI without credentials.
     """
-    text = page(collect(run, traces, searched, trials))
+    text = page(collect(run, traces, searched, trials, tuning))
     # Names may be invalid Unicode: characters that cannot be encoded are shown by number.
     run.write_bytes(to, text.encode("utf-8", "backslashreplace"))
     return f"{run.name}/{to}"
@@ -52,14 +55,15 @@ def write_report(
 
 def page(content: Content) -> str:
     """Return the page as HTML."""
-    evolved = _is_evolution(content)  # scores and tests are then in the runs of the iterations
+    several = _is_evolution(content) or content.tuning is not None  # scores and tests are then in the runs inside
     return render(
         f"raynas: {content.run.rstrip('/').rsplit('/', 1)[-1]}",
         _lead(content),
         [
+            tuning_section(content.tuning),
             trials_section(content.trials),
             evolution_section(content.spaces, content.space_moves, content.space_scores, content.searched),
-            *([] if evolved else [result_section(content), *scores_sections(content)]),
+            *([] if several else [result_section(content), *scores_sections(content)]),
             front_section(content.traces, content.scores, content.evaluations),
             _progress(content),
             predictor_section(content.traces),
@@ -69,7 +73,7 @@ def page(content: Content) -> str:
             None if content.space is None else sharing_section(content.space),
             _probes(content),
             conflict_section(content.training),
-            None if evolved else _test_split(content),
+            None if several else _test_split(content),
             price_section(content.phases),
             _what_was_run(content),
         ],
@@ -82,6 +86,8 @@ def _is_evolution(content: Content) -> bool:
 
 def _lead(content: Content) -> str:
     """Return the result in one or two sentences."""
+    if content.tuning is not None:
+        return tuning_lead(content.tuning)
     if any(trial.spaces for trial in content.trials):
         return trials_lead(content.trials)
     if content.spaces:

@@ -66,12 +66,13 @@ class RunFiles(RunDir):
         """
         if self.exists(name):
             return
-        if self.exists("ablation.yaml"):
-            inside = self.local_or_uri("/".join(["trials", *self.list("trials")[:1]]))
-            raise RunDirError(
-                f"{self.name} is an ablation, each of whose trials has a run directory of its own, such as "
-                f"{hide_secrets(inside)}: give one of them"
-            )
+        for work, words in {"ablation": "an ablation", "tune": "a tuning"}.items():
+            if self.exists(f"{work}.yaml"):
+                inside = self.local_or_uri("/".join(["trials", *self.list("trials")[:1]]))
+                raise RunDirError(
+                    f"{self.name} is {words}, each of whose trials has a run directory of its own, such as "
+                    f"{hide_secrets(inside)}: give one of them"
+                )
         if any(self.exists(f"{work}.yaml") for work in EVOLUTION):
             trials = self.list("trials")
             inside = self.local_or_uri(f"trials/{trials[0]}/iterations/0" if trials else "iterations/0")

@@ -30,7 +30,7 @@ from raynas.runs.files import (
 )
 from raynas.runs.network_folder import WEIGHTS_FILE
 
-KINDS = (("train",), ("import",), EVOLUTION, ("ablation",))
+KINDS = (("train",), ("import",), EVOLUTION, ("ablation",), ("tune",))
 """Pieces of work of which a run directory holds only one, since later work uses its results."""
 
 
@@ -141,4 +141,5 @@ def _left_by(what: str) -> list[str]:
         "space_evolution": evolved,
         "trials": evolved,
         "ablation": ["tables/trials"],
+        "tune": ["tables/trials"],
     }.get(what, [])

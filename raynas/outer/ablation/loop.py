@@ -12,9 +12,10 @@ from raynas.config import Document, validate
 from raynas.errors import UserError
 from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of
-from raynas.outer.experiment import Report, Work, run_experiment
+from raynas.outer.experiment import run_experiment
 from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures
 from raynas.outer.trials import Proposed, Trial, read_trials
+from raynas.outer.work import Report, Work
 from raynas.phases.images import check_images
 from raynas.phases.preflight import preflight
 from raynas.phases.rank import archs_of, read_truth

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +12,9 @@ from raynas.costs import Bounds, sample_within, span
 from raynas.costs.constraints import interval
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.outer.evolution.moves import Move, moved_axes
-from raynas.space import Choice, Dimension, Space
+from raynas.space import Choice, Space
+from raynas.space.choices import with_choices
 from raynas.space.counting import shown_count
-from raynas.space.definition import write_dimensions
-
-Choices = Mapping[str, tuple[Choice, ...]]
-"""Choices by dimension name."""
 
 _DRAWS = 8  # for each arch that a space must have within the constraints
 
@@ -79,46 +74,6 @@ def next_space(
     made = [wanted[move.axis] for move in moves]
     going = moved_axes(made)
     return (with_choices(space, _choices(going), name) if going else space), made
-
-
-def with_choices(space: Space, choices: Choices, name: str | None = None) -> Space:
-    """Return a space with other choices for some dimensions.
-
-    With a depth, blocks beyond the largest choice are removed, and new blocks copy the last one. Constants that have
-    the value derived from the dimensions by default are derived from the new ones.
-
-    Raises:
-        ConfigError: the family cannot build the space.
-    """
-    listed = {dimension.name: choices.get(dimension.name, dimension.choices) for dimension in space.dimensions}
-    for depth in [each for each in listed if each.rpartition(".")[2] == "depth"]:
-        prefix, most = f"{depth.removesuffix('depth')}blocks.", max(listed[depth])
-        blocks: dict[int, dict[str, tuple[Choice, ...]]] = {}
-        for each in [each for each in listed if each.startswith(prefix)]:
-            index, _, leaf = each.removeprefix(prefix).partition(".")
-            blocks.setdefault(int(index), {})[leaf] = listed.pop(each)
-        for place in range(most if blocks else 0):
-            block = blocks.get(place, blocks[max(blocks)])
-            listed.update({f"{prefix}{place}.{leaf}": block[leaf] for leaf in block})
-    definition = space.to_dict()
-    definition["constants"] = _own_constants(space)
-    definition["dimensions"] = write_dimensions(Dimension(each, listed[each]) for each in listed)
-    definition["name"] = name or space.name
-    return Space.from_dict(definition, definition["name"])
-
-
-@lru_cache(maxsize=8)
-def _own_constants(space: Space) -> dict[str, Any]:
-    """Return the constants of a space that differ from the family's defaults; not to be changed."""
-    own = space.constants.model_dump(exclude_defaults=True)
-    for name in list(own):
-        without = {other: value for other, value in own.items() if other != name}
-        try:
-            same = Space.from_dict({**space.to_dict(), "constants": without}).constants == space.constants
-        except ConfigError:
-            same = False
-        own = without if same else own
-    return own
 
 
 def _choices(moves: Iterable[Move]) -> dict[str, tuple[Choice, ...]]:

@@ -1,52 +1,41 @@
-"""Space evolutions as a Ray Tune experiment: one trial, or several settings side by side.
+"""Space evolutions as an experiment: one trial, or several settings side by side.
 
-A trial itself holds no CPU; its Ray Train workers and later its scoring replicas do, never both at once. Workers come
-all together or not at all, and one replica suffices, so trials beyond the cluster's room wait and do not block others.
 The state of a trial is in its run directory: a killed trial resumes in its current iteration.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from raynas.cluster.connection import is_local, ray_cluster
-from raynas.cluster.nodes import HEAD, living_nodes
+from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.comparison import best_first
 from raynas.config import Document, validate
 from raynas.errors import UserError
+from raynas.outer import trials as rows
 from raynas.outer.evolution.measure import evolve_preset, prepare
+from raynas.outer.evolution.progress import showing_iterations, trial_folder, trial_name
 from raynas.outer.evolution.record import Iteration, best_iterations, read_iterations
 from raynas.outer.evolution.searches import search_spaces
-from raynas.outer.trial_progress import showing_trials, trial_folder, trial_name
+from raynas.outer.experiment import run_experiment
+from raynas.outer.trials import TRIALS, Listed, Proposed, Proposer, Wait
+from raynas.outer.tuning.study import Study
+from raynas.outer.tuning.study_file import STUDY
+from raynas.outer.work import Report
 from raynas.presets.preset import Preset, override
-from raynas.progress.reporter import Progress, Reporter, reporter, silent
+from raynas.presets.tune import Param, TuneConfig
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
 
-EXPERIMENT = "tune"
-"""Folder of Tune's own files in the run directory, for `tensorboard --logdir <run>/tune`."""
-
 METRIC = "lowest_error"
-COLUMNS = {
-    "iteration": "iteration",
-    "error": "E-T error",
-    "standard_error": "±",
-    "top": "top tier",
-    "best_error": "best",
-    "mean_macs": "mean MACs",
-    METRIC: "lowest E-T",
-}
-"""Columns of the progress table, by reported metric."""
-
-_TABLE_S = 30  # seconds between two progress tables
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ def run_trials(
     search: bool = False,
     progress: Progress = silent,
 ) -> list[Trial]:
-    """Evolve a preset's space as trials of Ray Tune, or go on with them; see `raynas.evolve_space`."""
+    """Evolve a preset's space as trials of an experiment, or go on with them; see `raynas.evolve_space`."""
     if not resources.workers:
         raise UserError("a trial trains with Ray Train workers: workers must be at least 1, not 0")
     progress = reporter(progress)
@@ -107,152 +96,102 @@ def run_trials(
             spaces.append(definition)
     for note in notes:
         progress(note)
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # trials read relative paths from where this process does
-    # Otherwise Tune would keep its Ctrl-C handler for the life of this process.
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-    need = int(resources.together["CPU"])
-    room = max(need, (os.cpu_count() or 1) // need * need) if at_a_time is None else need * at_a_time
     run = Run(run_dir, create=True)
     with run.lock():
         # Spaces by content: a file may have other names, or change.
-        common = preset.model_dump(mode="json", exclude={"space", "reference"})
+        common = preset.model_dump(mode="json", exclude={"space", "fix", "reference", "tune"})
         numbered = {str(number): definition for number, definition in enumerate(spaces)}
-        if not begin(run, "trials", {"preset": common, "values": values, "suggested": trials, "spaces": numbered}):
-            run.delete(EXPERIMENT)  # else Tune would resume an experiment of other settings that left no results
-    # The experiment has a lock of its own, since a single trial takes the lock of the run directory.
-    with Run(run.local_or_uri(EXPERIMENT), create=True).lock(), ray_cluster(cpus=room):
-        side_by_side = 1 if trials else _side_by_side(at_a_time, resources.together)
-        errors = _tune(preset, run, values, trials, resources, side_by_side, progress)
-        found = _tried(run, values, errors)
-        # Here and not in the trials, since Tune does not restart trials that have ended.
-        for trial in found if search else []:
-            if trial.error is None:
-                search_spaces(trial.run, resources, progress)
-    return found
+        settings = {"preset": common, "values": values, "suggested": trials, "spaces": numbered}
+        if not begin(run, "trials", settings):  # else rows of other settings, which left no results, would count
+            run.delete("tables/trials")
+            run.delete(STUDY)
+    proposer: Proposer
+    if trials is None:
+        names = zip(folders, combinations, strict=True)
+        proposer = Listed([Proposed(number, *each, _folder(each[0])) for number, each in enumerate(names)])
+    else:
+        proposer = Suggested(run, values, trials, preset.space_evolution.seed)
+        at_a_time = 1
+    work = partial(evolve_trial, preset.model_dump(mode="json"), resources)
+    with showing_iterations(run, combinations, progress) as state:
+        found = run_experiment(run, proposer, work, resources, None, at_a_time, progress, state)
+    failed = {trial.name: str(trial.reason) for trial in found if trial.state == "failed"}
+    tried = _tried(run, values, failed)
+    if search:
+        with ray_cluster(cpus=int(resources.together["CPU"])):
+            for trial in tried:
+                if trial.error is None:
+                    search_spaces(trial.run, resources, progress)
+    return tried
+
+
+def _folder(name: str) -> str:
+    return f"{TRIALS}/{name}" if name else ""
+
+
+class Suggested:
+    """A proposer of some of all combinations, one after the other, by Optuna.
+
+    Trials that failed under an earlier command are tried again first.
+    """
+
+    def __init__(self, run: Run, values: Mapping[str, Sequence[Any]], trials: int, seed: int):
+        params = {key: Param(choices=list(listed)) for key, listed in values.items()}
+        config = TuneConfig(params=params, objectives={METRIC: "min"}, seed=seed)
+        self._study = Study(run, config, name=lambda number, values: trial_name(values))
+        self._left, self._begun = trials, False
+        self._again: list[rows.Trial] = []
+
+    def ask(self) -> Proposed | Wait | None:
+        """Return the next trial."""
+        self._begun = True
+        if self._again:
+            return self._again.pop(0)
+        self._left -= 1
+        return self._study.ask() if self._left >= 0 else None
+
+    def tell(self, trial: rows.Trial) -> None:
+        """Take note of a trial."""
+        if self._begun:
+            self._study.tell(trial)
+            return
+        self._left -= 1
+        if trial.state == "failed":
+            self._again.append(trial)
+            trial = replace(trial, state="running")
+        self._study.tell(trial)
+
+    def prune(self, number: int, step: int, value: float) -> bool:
+        """Return False: all come to their end."""
+        return False
 
 
 def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-def _side_by_side(at_a_time: int | None, need: Mapping[str, float]) -> int:
-    """Return how many trials run at a time: by default as many as there is room for now, at least one.
-
-    Raises:
-        UserError: more are asked for than a local Ray, which does not grow, has room for.
-    """
-    import ray
-
-    have = ray.cluster_resources()
-    room = min(int(have.get(name, 0) // amount) for name, amount in need.items())
-    if at_a_time is not None and at_a_time > max(1, room) and is_local():
-        each = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
-        raise UserError(f"there is room for {room} trial(s) of {each} at a time, not {at_a_time}")
-    return at_a_time or max(1, room)
-
-
-def _tune(
-    preset: Preset,
-    run: Run,
-    values: Mapping[str, Sequence[Any]],
-    trials: int | None,
-    resources: Resources,
-    side_by_side: int,
-    progress: Reporter,
-) -> dict[str, str]:
-    """Run the experiment to its end, and return errors of failed trials by name (see `named`)."""
-    from ray import tune
-    from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
-
-    written, folder = preset.model_dump(mode="json"), run.uri
-
-    def trial(config: dict[str, Any]) -> None:
-        """Carry out a trial; a nested function, since Ray pickles it by value."""
-        from raynas.outer.evolution.trials import work
-
-        work(written, folder, config, resources)
-
-    trainable = tune.with_resources(trial, _beside_the_driver())
-    table = tune.CLIReporter(metric_columns=COLUMNS, parameter_columns=list(values), max_report_frequency=_TABLE_S)
-    path = run.at(EXPERIMENT)
-    if tune.Tuner.can_restore(path, storage_filesystem=run.filesystem):
-        progress(f"going on with the experiment in {run.name}")
-        tuner = tune.Tuner.restore(path, trainable, resume_errored=True, storage_filesystem=run.filesystem)
-    else:
-        search = None
-        if trials is None:
-            space = {key: tune.grid_search(listed) for key, listed in values.items()}
-        else:
-            from ray.tune.search.optuna import OptunaSearch
-
-            space = {key: tune.choice(listed) for key, listed in values.items()}
-            search = OptunaSearch(metric=METRIC, mode="min", seed=preset.space_evolution.seed)
-        tuner = tune.Tuner(
-            trainable,
-            param_space=space,
-            tune_config=tune.TuneConfig(
-                num_samples=trials or 1, search_alg=search, max_concurrent_trials=side_by_side,
-                trial_name_creator=_name, trial_dirname_creator=_name,
-            ),
-            run_config=tune.RunConfig(
-                name=EXPERIMENT, storage_path=run.root, storage_filesystem=run.filesystem,
-                verbose=0 if progress.silent else 1, progress_reporter=table,
-                callbacks=[TBXLoggerCallback(), JsonLoggerCallback()],
-            ),
-        )  # fmt: skip
-    for module in ("execution.tune_controller", "tune"):  # without their tracebacks; one line is shown below
-        logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
-    with showing_trials(run, _combinations(values), resources.together, progress):
-        results = tuner.fit()
-    errors = {}
-    for i in range(len(results)):
-        if (result := results[i]).error is not None:
-            cause = getattr(result.error, "cause", None) or result.error
-            errors[trial_name(result.config or {})] = str(cause).strip().splitlines()[-1]
-    for name, why in errors.items():
-        progress(f"{name or 'the evolution'} failed: {why}")
-    return errors
-
-
-def _beside_the_driver() -> dict[str, float]:
-    """Return the resources of a trial's own process, which Tune does not schedule if it asks for nothing.
-
-    On a cluster's head, which is not lost alone, they keep trials there.
-    """
-    import ray
-
-    here = ray.get_runtime_context().get_node_id()
-    on_head = any(node.is_head for node in living_nodes() if node.id == here)
-    return {"CPU": 0, HEAD: 0.001} if on_head else {"CPU": 0, "memory": 1}
-
-
-def _name(trial: Any) -> str:
-    return f"{trial_name(trial.config) or 'evolution'}-{trial.trial_id}"
-
-
-def work(written: Mapping[str, Any], folder: str, values: Mapping[str, Any], resources: Resources) -> None:
+def evolve_trial(
+    written: Mapping[str, Any], resources: Resources, folder: str, values: Mapping[str, Any], report: Report
+) -> dict[str, float]:
     """Carry out a trial, in its own process.
 
     Args:
         written: the preset as plain values.
-        folder: run directory of the experiment.
     """
-    from ray import tune
-
     preset = override(validate(Preset, Document(dict(written), "preset")), values)
     lowest = math.inf
 
-    def report(iteration: Iteration) -> None:
+    def after_each(iteration: Iteration) -> None:
         nonlocal lowest
         lowest = min(lowest, iteration.quality.error)
-        tune.report(metrics(iteration, lowest))
+        report(iteration.index, lowest, **metrics(iteration))
 
-    run = Run(folder, create=True)
-    evolve_preset(preset, trial_folder(run, values), resources, print, report)
+    evolve_preset(preset, folder, resources, print, after_each)
+    return {METRIC: lowest}
 
 
-def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
-    """Return the metrics that a trial reports after an iteration; errors between 0 and 1."""
+def metrics(iteration: Iteration) -> dict[str, Any]:
+    """Return the metrics that a trial reports to TensorBoard after an iteration; errors between 0 and 1."""
     whole = iteration.quality
     return {
         "iteration": iteration.index,
@@ -266,7 +205,6 @@ def metrics(iteration: Iteration, lowest: float) -> dict[str, Any]:
         "log10_archs": math.log10(iteration.space.cardinality()),
         "moves": sum(move.moved for move in iteration.moves),
         "seconds": iteration.seconds,
-        METRIC: lowest,
     }
 
 

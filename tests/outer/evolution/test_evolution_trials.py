@@ -15,9 +15,9 @@ import yaml
 
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
+from raynas.outer.evolution.progress import whereabouts
 from raynas.outer.evolution.trials import Trial, run_trials
 from raynas.outer.report_data import searched_spaces, trial_findings
-from raynas.outer.trial_progress import whereabouts
 from raynas.phases.report_data import traces
 from raynas.presets.preset import Preset, override
 from raynas.reports.collect import Tried

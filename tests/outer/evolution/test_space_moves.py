@@ -13,10 +13,11 @@ from raynas.costs import cost
 from raynas.errors import ConfigError
 from raynas.outer.evolution.axes import Axis, axes_of, check_steps
 from raynas.outer.evolution.moves import Move, measure_space
-from raynas.outer.evolution.next_space import Limits, next_space, with_choices
+from raynas.outer.evolution.next_space import Limits, next_space
 from raynas.outer.evolution.quality import et_errors, resamples, space_quality
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.space import Space, load_space
+from raynas.space.choices import with_choices
 from tests.outer.outer_parts import vit
 
 FOUR = np.array([0.4, 0.1, 0.3, 0.2])

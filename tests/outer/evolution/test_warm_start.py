@@ -8,9 +8,9 @@ import torch
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
-from raynas.outer.evolution.next_space import with_choices
 from raynas.outer.evolution.warm_start import check_inheritable, inherit
 from raynas.space import Space, load_space
+from raynas.space.choices import with_choices
 from tests.outer.outer_parts import vit
 
 

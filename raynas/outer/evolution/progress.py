@@ -1,16 +1,16 @@
-"""Folders of an experiment's trials, and their progress, read from there."""
+"""Folders of the trials of space evolutions, and their progress, read from there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from raynas.cluster.growth import describe_shortage
 from raynas.config import Document, validate
 from raynas.errors import RunDirError, UserError
 from raynas.outer.evolution.explain import explain
 from raynas.outer.evolution.record import Iteration, iteration_run, read_iterations
+from raynas.outer.trials import Trial
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.progress.reporter import Reporter
 from raynas.runs.run import Run
@@ -46,19 +46,18 @@ def whereabouts(run: Run, index: int) -> str | None:
 
 
 @contextmanager
-def showing_trials(
-    run: Run, combinations: Sequence[Mapping[str, Any]], needed: Mapping[str, float], progress: Reporter
-) -> Iterator[None]:
-    """Show the trials' progress, each finished iteration, and what the cluster lacks, during the block.
+def showing_iterations(
+    run: Run, combinations: Sequence[Mapping[str, Any]], progress: Reporter
+) -> Iterator[Callable[[Trial], str | None]]:
+    """Show each iteration that trials finish during the block.
 
-    Args:
-        needed: resources of one trial, by Ray's names.
+    Yields:
+        A function that returns a running trial's state in a few words.
     """
     folders = {trial_folder(run, values): trial_name(values) for values in combinations}
     shown = {folder: len(_iterations(folder)) for folder in folders}
 
     def look() -> None:
-        states = []
         for folder, name in folders.items():
             start = f"{name}: " if name else ""
             with suppress(RunDirError):  # not begun, or unreadable just now; read again later
@@ -67,16 +66,16 @@ def showing_trials(
                     for line in explain(iteration, validate(SpaceEvolutionConfig, Document(settings, folder))):
                         progress(f"{start}{line}")
                     shown[folder] += 1
-                if state := whereabouts(Run(folder), shown[folder]):
-                    states.append(f"{start}{state}")
-        if (lack := describe_shortage(needed)) is not None:
-            states.append(f"waiting for {lack}")
-        activity.update(detail="; ".join(states))
 
-    with progress.doing("evolving the space") as activity:
-        with progress.polling(look, POLL_S):
-            yield
-        look()
+    def state(trial: Trial) -> str | None:
+        folder = trial_folder(run, trial.values)
+        with suppress(RunDirError):
+            return whereabouts(Run(folder), shown[folder])
+        return None
+
+    with progress.polling(look, POLL_S):
+        yield state
+    look()
 
 
 def _iterations(folder: str) -> list[Iteration]:

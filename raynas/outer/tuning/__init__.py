@@ -1,0 +1,1 @@
+"""Tuning: a study of Optuna proposes the trials of an experiment."""

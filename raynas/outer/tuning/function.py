@@ -1,0 +1,87 @@
+"""A trial of a function that is tuned, in its own process; light, since each trial begins by importing this."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raynas.errors import UserError
+from raynas.outer.work import Report
+from raynas.text import named
+
+
+@dataclass
+class FunctionTrial:
+    """A trial, as the function that is tuned gets to see it.
+
+    Attributes:
+        folder: a folder of its own, for checkpoints: a trial that was interrupted finds there what it has left. A URI
+            if the run directory is one.
+        name: its name, such as `0007`.
+    """
+
+    folder: str
+    name: str
+    _report: Report = field(repr=False)
+    _step: int = 0
+
+    def report(self, value: float, step: int | None = None) -> None:
+        """Tell a value on the way, after which the trial may be ended by the pruner.
+
+        Args:
+            value: of the objective, as far as it is known.
+            step: counted from 1, such as the epoch; None for the one after the last.
+        """
+        self._step = self._step + 1 if step is None else step
+        self._report(self._step, value)
+
+
+def call_function(
+    function: Callable[..., Any], objectives: Mapping[str, str], folder: str, values: Mapping[str, Any], report: Report
+) -> dict[str, float]:
+    """Call the function that is tuned, and return its results by name."""
+    if "://" not in folder:
+        os.makedirs(folder, exist_ok=True)
+    trial = FunctionTrial(folder, folder.rpartition("/")[2], report)
+    found = function(dict(values), trial) if _wants_trial(function) else function(dict(values))
+    if not isinstance(found, Mapping):
+        if len(objectives) > 1:
+            raise UserError(f"it must return a mapping of {', '.join(objectives)}, not {named(found)}")
+        found = {next(iter(objectives)): found}
+    return numbers(found, objectives)
+
+
+def _wants_trial(function: Callable[..., Any]) -> bool:
+    """Return True if a function has a second parameter that must be given, or is called `trial`."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some builtins say nothing
+        return False
+    second = parameters[1] if len(parameters) > 1 else None
+    if second is None or second.kind not in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD):
+        return False
+    return second.default is second.empty or second.name == "trial"
+
+
+def numbers(found: Mapping[str, Any], objectives: Any) -> dict[str, float]:
+    """Return results as numbers.
+
+    Raises:
+        UserError: an objective is missing, or no number.
+    """
+    for name in objectives:
+        if name not in found:
+            raise UserError(f"its results have no {name}, only {', '.join(map(str, found)) or 'nothing'}")
+    numbers = {}
+    for name, value in found.items():
+        try:
+            numbers[str(name)] = float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"{name} must be a number, not {named(value)}") from None
+    if wrong := [name for name in objectives if math.isnan(numbers[name])]:
+        raise UserError(f"{wrong[0]} is not a number (NaN)")
+    return numbers

@@ -1,0 +1,137 @@
+"""Tuning of a preset's settings: its checks, and what is done in a trial."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from raynas.cluster.resources import Resources
+from raynas.config import Document, validate
+from raynas.errors import ConfigError, UserError
+from raynas.outer.measures import MEASURES, carry_out, check_measures
+from raynas.outer.tuning.function import numbers
+from raynas.outer.tuning.tune import check, tune
+from raynas.outer.tuning.tuned import SETTINGS, Tuned
+from raynas.outer.work import Report
+from raynas.phases.images import check_images
+from raynas.phases.preflight import preflight
+from raynas.presets.preset import Preset, override
+from raynas.presets.tune import Param, TuneConfig, in_order, is_active
+from raynas.progress.reporter import Progress, reporter, silent
+from raynas.results.run_dir import plain
+from raynas.runs.run import Run
+from raynas.runs.settings import has_begun
+from raynas.space import load_space
+from raynas.space.choices import with_fixed
+from raynas.text import shown
+
+PROBED = ("probes", "searched", "hypervolume", "retrained")
+"""Objectives that the probes' accuracy after an epoch says something of."""
+
+
+def tune_preset(
+    preset: Preset,
+    run_dir: Run | str | os.PathLike[str],
+    resources: Resources,
+    at_a_time: int | None = None,
+    progress: Progress = silent,
+) -> Tuned:
+    """Tune a preset as its section `tune` says, or go on with it; see `raynas.tune`."""
+    config = preset.tune
+    if config is None:
+        raise UserError("this preset says nothing of tuning: give it a section tune, or a file with one (--tune FILE)")
+    progress = reporter(progress)
+    check(config)
+    _check_objectives(config, preset)
+    spaces = _check_params(config, preset)
+    if not has_begun(run_dir, SETTINGS):
+        check_images(preset, progress)
+    preflight(_applied(preset, next(_extremes(config.params))[1]), resources, progress=progress, look=False)
+    common = preset.model_copy(update={"tune": None})
+    about = {"preset": common.model_dump(mode="json", exclude={"space", "reference", "tune"}), "spaces": spaces}
+    work = partial(tune_trial, common.model_dump(mode="json"), list(config.objectives), resources)
+    return tune(config, about, work, run_dir, resources, at_a_time, progress)
+
+
+def tune_trial(
+    preset: Mapping[str, Any],
+    objectives: list[str],
+    resources: Resources,
+    folder: str,
+    values: Mapping[str, Any],
+    report: Report,
+) -> dict[str, float]:
+    """Carry a trial of a preset out as far as the objectives need.
+
+    Args:
+        preset: the preset as plain values.
+        objectives: names of measures.
+    """
+    changed = _applied(validate(Preset, Document(dict(preset), "preset")), values)
+    results = carry_out(changed, folder, objectives, resources, print, report)
+    return numbers(results, objectives)
+
+
+def _check_objectives(config: TuneConfig, preset: Preset) -> None:
+    check_measures(config.objectives, preset, tuned=True)
+    for name, direction in config.objectives.items():
+        if direction != (better := MEASURES[name].better):
+            raise UserError(f"objectives: {name} is better the {'more' if better == 'max' else 'less'} it is: {better}")
+        if config.pruner.name != "none" and name not in PROBED:
+            raise UserError(
+                f"pruner: trials are ended by the accuracy of the probes, which says nothing of {name}: leave it out"
+            )
+
+
+def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:
+    """Refuse a parameter that is no key of the preset, or values that it does not take; return all spaces of trials."""
+    spaces: list[dict[str, Any]] = []
+    for name, values in _extremes(config.params):
+        if name.partition(".")[0] == "tune":
+            raise ConfigError(f"tune.params: {name}: a tuning does not tune itself")
+        try:
+            changed = _applied(preset, values)
+            space = plain(with_fixed(load_space(changed.space), changed.fix).to_dict())
+        except ConfigError as error:
+            raise ConfigError(f"tune.params: {name}: {shown(values[name])}: {error}") from error
+        if space not in spaces:
+            spaces.append(space)
+    return spaces
+
+
+def _extremes(params: Mapping[str, Param]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the values of trials in which a parameter has each of its choices, or either end of its range."""
+    for name, param in params.items():
+        for value in param.choices if param.choices is not None else dict.fromkeys((param.low, param.high)):
+            wanted = {name: value, **_conditions(params, name)}
+            values: dict[str, Any] = {}
+            for other in in_order(params):
+                if is_active(params[other], values):
+                    first = params[other].choices or [params[other].low]
+                    values[other] = wanted.get(other, first[0])
+            yield name, values
+
+
+def _conditions(params: Mapping[str, Param], name: str) -> dict[str, Any]:
+    """Return values of other parameters for which there is a parameter."""
+    found: dict[str, Any] = {}
+    for other, listed in params[name].when.items():
+        found |= {**_conditions(params, other), other: listed[0]}
+    return found
+
+
+def _applied(preset: Preset, values: Mapping[str, Any]) -> Preset:
+    """Return a preset with a trial's values: wholes before their parts, and names before the options that go with them.
+
+    Raises:
+        ConfigError: a value does not fit.
+    """
+    changes: dict[str, Any] = {}
+    for name in sorted(values, key=lambda name: (name.count("."), not name.endswith(".name"))):
+        if name.startswith("fix."):  # names of dimensions have dots of their own
+            changes["fix"] = {**changes.get("fix", preset.fix), name.removeprefix("fix."): values[name]}
+        else:
+            changes[name] = values[name]
+    return override(preset, changes)

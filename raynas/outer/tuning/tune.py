@@ -1,0 +1,100 @@
+"""Tuning as an experiment, of a preset's settings or of a function of the user's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from raynas.cluster.resources import Resources
+from raynas.errors import UserError, reason
+from raynas.outer.experiment import run_experiment
+from raynas.outer.trials import Stop
+from raynas.outer.tuning.function import call_function
+from raynas.outer.tuning.params import grid
+from raynas.outer.tuning.pruners import build_pruner
+from raynas.outer.tuning.study import Study
+from raynas.outer.tuning.study_file import STUDY
+from raynas.outer.tuning.tuned import SETTINGS, Tuned
+from raynas.outer.tuning.warm_start import earlier_trials
+from raynas.outer.work import Work
+from raynas.presets.tune import TuneConfig
+from raynas.progress.reporter import Progress, reporter, silent
+from raynas.runs.run import Run
+from raynas.runs.settings import begin, has_begun
+from raynas.search.optuna_samplers import check_sampler
+
+LIMITS = {"trials", "seconds", "target", "patience"}
+"""Settings that another command may change: they decide when a tuning ends, not what it finds."""
+
+
+def tune_function(
+    function: Callable[..., Any],
+    config: TuneConfig,
+    run_dir: Run | str | os.PathLike[str],
+    resources: Resources,
+    at_a_time: int | None = None,
+    progress: Progress = silent,
+) -> Tuned:
+    """Tune the arguments of a function, or go on with it; see `raynas.tune`."""
+    check(config)
+    _check_travels(function)
+    resources = replace(resources, workers=0, replicas=0)  # the trial's own process calls it
+    about = {"function": getattr(function, "__qualname__", type(function).__name__)}
+    work = partial(call_function, function, config.objectives)
+    return tune(config, about, work, run_dir, resources, at_a_time, reporter(progress))
+
+
+def tune(
+    config: TuneConfig,
+    about: Mapping[str, Any],
+    work: Work,
+    run_dir: Run | str | os.PathLike[str],
+    resources: Resources,
+    at_a_time: int | None,
+    progress: Progress,
+) -> Tuned:
+    """Carry a checked tuning out, or go on with it.
+
+    Args:
+        about: what the results depend on besides the settings of the tuning.
+        work: what is done in a trial.
+
+    Raises:
+        RunDirError: the run directory is in use, or began with other settings.
+        UserError: a study to begin with does not fit.
+    """
+    settings = {**about, "tune": config.model_dump(mode="json", exclude=LIMITS)}
+    earlier = earlier_trials(config, progress) if not has_begun(run_dir, SETTINGS) else []
+    run = Run(run_dir, create=True)
+    with run.lock():
+        if not begin(run, SETTINGS, settings):
+            run.delete(STUDY)  # of other settings, under which no trial has begun
+        study = Study(run, config, earlier)
+        objective, *others = config.objectives
+        limits = {name: getattr(config, name) for name in LIMITS}
+        stop = Stop(objective=None if others else objective, better=config.objectives[objective], **limits)
+        run_experiment(run, study, work, resources, stop, at_a_time, progress)
+    return Tuned(run, config.objectives)
+
+
+def _check_travels(function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be sent to other processes."""
+    from ray import cloudpickle
+
+    try:
+        cloudpickle.dumps(function)
+    except Exception as error:  # of whatever the function holds
+        raise UserError(f"this function cannot be sent to the trials' processes: {reason(error)}") from error
+
+
+def check(config: TuneConfig) -> None:
+    """Refuse a sampler or a pruner that cannot be built, and a grid without end."""
+    check_sampler(config.sampler.name, config.sampler.options, len(config.objectives))
+    build_pruner(config.pruner)
+    if config.sampler.name == "grid":
+        grid(config.params)
+    elif config.trials is None and config.seconds is None and config.target is None and config.patience is None:
+        raise UserError("this tuning would never end: give trials, seconds, target or patience")

@@ -1,0 +1,75 @@
+"""The outcome of a tuning: its trials, the best of them, and its study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from raynas.outer.trials import Trial, read_trials
+from raynas.runs.run import Run
+
+if TYPE_CHECKING:
+    import optuna
+
+SETTINGS = "tune"
+"""The settings of a tuning in its run directory: `tune.yaml`."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuning, finished or not.
+
+    Attributes:
+        run: its run directory.
+        objectives: `max` or `min` by objective.
+    """
+
+    run: Run
+    objectives: Mapping[str, str]
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """All trials, by their numbers."""
+        return read_trials(self.run)
+
+    @cached_property
+    def best_first(self) -> list[Trial]:
+        """The finished trials, the best first; with several objectives those that no other one beats in all."""
+        known = [trial for trial in self.trials if trial.state == "finished"]
+        losses = {trial.number: self._losses(trial) for trial in known}
+        front = [trial for trial in known if not any(_beats(each, losses[trial.number]) for each in losses.values())]
+        return sorted(known if len(self.objectives) == 1 else front, key=lambda trial: losses[trial.number])
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial, of equal ones the first; with several objectives the best by the first of them."""
+        return next(iter(self.best_first), None)
+
+    @property
+    def summary(self) -> str:
+        """How many trials ended in which way, in words."""
+        states = [trial.state for trial in self.trials]
+        return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+
+    def study(self) -> optuna.Study:
+        """Return the study of Optuna, for its plots and analyses; changes to it are not kept."""
+        from raynas.outer.tuning.study_file import load_study
+
+        return load_study(self.run)
+
+    def _losses(self, trial: Trial) -> tuple[float, ...]:
+        signs = {"max": -1.0, "min": 1.0}
+        return tuple(signs[direction] * trial.results[name] for name, direction in self.objectives.items())
+
+
+def read_tuned(run: Run) -> Tuned | None:
+    """Return the tuning of a run directory; None if it has none."""
+    if not run.exists(f"{SETTINGS}.yaml"):
+        return None
+    return Tuned(run, run.read_yaml(f"{SETTINGS}.yaml", "settings")["settings"]["tune"]["objectives"])
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,78 @@
+"""Rows of trials, when no more begin, and lists of trials."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raynas.outer.evolution.trials import METRIC, Suggested
+from raynas.outer.trials import Listed, Proposed, Stop, Trial, read_trials, seconds_spent, write_trial
+from raynas.runs.run import Run
+
+
+def trial(number: int, loss: float | None = None, **changes: Any) -> Trial:
+    state = "failed" if loss is None else "finished"
+    results = {} if loss is None else {"loss": loss}
+    return replace(Trial(number, f"t{number}", {"x": number}, f"trials/t{number}", state, results), **changes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "losses", "reached"),
+    [
+        ({"trials": 3}, [1.0, None], None),
+        ({"trials": 3}, [1.0, None, 2.0], "all 3 trials have begun"),
+        ({"target": 0.5}, [1.0, 0.6], None),
+        ({"target": 0.5}, [1.0, 0.5], "loss has reached its target: 0.5 in trial t1"),
+        ({"target": 0.8, "better": "max"}, [0.9], "loss has reached its target: 0.9 in trial t0"),
+        ({"patience": 2}, [0.3, 0.5], None),
+        ({"patience": 2}, [0.3, 0.5, None], "no better loss than 0.3 of trial t0 in 2 trials"),
+        ({"patience": 2}, [0.3, 0.5, 0.2], None),
+        ({"patience": 2}, [None, None, None], None),
+        ({"seconds": 100.0}, [1.0], None),
+        ({"seconds": 10.0}, [1.0], "10 s are over"),
+    ],
+)
+def test_stop_rules(rule: dict[str, Any], losses: list[float | None], reached: str | None) -> None:
+    trials = [trial(number, loss) for number, loss in enumerate(losses)]
+    assert Stop(**{"objective": "loss", "better": "min", **rule}).reached(trials, 50.0) == reached
+
+
+def test_the_newest_row_of_a_number_counts(tmp_path: Path) -> None:
+    run = Run(tmp_path, create=True)
+    for row in (trial(1, 0.5, state="running", results={}), trial(0, 0.25), trial(1, 0.5), trial(0, attempt=2)):
+        write_trial(run, row)
+    assert read_trials(run) == [trial(0, attempt=2), trial(1, 0.5)]
+    assert 0 <= seconds_spent(run) < 5
+
+
+def test_listed_trials_are_proposed_until_they_have_finished() -> None:
+    listed = [Proposed(number, f"t{number}", {}, "") for number in range(4)]
+    proposer = Listed(listed)
+    for known in (trial(0, 0.5), trial(1), trial(2, state="running")):
+        proposer.tell(known)
+    assert proposer.ask() == listed[1]  # which failed under an earlier command
+    proposer.tell(trial(1))
+    assert proposer.ask() == listed[3] and proposer.ask() is None
+
+
+def test_failed_suggestions_are_tried_again_by_the_next_command(tmp_path: Path) -> None:
+    run, values = Run(tmp_path, create=True), {"recipe.seed": [0, 1, 2, 3]}
+    first = Suggested(run, values, 2, seed=0)
+    proposed = [asked for _ in range(2) if isinstance(asked := first.ask(), Proposed)]
+    assert len(proposed) == 2 and first.ask() is None
+    assert all(each.run == f"trials/recipe.seed={each.values['recipe.seed']}" for each in proposed)
+    ended = [
+        Trial(**vars(proposed[0]), state="finished", results={METRIC: 0.5}),
+        Trial(**vars(proposed[1]), state="failed", reason="it did"),
+    ]
+    second = Suggested(run, values, 3, seed=0)
+    for each in ended:
+        second.tell(each)
+    again = second.ask()
+    assert again == ended[1]
+    second.tell(replace(ended[1], state="finished", results={METRIC: 0.25}))
+    third = second.ask()
+    assert isinstance(third, Proposed) and third.number == 2 and second.ask() is None

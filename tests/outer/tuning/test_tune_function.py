@@ -1,0 +1,150 @@
+"""An own function tuned on a real Ray: every way in which a trial may end, and what is refused before any begins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import raynas
+from raynas.errors import RunDirError, UserError
+
+LR: dict[str, Any] = {"lr": {"low": 1e-3, "high": 1.0, "log": True}}
+
+
+def ends(config: Mapping[str, Any], trial: Any) -> Any:
+    """End in the way that the configuration says, and leave a mark for each call."""
+    with open(f"{trial.folder}/calls", "a") as calls:
+        calls.write("x")
+    for step in range(1, 4):
+        trial.report(1.0 if config["way"] == "badly" else 0.1 * step)
+    if config["way"] == "raises":
+        raise KeyError("no such thing")
+    if config["way"] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config["way"] == "exits":
+        sys.exit(0)
+    return {"well": 0.3, "badly": 1.0, "nan": float("nan"), "text": "much"}[config["way"]]
+
+
+WAYS = {
+    "well": ("finished", None),
+    "raises": ("failed", "KeyError: 'no such thing' ("),
+    "killed": ("failed", "its process has ended: it was killed, or it crashed"),
+    "exits": ("failed", "it ended the program (sys.exit(0))"),
+    "nan": ("failed", "loss is not a number (NaN)"),
+    "text": ("failed", "loss must be a number, not text"),
+    "badly": ("pruned", "pruned at 1, with 1"),
+}
+
+
+def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: Path) -> None:
+    lines: list[str] = []
+    # The first one sets the standard; the others follow in the order of a grid.
+    settings: dict[str, Any] = {
+        "params": {"way": {"choices": list(WAYS)}},
+        "objectives": {"loss": "min"},
+        "sampler": "grid",
+        "pruner": "tests.outer.tuning.test_tune_function:Above",
+        "at_a_time": 4,
+        "progress": lines.append,
+    }
+    tuned = raynas.tune(ends, tmp_path / "ways", **settings)
+    assert len(tuned.trials) == len(WAYS)
+    for trial in tuned.trials:
+        state, why = WAYS[trial.values["way"]]
+        assert trial.state == state, trial
+        assert (trial.reason is None) if why is None else str(trial.reason).startswith(why)
+        folder = tmp_path / "ways" / trial.run
+        assert (folder / "calls").read_text() == "x"
+        assert (folder / "error.txt").exists() == (state == "failed" and trial.values["way"] != "killed")
+    assert "tests/outer/tuning/test_tune_function.py" in str(
+        next(t.reason for t in tuned.trials if t.values["way"] == "raises")
+    )
+    assert tuned.best is not None and tuned.best.results == {"loss": 0.3}
+    study = optuna.load_study(study_name="ways", storage=f"sqlite:///{tmp_path}/ways/study.db")
+    assert sorted(trial.state.name for trial in study.trials) == ["COMPLETE", *["FAIL"] * 5, "PRUNED"]
+    assert len([line for line in lines if " failed: " in line]) == 5
+    began = time.monotonic()
+    again = raynas.tune(ends, tmp_path / "ways", **settings)
+    assert again.trials == tuned.trials and time.monotonic() - began < 20  # without a process
+    assert tuned.study().best_value == 0.3
+    with pytest.raises(RunDirError, match=r"tune began with other settings: tune.objectives"):
+        raynas.tune(ends, tmp_path / "ways", **{**settings, "objectives": {"loss": "max"}})
+    with pytest.raises(RunDirError, match=r"is a tuning, each of whose trials .* such as .*trials/0000: give"):
+        raynas.search_run(tmp_path / "ways")
+    page = Path(raynas.report(tmp_path / "ways")).read_text()
+    assert "The best of 7 trials (1 finished, " in page and "its process has ended" in page and "<svg" in page
+
+
+class Above(optuna.pruners.BasePruner):
+    """Prune what is above one half."""
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        return trial.intermediate_values[trial.last_step] > 0.5  # type: ignore[index]
+
+
+def parabola(config: Mapping[str, Any]) -> dict[str, float]:
+    return {"loss": (config["lr"] - 0.1) ** 2, "cost": config["lr"]}
+
+
+def test_stop_rules_and_several_objectives(ray_session: None, tmp_path: Path) -> None:
+    lines: list[str] = []
+    tuned = raynas.tune(
+        parabola, tmp_path / "two", LR, objectives={"loss": "min", "cost": "min"}, sampler="random", trials=3,
+        at_a_time=3, progress=lines.append,
+    )  # fmt: skip
+    assert len(tuned.trials) == 3 and len(tuned.study().best_trials) == len(tuned.best_first)
+    more = raynas.tune(
+        parabola, tmp_path / "two", LR, objectives={"loss": "min", "cost": "min"}, sampler="random", trials=4,
+        at_a_time=3, progress=lines.append,
+    )  # fmt: skip
+    assert more.trials[:3] == tuned.trials and len(more.trials) == 4
+    assert "no more trials begin: all 4 trials have begun" in lines
+    target = raynas.tune(
+        parabola, tmp_path / "target", LR, objectives={"loss": "min"}, target=1.0, at_a_time=1, progress=lines.append
+    )
+    assert len(target.trials) == 1
+    assert any(line.startswith("no more trials begin: loss has reached its target: ") for line in lines)
+
+
+def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    held = (tmp_path / "open").open("w")
+    with pytest.raises(UserError, match="cannot be sent to the trials' processes: TypeError"):
+        raynas.tune(lambda config: held.fileno(), tmp_path / "run", LR, objectives={"loss": "min"})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objectives": None}, "say what the function returns"),
+        ({"params": None}, "tune: params: is missing"),
+        ({"params": {"lr": {"low": 2, "high": 1}}}, "tune: params.lr: low 2 is above high 1"),
+        ({"sampler": "tep"}, "unknown sampler 'tep' .did you mean 'tpe'"),
+        ({"sampler": {"name": "tpe", "n_startup": 3}}, "did you mean 'n_startup_trials'"),
+        ({"sampler": "grid"}, "lr has no end of values for sampler grid"),
+        ({"pruner": "asah"}, "unknown pruner 'asah' .did you mean 'asha'"),
+        ({"pruner": {"name": "asha", "min_resorce": 3}}, "did you mean 'min_resource'"),
+        ({"pruner": {"name": "asha", "reduction_factor": 1}}, "pruner asha: ValueError"),
+        ({"trials": None}, "this tuning would never end"),
+        ({"overrides": {"recipe.lr": 1}}, "data and overrides are for presets"),
+        ({"warm_start": ["nowhere"]}, "nowhere"),
+        ({"trails": 3}, "unknown key 'trails' .did you mean 'trials'"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    given = {"params": LR, "objectives": {"loss": "min"}, **changes}
+    kept = {name: value for name, value in given.items() if value is not None or name == "trials"}
+    with pytest.raises(UserError, match=message) as raised:
+        raynas.tune(parabola, tmp_path / "run", **kept)
+    assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
