@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import optuna
@@ -62,7 +63,7 @@ class StudyFile:
         if found != wanted:
             raise RunDirError(f"{run.name}/{STUDY} has other objectives: {advice}")
         if self.is_new:
-            self.study.set_metric_names(list(directions))
+            _name(self.study, directions)
 
     def publish(self) -> None:
         """Write the study to its file, whole or not at all."""
@@ -94,6 +95,12 @@ class StudyFile:
                 file.close()
 
 
+def _name(study: optuna.Study, objectives: Iterable[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # names are experimental
+        study.set_metric_names(list(objectives))
+
+
 def study_name(run: Run) -> str:
     """Return the name of the study of a run directory: that of its folder."""
     return run.name.rstrip("/").rpartition("/")[2]
@@ -113,5 +120,5 @@ def load_study(run: Run) -> optuna.Study:
         stored = optuna.load_study(study_name=None, storage=f"sqlite:///{path}")
         memory = optuna.create_study(study_name=stored.study_name, directions=stored.directions)
         memory.add_trials(stored.trials)
-        memory.set_metric_names(stored.metric_names or [])
+        _name(memory, stored.metric_names or ())
     return memory
