@@ -5,6 +5,7 @@ Tune pickles them into snapshots, which are never read, and copies some of them:
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ class Watching(_OurPart, Callback):
 
 def _cause(error: str) -> str:
     """Return in one line why the process of a trial was lost, by Ray's text about it."""
+    if "failed to import on the worker" in error and (missing := re.search(r"^\w*Error: .*No module.*$", error, re.M)):
+        return f"its process cannot import what it needs: {one_line(missing[0])}"
     if "low on memory" in error or "OutOfMemory" in error:
         return "out of memory: its machine had too little left, and Ray ended its process"
     if "node has died" in error:

@@ -12,9 +12,12 @@ from typing import Any
 
 import optuna
 import pytest
+from ray import cloudpickle
 
 import raynas
 from raynas.errors import RunDirError, UserError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers of Ray do not find modules of tests
 
 LR: dict[str, Any] = {"lr": {"low": 1e-3, "high": 1.0, "log": True}}
 
@@ -52,7 +55,7 @@ def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: 
         "params": {"way": {"choices": list(WAYS)}},
         "objectives": {"loss": "min"},
         "sampler": "grid",
-        "pruner": "tests.outer.tuning.test_tune_function:Above",
+        "pruner": f"{__name__}:Above",
         "at_a_time": 4,
         "progress": lines.append,
     }
