@@ -120,7 +120,7 @@ def test_stop_rules_and_several_objectives(ray_session: None, tmp_path: Path) ->
 
 def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
     held = (tmp_path / "open").open("w")
-    with pytest.raises(UserError, match="cannot be sent to the trials' processes: TypeError"):
+    with pytest.raises(UserError, match="cannot be sent to the trials' processes: "):
         raynas.tune(lambda config: held.fileno(), tmp_path / "run", LR, objectives={"loss": "min"})
     assert not (tmp_path / "run").exists()
 
