@@ -163,10 +163,12 @@ def test_a_driver_that_is_killed_again_and_again_comes_to_the_same_table(file: P
     command = [sys.executable, "-m", "raynas", "ablate", str(file), "--workers", "0", "--replicas", "0", "--run"]
     whole = subprocess.run([*command, str(tmp_path / "whole")], capture_output=True, text=True)
     assert whole.returncode == 0, whole.stderr
-    kills = 0
-    for wait in (12.0, 18.0, 25.0):
+    tables, kills = tmp_path / "killed/tables/trials", 0
+    for begun in (1, 3, 5):  # rows of trials that have begun or ended
         with subprocess.Popen([*command, str(tmp_path / "killed")], stdout=subprocess.DEVNULL) as process:
-            time.sleep(wait)
+            while process.poll() is None and len(list(tables.glob("*.parquet"))) < begun:
+                time.sleep(0.1)
+            time.sleep(3.0)
             kills += process.poll() is None
             process.send_signal(signal.SIGKILL)
     assert kills
