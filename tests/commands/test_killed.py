@@ -33,7 +33,7 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "scores": ("arch", "status", "accuracy", "loss", "images"),
     "correct": ("arch", "top1"),
     "networks": ("arch", "how", "seed", "path", "weights"),
-    "evaluations": ("arch", "how", "weights", "accuracy", "reading"),
+    "evaluations": ("arch", "how", "weights", "accuracy"),
     "spaces": ("iteration", "cardinality", "error", "best", "ended"),
     "space_scores": ("iteration", "arch", "accuracy"),
     "space_moves": ("iteration", "axis", "steps", "after"),
