@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import timm
 import torch
@@ -56,7 +58,7 @@ def test_models_that_no_vit_space_can_express_are_refused(name: str) -> None:
         read_timm(on_meta(name), name)
 
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "img_size": (32, 24), "patch_size": 8, "in_chans": 1, "num_classes": 9, "embed_dim": 48, "depth": 3, "num_heads": 4,
 }  # fmt: skip
 
@@ -74,7 +76,7 @@ def test_layer_scale() -> None:
 
 def test_distillation_token() -> None:
     """In training both classifiers' logits apart, else their mean."""
-    model = randomised(VisionTransformerDistilled(**SMALL))
+    model: Any = randomised(VisionTransformerDistilled(**SMALL))
     ours = from_timm(model, read_timm)
     assert_same_gradients(ours, model, {"distillation_head.weight": "head_dist.weight"})
     tokens = torch.cat([model.cls_token.grad, model.dist_token.grad], dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -136,8 +136,9 @@ class VitSupernet(Supernet, Classifiers):
             blocks[index] = BlockShape(
                 width, share(query, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0])
             )
-        hidden = self._class_hidden([arch])
-        class_hidden = share(hidden[0], self._class_hidden_at(self.head.weight.shape[1])) if hidden else None
+        class_hidden = None
+        for own in self._class_hidden([arch]):
+            class_hidden = share(own, self._class_hidden_at(self.head.weight.shape[1]))
         return Shape(int(arch["patch_size"]), width, blocks, class_hidden)
 
     def _class_hidden(self, archs: Sequence[Arch]) -> list[int]:
@@ -257,8 +258,9 @@ class VitSupernet(Supernet, Classifiers):
             "stem": self.stem.select(shape.patch_size, shape.width),
             **{f"blocks.{i}": self.block(i).select(block) for i, block in shape.blocks.items()},
             **{
-                f"class_blocks.{i}": block.select(shape.width, shape.class_hidden)
+                f"class_blocks.{i}": cast(ClassBlock, block).select(shape.width, shape.class_hidden)
                 for i, block in enumerate(self.class_blocks)
+                if shape.class_hidden is not None
             },
             "norm": self.norm.select(shape.width),
             **self.select_classifiers(shape.width),
