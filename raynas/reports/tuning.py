@@ -147,11 +147,12 @@ def _picture(draw: Callable[[], Any], name: str, caption: str, wide: bool = Fals
         axes = draw()
         figure: Figure = np.ravel(axes)[0].figure
         try:
-            figure.set_layout_engine("tight")
+            if not wide:  # no layout engine keeps several plots clear of their one bar of colours
+                figure.set_layout_engine("tight")
             if (legend := figure.axes[0].get_legend()) is not None and len(legend.get_texts()) > _NAMED:
                 legend.remove()
             count = np.size(axes)
-            figure.set_size_inches(max(7.2, 2.4 * count) if wide else 7.2, 3.8)
+            figure.set_size_inches(max(7.2, 2.4 * count) if wide else 7.2, 5.4 if wide else 3.8)
             return Picture(figures.svg(figure, name, caption), caption)
         finally:
             plt.close(figure)
