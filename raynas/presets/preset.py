@@ -102,7 +102,7 @@ class Preset(Config):
     """
 
     space: str
-    fix: dict[str, Any] = Field(default_factory=dict)
+    fix: dict[str, Any] = added_field({})
     data: DataConfig | None = None
     plan: Plan = Plan()
     recipe: Recipe
