@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from raynas.outer.evolution.trials import METRIC, Suggested
-from raynas.outer.trials import Listed, Proposed, Stop, Trial, read_trials, seconds_spent, write_trial
+from raynas.outer.trials import Listed, Proposed, State, Stop, Trial, read_trials, seconds_spent, write_trial
 from raynas.runs.run import Run
 
 
 def trial(number: int, loss: float | None = None, **changes: Any) -> Trial:
-    state = "failed" if loss is None else "finished"
+    state: State = "failed" if loss is None else "finished"
     results = {} if loss is None else {"loss": loss}
     return replace(Trial(number, f"t{number}", {"x": number}, f"trials/t{number}", state, results), **changes)
 
