@@ -110,7 +110,7 @@ class Preset(Config):
     search: SearchConfig = SearchConfig()
     retrain: RetrainConfig = RetrainConfig()
     space_evolution: SpaceEvolutionConfig = SpaceEvolutionConfig()
-    tune: TuneConfig | None = None
+    tune: TuneConfig | None = added_field(None)
     reference: str | None = None
 
     @model_validator(mode="after")

@@ -110,7 +110,7 @@ def _naming(row: AblationRow) -> Iterator[None]:
 
 def _recorded(row: AblationRow) -> dict[str, Any]:
     """Return a row's settings as they bind: the space by its content, since a file may have another name, or change."""
-    settings = row.preset.model_dump(mode="json", exclude={"space", "reference", "space_evolution"})
+    settings = row.preset.model_dump(mode="json", exclude={"space", "reference", "space_evolution", "tune"})
     with _naming(row):
         return {"space": load_space(row.preset.space).to_dict(), **settings}
 
