@@ -55,6 +55,7 @@ def run_ablation(
             check_measures(measures, row.preset, truth)
     cells = cells_of(rows, seeds, measures)
     settings = {
+        "names": [row.name for row in rows],  # first, for a short message
         "rows": {row.name: _recorded(row) for row in rows},
         "measure": sorted(measures),
         "truth": truth if truth is None or is_uri(truth) else os.path.abspath(truth),

@@ -125,8 +125,10 @@ def refused(file: Path, run: Path) -> None:
     other = {**ROWS, "trained longer": {"recipe.epochs": 3}}
     with pytest.raises(RunDirError, match=r"rows\.trained longer\.recipe\.epochs was 2, is 3"):
         raynas.ablate(change(file, rows=other), run, resources=HERE)
-    with pytest.raises(RunDirError, match="measure"):
-        raynas.ablate(change(file, measure=["probes", "searched"], rows={"default": {}}), run, resources=HERE)
+    with pytest.raises(RunDirError, match="measure was"):
+        raynas.ablate(change(file, measure=[*MEASURES, "seconds"]), run, resources=HERE)
+    with pytest.raises(RunDirError, match=r"names was \['default', .*is \['default'\]"):
+        raynas.ablate(change(file, rows={"default": {}}), run, resources=HERE)
     with pytest.raises(RunDirError, match=r"holds other work .its ablation\.yaml"):
         raynas.train(PRESET, run, resources=HERE)
     before = len(trial_rows(run))
