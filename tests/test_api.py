@@ -55,8 +55,9 @@ def test_a_public_function_documents_its_arguments_and_errors(name: str) -> None
     assert "Raises:\n" in text
     if len(inspect.signature(function).parameters) > 2:
         assert "Args:\n" in text
-        for parameter in inspect.signature(function).parameters:
-            assert f"    {parameter}: " in text, parameter
+        for parameter in inspect.signature(function).parameters.values():
+            stars = "**" * (parameter.kind is parameter.VAR_KEYWORD)
+            assert f"    {stars}{parameter.name}: " in text, parameter
 
 
 def test_a_missing_run_is_reported_before_torch_is_loaded(tmp_path: Path) -> None:

@@ -339,7 +339,18 @@ def python_of(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)], ids=lambda page: page.name)
+SLOW_PAGES = ("tuning.md",)
+"""Pages whose Python needs Ray for long; the README shows the same shortly."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
+        for page in PAGES
+        if python_of(page)
+    ],
+)
 def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path, s3_server: Callable[[str], str]) -> None:
     """Block after block in one namespace, which has what pages speak of without making it."""
     import duckdb

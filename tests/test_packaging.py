@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import raynas
+from raynas.presets.ablation import load_ablation
 
 ROOT = Path(__file__).parents[1]
 
@@ -99,6 +100,8 @@ def test_every_shipped_file_loads(name: str) -> None:
     if "arch" in content:
         arch = raynas.load_arch(name)
         assert arch in arch.space
+    elif "measure" in content:
+        assert load_ablation(name).rows()
     elif "recipe" in content:
         space = raynas.load_space(raynas.load_preset(name).space)
         assert space.cardinality() > 0

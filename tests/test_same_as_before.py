@@ -83,8 +83,15 @@ def test_sampled_archs() -> None:
     assert {space: sampled(space) for space in SPACES} == recorded
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-@pytest.mark.parametrize("space", SPACES[::2])
+@pytest.mark.parametrize(
+    ("space", "name"),
+    [
+        # Forests take a minute each: one of them is tried with every change.
+        pytest.param(space, name, marks=[pytest.mark.slow] if name == "predictor" and space != "digits/twins" else [])
+        for space in SPACES[::2]
+        for name in SEARCHES
+    ],
+)
 def test_searched_archs(space: str, name: str) -> None:
     assert searched(space, name) == json.loads(RECORDED.read_text())["searched"][f"{space} {name}"]
 
