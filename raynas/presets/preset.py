@@ -223,6 +223,8 @@ def _nested(key: str, value: Any) -> Any:
 RECIPES = (("recipe",), ("retrain", "recipe"), ("retrain", "finetune", "recipe"))
 """The places of recipes in a preset; each one holds changes to the one before."""
 
+BUDGETS = ("evaluations", "generations")
+
 FOLLOWERS = {"epochs": {"warmup_epochs"}, "lr": {"warmup_lr", "min_lr"}}
 """Values of a recipe that may no longer fit another one that is changed, by that one's name."""
 
@@ -279,8 +281,13 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     result = copy.deepcopy(base)
     for key, value in changes.items():
         inner = result.get(key)
-        # Options belong to a part's name: with another name, the old ones are dropped.
+        # Options belong to a part's name: with another name, the old ones are dropped. A search has them in a mapping
+        # of their own, and keeps its limits; its budget, too, unless another one is given, or the search is the user's
+        # own, which need not know of one.
         renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and inner.get("name")
+        if renamed and isinstance(inner, dict) and isinstance(inner.get("options"), dict):
+            dropped = BUDGETS if ":" in str(value["name"]) or value.keys() & set(BUDGETS) else ()
+            inner, renamed = {key: of for key, of in inner.items() if key not in dropped} | {"options": {}}, None
         if isinstance(value, Mapping) and value and isinstance(inner, dict) and not renamed:
             result[key] = _merged(inner, value)
         else:

@@ -108,12 +108,19 @@ class TuneConfig(Config):
     seed: Seed = 0
     warm_start: tuple[str, ...] = ()
 
+    @field_validator("pruner", mode="before")
+    @classmethod
+    def _no_pruner(cls, pruner: Any) -> Any:
+        return "none" if pruner is None else pruner
+
     @field_validator("params")
     @classmethod
     def _conditions(cls, params: Mapping[str, Param]) -> Mapping[str, Param]:
         for name, param in params.items():
             for other, values in param.when.items():
-                if other not in params or other == name:
+                if other == name:
+                    raise ValueError(f"{name}: when: it depends on itself")
+                if other not in params:
                     raise ValueError(f"{name}: when: no other parameter {shown(other)}{nearest(other, list(params))}")
                 if wrong := [value for value in values if value not in params[other]]:
                     raise ValueError(f"{name}: when: {other} is never {shown(wrong[0])}")

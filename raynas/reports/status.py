@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -48,7 +49,26 @@ def status(run: Run) -> list[Work]:
     attempts: dict[tuple[str, str | None], list[Row]] = {}
     for row in read_phases(run):
         attempts.setdefault((row["phase"], row["name"]), []).append(row)
-    return [_work(run, what, name, rows) for (what, name), rows in attempts.items()]
+    work = [_work(run, what, name, rows) for (what, name), rows in attempts.items()]
+    return [*_trials(run), *work]
+
+
+def _trials(run: Run) -> list[Work]:
+    """Return the trials of an experiment as one phase; nothing if there are none.
+
+    Only the process that carries them out knows how many will follow, so that they are not known to be finished.
+    """
+    rows = run.table("trials", ["number", "name", "state", "results", "seconds", "time"]).to_pylist()
+    newest = {row["number"]: row for row in rows}.values()
+    if not newest:
+        return []
+    states = [row["state"] for row in newest]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    last = max(newest, key=lambda row: row["time"])
+    told = ", ".join(f"{name} {value:.4g}" for name, value in json.loads(last["results"]).items())
+    seconds = (max(row["time"] for row in rows) - min(row["time"] for row in rows)).total_seconds()
+    state = "running" if "running" in states else "finished"
+    return [Work("trials", state, seconds, counts, f"{last['name']}: {told}" if told else last["name"])]
 
 
 def _work(run: Run, what: str, name: str | None, attempts: Sequence[Row]) -> Work:

@@ -32,8 +32,6 @@ from raynas.space import Arch, Space
 MAIN = "search"
 """The search whose winner is the run's `best`."""
 
-_BATCH = 256  # archs asked at a time when a search is read back
-
 
 class Scoring(Config):
     """Settings of the measurement of scores.
@@ -157,7 +155,7 @@ class StoredSearch:
         """
         settings, space, rows = self.settings, self.run.space, self.scores()
         made = make_search(space, settings, predictor_of(space, settings, self.run.store))
-        while archs := made.ask(_BATCH):
+        while archs := made.ask(settings.search.batch):  # the answers of a user's own search may depend on it
             known = [rows[arch.id] for arch in takewhile(lambda arch: arch.id in rows, archs)]
             made.tell(archs[: len(known)], known)
             if len(known) < len(archs):

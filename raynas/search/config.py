@@ -136,7 +136,7 @@ class SearchConfig(Config):
             if key not in OPTIONS[self.name]:
                 raise ValueError(f"options: search {self.name!r} has no {key!r}{nearest(key, OPTIONS[self.name])}")
         if self.name == "random" and self.generations is not None:
-            raise ValueError("generations: random search has none: give evaluations")
+            raise ValueError("generations: random search has none: set it to null, and give evaluations")
         if self.name == "evolution" and len(self.objectives) > 1:
             raise ValueError("objectives: evolution ranks by one: use nsga2, or make the others constraints")
         return self

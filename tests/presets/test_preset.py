@@ -370,3 +370,15 @@ def test_a_key_that_was_added_later_is_written_only_where_it_is_used() -> None:
     assert "below" not in load_preset("digits").model_dump()["retrain"]
     used = load_preset("digits", {"retrain.below": RULES}).model_dump()
     assert [rule["macs"] for rule in used["retrain"]["below"]] == [1.3e9, 5e8]
+
+
+@pytest.mark.parametrize(
+    "change", [{"search.name": "nsga2"}, {"search": {"name": "optuna", "options": {"sampler": "tpe"}}}]
+)
+def test_another_search_keeps_limits_and_budget_without_the_old_options(change: dict[str, Any]) -> None:
+    budget = {"search.evaluations": 77, "search.options": {"parents": 5}}
+    before = load_preset("digits", budget)
+    after = override(before, change).search
+    assert after.constraints == before.search.constraints != {} and after.evaluations == 77
+    assert after.name != before.search.name and "parents" not in after.options
+    assert override(before, {"search": {"name": "random", "generations": None}}).search.evaluations is None

@@ -30,6 +30,7 @@ X = {"low": 0.1, "high": 1.0}
         ({"params": {"x": {"choices": [1, 2, 1]}}}, "choices: 1 is there twice"),
         ({"params": {"x": {"lwo": 1, "high": 2}}}, "unknown key 'lwo' .did you mean 'low'"),
         ({"params": {"x": {**X, "when": {"y": [1]}}}}, "no other parameter 'y'"),
+        ({"params": {"x": {**X, "when": {"x": [1]}}}}, "x: when: it depends on itself"),
         ({"params": {"x": {**X, "when": {"y": ["c"]}}, "y": {"choices": ["a", "b"]}}}, "y is never 'c'"),
         ({"params": {"x": {**X, "when": {"y": [1]}}, "y": {"low": 1, "high": 2, "when": {"x": [0.5]}}}}, "in a circle"),
         ({"objectives": {"searched": "most"}}, "objectives.searched"),
@@ -55,3 +56,7 @@ def test_settings_survive_a_preset_and_its_changes() -> None:
 def test_a_parameter_comes_after_those_that_it_depends_on() -> None:
     params = {"x": {**X, "when": {"y": [1]}}, "z": X, "y": {"choices": [1, 2], "when": {"z": [0.1]}}}
     assert in_order(validate(TuneConfig, Document({"params": params}, "tune")).params) == ["z", "y", "x"]
+
+
+def test_no_pruner_may_be_given_as_none() -> None:
+    assert validate(TuneConfig, Document({"params": {"x": X}, "pruner": None}, "tune")).pruner.name == "none"

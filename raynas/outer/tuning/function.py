@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from raynas.errors import UserError
@@ -67,6 +69,31 @@ def _wants_trial(function: Callable[..., Any]) -> bool:
     return second.default is second.empty or second.name == "trial"
 
 
+def check_callable(function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with a configuration, and a trial if it wants one.
+
+    Raises:
+        UserError: it needs other arguments.
+    """
+    try:
+        inspect.signature(function).bind(*range(2 if _wants_trial(function) else 1))
+    except TypeError as error:
+        raise UserError(f"the function is called as function(config) or function(config, trial): {error}") from None
+    except ValueError:  # some builtins say nothing
+        return
+
+
+def code_of(function: Callable[..., Any]) -> str | None:
+    """Return a digest of a function's compiled code, without what it refers to; None if it has none."""
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    return None if code is None else hashlib.sha256(repr(_parts(code)).encode()).hexdigest()[:16]
+
+
+def _parts(code: CodeType) -> tuple[Any, ...]:
+    inner = [_parts(const) if isinstance(const, CodeType) else const for const in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, inner
+
+
 def numbers(found: Mapping[str, Any], objectives: Any) -> dict[str, float]:
     """Return results as numbers.
 
@@ -82,6 +109,6 @@ def numbers(found: Mapping[str, Any], objectives: Any) -> dict[str, float]:
             numbers[str(name)] = float(value)
         except (TypeError, ValueError):
             raise UserError(f"{name} must be a number, not {named(value)}") from None
-    if wrong := [name for name in objectives if math.isnan(numbers[name])]:
-        raise UserError(f"{wrong[0]} is not a number (NaN)")
+    if wrong := [name for name in objectives if not math.isfinite(numbers[name])]:
+        raise UserError(f"{wrong[0]} is not a finite number ({numbers[wrong[0]]})")
     return numbers

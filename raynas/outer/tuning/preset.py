@@ -95,10 +95,22 @@ def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:
             changed = _applied(preset, values)
             space = plain(with_fixed(load_space(changed.space), changed.fix).to_dict())
         except ConfigError as error:
-            raise ConfigError(f"tune.params: {name}: {shown(values[name])}: {error}") from error
+            blamed = _blamed(preset, config.params, values) or name
+            raise ConfigError(f"tune.params: {blamed}: {shown(values[blamed])}: {error}") from error
         if space not in spaces:
             spaces.append(space)
     return spaces
+
+
+def _blamed(preset: Preset, params: Mapping[str, Param], values: Mapping[str, Any]) -> str | None:
+    """Return the parameter whose value is refused with its conditions alone; None if no single one is."""
+    for name, value in values.items():
+        try:
+            changed = _applied(preset, {**_conditions(params, name), name: value})
+            with_fixed(load_space(changed.space), changed.fix)
+        except ConfigError:
+            return name
+    return None
 
 
 def _extremes(params: Mapping[str, Param]) -> Iterator[tuple[str, dict[str, Any]]]:

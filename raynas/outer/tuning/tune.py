@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ from raynas.cluster.resources import Resources
 from raynas.errors import UserError, reason
 from raynas.outer.experiment import run_experiment
 from raynas.outer.trials import Stop
-from raynas.outer.tuning.function import call_function
+from raynas.outer.tuning.function import call_function, check_callable, code_of
 from raynas.outer.tuning.params import grid
 from raynas.outer.tuning.pruners import build_pruner
 from raynas.outer.tuning.study import Study
@@ -25,6 +26,9 @@ from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
 from raynas.search.optuna_samplers import check_sampler
+
+FUNCTION = "function.yaml"
+"""File with a digest of the code of the function that is tuned."""
 
 LIMITS = {"trials", "seconds", "target", "patience"}
 """Settings that another command may change: they decide when a tuning ends, not what it finds."""
@@ -40,11 +44,12 @@ def tune_function(
 ) -> Tuned:
     """Tune the arguments of a function, or go on with it; see `raynas.tune`."""
     check(config)
+    check_callable(function)
     _check_travels(function)
     resources = replace(resources, workers=0, replicas=0)  # the trial's own process calls it
     about = {"function": getattr(function, "__qualname__", type(function).__name__)}
     work = partial(call_function, function, config.objectives)
-    return tune(config, about, work, run_dir, resources, at_a_time, reporter(progress))
+    return tune(config, about, work, run_dir, resources, at_a_time, reporter(progress), code_of(function))
 
 
 def tune(
@@ -55,12 +60,14 @@ def tune(
     resources: Resources,
     at_a_time: int | None,
     progress: Progress,
+    code: str | None = None,
 ) -> Tuned:
     """Carry a checked tuning out, or go on with it.
 
     Args:
         about: what the results depend on besides the settings of the tuning.
         work: what is done in a trial.
+        code: a digest of the user's function that is tuned, if one is; a change of it is told.
 
     Raises:
         RunDirError: the run directory is in use, or began with other settings.
@@ -72,6 +79,14 @@ def tune(
     with run.lock():
         if not begin(run, SETTINGS, settings):
             run.delete(STUDY)  # of other settings, under which no trial has begun
+            if code is not None:
+                run.write_yaml(FUNCTION, {"code": code})
+        elif run.exists(FUNCTION) and run.read_yaml(FUNCTION, "code")["code"] != code:
+            warnings.warn(
+                f"the function has changed since {run.name} began: results so far stay, beside those of the new "
+                "function; if they cannot be compared, take another run directory",
+                stacklevel=5,
+            )
         study = Study(run, config, earlier)
         objective, *others = config.objectives
         limits = {name: getattr(config, name) for name in LIMITS}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from ray import cloudpickle
 
 import raynas
 from raynas.errors import RunDirError, UserError
+from raynas.outer.tuning.function import code_of, numbers
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers of Ray do not find modules of tests
 
@@ -42,7 +45,7 @@ WAYS = {
     "raises": ("failed", "KeyError: 'no such thing' ("),
     "killed": ("failed", "its process has ended: it was killed, or it crashed"),
     "exits": ("failed", "it ended the program (sys.exit(0))"),
-    "nan": ("failed", "loss is not a number (NaN)"),
+    "nan": ("failed", "loss is not a finite number (nan)"),
     "text": ("failed", "loss must be a number, not text"),
     "badly": ("pruned", "pruned at 1, with 1"),
 }
@@ -116,6 +119,45 @@ def test_stop_rules_and_several_objectives(ray_session: None, tmp_path: Path) ->
     )
     assert len(target.trials) == 1
     assert any(line.startswith("no more trials begin: loss has reached its target: ") for line in lines)
+
+
+def test_results_are_finite_numbers() -> None:
+    assert numbers({"loss": 1, "other": math.inf}, ["loss"]) == {"loss": 1.0, "other": math.inf}
+    for wrong in (math.nan, math.inf, -math.inf):
+        with pytest.raises(UserError, match=f"loss is not a finite number .{wrong}"):
+            numbers({"loss": wrong}, ["loss"])
+
+
+def test_a_changed_function_is_told(ray_session: None, tmp_path: Path) -> None:
+    def same(config: Mapping[str, Any]) -> float:  # another object of the same code
+        return (config["lr"] - 0.1) ** 2
+
+    def changed(config: Mapping[str, Any]) -> float:
+        return 100 + (config["lr"] - 0.1) ** 2
+
+    def before(config: Mapping[str, Any]) -> float:
+        return (config["lr"] - 0.1) ** 2
+
+    assert code_of(before) == code_of(same) != code_of(changed) and code_of(len) is None
+    for function in (before, same, changed):
+        function.__qualname__ = "fit"
+    given: dict[str, Any] = {"objectives": {"loss": "min"}, "trials": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        raynas.tune(before, tmp_path / "run", LR, **given)
+        raynas.tune(same, tmp_path / "run", LR, **given)
+    with pytest.warns(UserWarning, match="the function has changed since"):
+        raynas.tune(changed, tmp_path / "run", LR, **given)
+    (work,) = raynas.status(tmp_path / "run")
+    assert (work.what, work.state, work.progress) == ("trials", "finished", "1 finished")
+    assert work.newest.startswith("0000: loss ")
+
+
+@pytest.mark.parametrize("function", [lambda: 1, lambda a, b, c: 1, lambda config, trial, *, more: 1])
+def test_a_function_that_cannot_be_called_is_refused(function: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"called as function\(config\) or function\(config, trial\)"):
+        raynas.tune(function, tmp_path / "run", LR, objectives={"loss": "min"})
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_wholes_are_applied_before_their_parts() -> None:
     ("settings", "message"),
     [
         ({"params": {"recipe.lrr": LR["recipe.lr"]}}, "tune.params: recipe.lrr: .*did you mean 'lr'"),
+        ({"params": {**LR, "recipe.lrr": LR["recipe.lr"]}}, "^tune.params: recipe.lrr: .*did you mean 'lr'"),
         ({"params": {"recipe.lr": {"low": -1.0, "high": 1.0}}}, r"tune.params: recipe.lr: -1.0: .*recipe.lr"),
         ({"params": {"recipe.epochs": {"low": 0.5, "high": 1.5}}}, "tune.params: recipe.epochs: 0.5"),
         ({"params": {"fix.depth": {"choices": [3, 9]}}}, "fix.depth: 9: fix: depth of digits/vit is one of 3, 4, 5"),
