@@ -12,7 +12,7 @@ from raynas.commands.options import add_cpus_and_gpu, add_number, add_preset, do
 EXAMPLES = """\
 raynas tune digits/preset_tune --run runs/tuned
 raynas tune digits --tune my_tuning.yaml --run runs/tuned --set recipe.epochs=20
-raynas tune autoformer --tune my_tuning.yaml --run s3://bucket/runs/first --workers 4 --replicas 4 --gpu"""
+raynas tune autoformer --data s3://bucket/imagenet --tune my_tuning.yaml --run s3://bucket/runs/first --gpu"""
 
 _SHOWN = 10  # trials in the table at the end
 
