@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import (
-    add_cpus_and_gpu,
+from raynas.commands.options import (  # fmt: skip
     add_data,
-    add_number,
     add_run_to_make,
     add_seeds,
     add_set,
+    add_trial_resources,
     doing,
     given,
-    natural,
-)  # fmt: skip
+)
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -34,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     add_set(parser)
     add_seeds(parser, "seeds 0 to N-1, in place of those in the file; more can be added later")
-    add_number(parser, "--at-a-time", None, "number of trials side by side (default: as many as there is room for)")
-    text = "Ray Train workers of each trial, 0 for none (default: 0, but 1 on a cluster and with --cpus or --gpu)"
-    parser.add_argument("--workers", type=natural, metavar="N", help=text)
-    text = "Ray actors that score subnets, 0 for none (default: 0, but 1 on a cluster and with --cpus or --gpu)"
-    parser.add_argument("--replicas", type=natural, metavar="N", help=text)
-    add_cpus_and_gpu(parser, "trial, or each of its workers and replicas")
+    add_trial_resources(parser)
 
 
 def run(options: argparse.Namespace) -> None:

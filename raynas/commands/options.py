@@ -93,6 +93,18 @@ def add_replica(parser: argparse.ArgumentParser, does: str) -> None:
     add_cpus_and_gpu(parser, "task")
 
 
+def add_trial_resources(parser: argparse.ArgumentParser) -> None:
+    """Add the number of trials side by side, and what each of them gets."""
+    text = "number of trials side by side (default: as many as there is room for); with 1 a tuning repeats itself"
+    add_number(parser, "--at-a-time", None, text)
+    default = "(default: 0, but 1 on a cluster and with --cpus or --gpu)"
+    text = f"Ray Train workers of each trial; 0: its own process trains {default}"
+    parser.add_argument("--workers", type=number_or_range, metavar="N", help=text)
+    text = f"Ray actors that score a trial's subnets; 0: its own process does {default}"
+    parser.add_argument("--replicas", type=natural, metavar="N", help=text)
+    add_cpus_and_gpu(parser, "trial, or each of its workers and replicas")
+
+
 def add_cpus_and_gpu(parser: argparse.ArgumentParser, each: str) -> None:
     """Add the CPUs and the use of GPUs; `each` says what gets them."""
     text = f"CPUs, and threads, of each {each} (default: 1)"

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 import raynas
-from raynas.commands.options import add_cpus_and_gpu, add_number, add_preset, doing, given, natural, number_or_range
+from raynas.commands.options import add_preset, add_trial_resources, doing, given
 
 EXAMPLES = """\
 raynas tune digits/preset_tune --run runs/tuned
@@ -22,13 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_preset(parser)
     text = "YAML file with parameters, objectives and so on, in place of the preset's section tune"
     parser.add_argument("--tune", metavar="FILE", help=text)
-    text = "number of trials side by side (default: as many as there is room for); with 1 a study repeats itself"
-    add_number(parser, "--at-a-time", None, text)
-    text = "number of Ray Train workers of each trial; 0: the trial's own process trains (default: 0, on a cluster 1)"
-    parser.add_argument("--workers", type=number_or_range, metavar="N", help=text)
-    text = "number of Ray actors that score a trial's subnets; 0: its own process does (default: 0, on a cluster 1)"
-    parser.add_argument("--replicas", type=natural, metavar="N", help=text)
-    add_cpus_and_gpu(parser, "worker and each replica")
+    add_trial_resources(parser)
 
 
 def run(options: argparse.Namespace) -> None:

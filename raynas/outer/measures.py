@@ -43,7 +43,7 @@ RETRAINS = {"retrain", "evaluate"}
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured: a run as a preset describes it.
+    """A run as a preset describes it, to be measured.
 
     Attributes:
         preset: the preset; it differs from the run's in what the run holds several of.

@@ -59,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """What a row of the table came to.
+    """One row of the table with its results.
 
     Attributes:
         toggles: names of its toggles.

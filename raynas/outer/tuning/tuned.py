@@ -49,7 +49,7 @@ class Tuned:
 
     @property
     def summary(self) -> str:
-        """How many trials ended in which way, in words."""
+        """The numbers of trials by state, in words."""
         states = [trial.state for trial in self.trials]
         return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
 
