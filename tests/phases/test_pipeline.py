@@ -1,4 +1,4 @@
-"""The whole way after the supernet's training, with real actors and tasks; stopped in the middle and called again."""
+"""The whole way after the supernet's training, with a real actor; stopped in the middle and called again."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
     with ten_watts(folder):
         for _ in range(3):
             with pytest.raises(Stopped):
-                pipeline(TUNED, folder / "run", Resources(replicas=1), progress=say)
-        outcome = pipeline(TUNED, folder / "run", Resources(replicas=1), progress=say)
+                pipeline(TUNED, folder / "run", Resources(workers=0, replicas=1), progress=say)
+        outcome = pipeline(TUNED, folder / "run", Resources(workers=0, replicas=1), progress=say)
     return Story(outcome, lines, time.monotonic() - began)
 
 
@@ -74,7 +74,7 @@ def outcome(story: Story) -> PipelineResult:
 
 
 def test_its_phases_add_up_to_its_time(story: Story) -> None:
-    """Scoring in actors, retraining in tasks; what was stopped has a row, too."""
+    """Scoring in an actor, retraining in this process; what was stopped has a row, too."""
     rows = story.outcome.run.store.read("phases").to_pylist()
     assert [(row["phase"], row["name"], row["status"]) for row in rows] == [
         ("search", "search", "finished"),
