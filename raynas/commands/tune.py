@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 import raynas
-from raynas.commands.options import add_preset, add_trial_resources, doing, given
+from raynas.commands.options import add_number, add_preset, add_trial_resources, doing, given
 
 EXAMPLES = """\
 raynas tune digits/preset_tune --run runs/tuned
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_preset(parser)
     text = "YAML file with parameters, objectives and so on, in place of the preset's section tune"
     parser.add_argument("--tune", metavar="FILE", help=text)
+    add_number(parser, "--trials", None, "number of trials (default: as the settings say)")
     add_trial_resources(parser)
 
 

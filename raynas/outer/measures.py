@@ -216,6 +216,11 @@ MEASURES: dict[str, Measure] = {
 """The measures by name. Time and energy are those of the phases that the other measures asked for need."""
 
 
+def unknown_measure(name: str) -> str:
+    """Return the message for a name that is no measure."""
+    return f"no measure {shown(name)}{nearest(name, list(MEASURES))}"
+
+
 def check_measures(names: Collection[str], preset: Preset, truth: str | None = None, tuned: bool = False) -> None:
     """Refuse measures that a preset does not provide.
 
@@ -228,7 +233,7 @@ def check_measures(names: Collection[str], preset: Preset, truth: str | None = N
     for name in names:
         measure = MEASURES.get(name)
         if measure is None:
-            raise UserError(f"no measure {shown(name)}{nearest(name, list(MEASURES))}")
+            raise UserError(unknown_measure(name))
         if tuned and not measure.tuned:
             raise UserError(
                 f"{name} is no objective: the test split is for reporting alone; tune by retrained, which is measured "

@@ -39,6 +39,14 @@ class Param(Config):
         """True for a range of whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_alone(cls, given: Any) -> Any:
+        """Show the right form to a user who gives a list of choices, or a distribution of another library."""
+        if isinstance(given, Mapping | Param):
+            return given
+        raise ValueError('give {"low": 1e-4, "high": 0.1, "log": true} or {"choices": [1, 2]}')
+
     @model_validator(mode="after")
     def _range_or_choices(self) -> Param:
         if self.choices is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from optuna.distributions import FloatDistribution
 
 from raynas.config import Document, validate
 from raynas.errors import ConfigError
@@ -28,6 +29,8 @@ X = {"low": 0.1, "high": 1.0}
         ({"params": {"x": {**X, "choices": [1]}}}, "choices stand alone"),
         ({"params": {"x": {"choices": []}}}, "params.x.choices: expected at least 1"),
         ({"params": {"x": {"choices": [1, 2, 1]}}}, "choices: 1 is there twice"),
+        ({"params": {"x": [1, 2]}}, 'params.x: give {"low": 1e-4, .* or {"choices": .1, 2.}, found .1, 2.'),
+        ({"params": {"x": FloatDistribution(0.1, 1.0)}}, 'params.x: give {"low": 1e-4, "high"'),
         ({"params": {"x": {"lwo": 1, "high": 2}}}, "unknown key 'lwo' .did you mean 'low'"),
         ({"params": {"x": {**X, "when": {"y": [1]}}}}, "no other parameter 'y'"),
         ({"params": {"x": {**X, "when": {"x": [1]}}}}, "x: when: it depends on itself"),

@@ -13,7 +13,7 @@ from raynas.errors import UserError
 from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of
 from raynas.outer.experiment import run_experiment
-from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures
+from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures, unknown_measure
 from raynas.outer.trials import Proposed, Trial, read_trials
 from raynas.outer.work import Report, Work
 from raynas.phases.images import check_images
@@ -50,6 +50,9 @@ def run_ablation(
     """
     progress = reporter(progress)
     rows, measures, truth = ablation.rows(preset), ablation.config.measure, ablation.config.truth
+    for place, name in enumerate(measures):
+        if name not in MEASURES:
+            raise ablation.document.error(("measure", place), unknown_measure(name))
     for row in rows:
         with _naming(row):
             check_measures(measures, row.preset, truth)

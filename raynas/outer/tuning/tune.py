@@ -109,6 +109,8 @@ def check(config: TuneConfig) -> None:
     """Refuse a sampler or a pruner that cannot be built, and a grid without end."""
     check_sampler(config.sampler.name, config.sampler.options, len(config.objectives))
     build_pruner(config.pruner)
+    if config.sampler.name == "cmaes" and all(param.choices or param.when for param in config.params.values()):
+        raise UserError("sampler cmaes learns ranges of numbers that all trials have, and there are none: take tpe")
     if config.sampler.name == "grid":
         grid(config.params)
     elif config.trials is None and config.seconds is None and config.target is None and config.patience is None:

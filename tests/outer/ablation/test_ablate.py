@@ -141,7 +141,7 @@ def refused(file: Path, run: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"measure": ["probs"]}, "row 'default': no measure 'probs' .did you mean 'probes'"),
+        ({"measure": ["probs"]}, "measure.0: no measure 'probs' .did you mean 'probes'"),
         ({"measure": ["tau"]}, "row 'default': tau needs a table"),
         ({"measure": ["conflict"]}, "set recipe.health.conflict"),
         ({"measure": ["probes"], "rows": {"a": {}, "b": {"search.evaluations": 3}}}, "'a' and 'b' are equal in all"),

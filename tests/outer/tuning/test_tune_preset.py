@@ -44,6 +44,7 @@ def test_wholes_are_applied_before_their_parts() -> None:
         ({"objectives": {"tested": "max"}}, "tested is no objective: the test split is for reporting"),
         ({"objectives": {"seconds": "min"}, "pruner": "asha"}, "accuracy of the probes, which says nothing of seconds"),
         ({"objectives": {"probes": "max", "seconds": "min"}, "pruner": "asha"}, "a study of 2 objectives has none"),
+        ({"sampler": "cmaes", "params": {"fix.depth": {"choices": [3, 4]}}}, "cmaes learns ranges of .* take tpe"),
         ({"sampler": "cmaes", "objectives": {"probes": "max", "seconds": "min"}}, "cmaes has one objective, not 2"),
     ],
 )
