@@ -64,7 +64,7 @@ class ElasticBatchNorm(nn.Module):
 
     def _averaged(self, width: Channels) -> Channels:
         """Return the active channels' positions in the averages, which may hold only these (see `using`)."""
-        return Channels.first(width.count) if len(self.running_mean) == width.count else width
+        return Channels.first(width.count) if len(self.running_mean) < len(self.weight) else width
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
         """Normalise [batch, width, rows, columns].

@@ -104,18 +104,6 @@ class Block(nn.Module):
         """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
-    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Return the exchangeable heads and hidden channels; see `Supernet.exchangeable`.
-
-        Heads are excluded if a bias entry is for queries in one subnet and keys in another, or if each head count
-        divides the query channels differently.
-        """
-        groups = [mlp_axes()]
-        if isinstance(self.qkv, ElasticQkv) and not self.qkv.thirds:
-            heads = {"qkv.weight": (0, self.qkv.unit), "proj.weight": (1, self.unit)}
-            groups.append(heads if self.qkv.bias is None else {**heads, "qkv.bias": (0, self.qkv.unit)})
-        return groups
-
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: nn.Module | None = None) -> Tensor:
         """Run the block on tokens [batch, tokens, width].
 
@@ -145,11 +133,6 @@ class Block(nn.Module):
             out = self.relative(q, k, v, self.scale, index)
         out = axes["proj"][0].mask(out.flatten(2), self.unit)
         return self.proj(out, *axes["proj"])
-
-
-def mlp_axes() -> dict[str, tuple[int, int]]:
-    """Return the axes of an MLP's hidden channels by parameter; see `Supernet.exchangeable`."""
-    return {"fc1.weight": (0, 1), "fc1.bias": (0, 1), "fc2.weight": (1, 1)}
 
 
 def _added(x: Tensor, branch: Tensor, shape: BlockShape, paths: Tensor | None) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
 from raynas.nets.masked_norm import masked_norm
+from raynas.nets.sharing import Kind
 
 INIT_STD = 0.02
 
@@ -197,6 +198,7 @@ class ElasticQkv(nn.Module):
         self.weight = new_parameter(heads * self.unit, width)
         self.bias = None if bias == "none" else nn.Parameter(torch.zeros(heads * self.unit))
         self.thirds = bias == "thirds"
+        self.unit_kind: Kind | None = None if self.thirds else "heads"
 
     def select(self, width: Channels, heads: Channels, count: int) -> dict[str, Tensor]:
         """Return the active part of the parameters; `count` is the number of heads (needed by `SplitQkv`)."""
@@ -258,6 +260,7 @@ class SplitQkv(nn.Module):
         super().__init__()
         self.heads = units
         self.unit = unit
+        self.unit_kind: Kind | None = "heads" if unit > 1 and not private else None
         # The order of the stored parts: shared ones, then private ones.
         self.order = [part for part in "qkv" if part not in private] + [part for part in "qkv" if part in private]
         shared = 3 - len(private)

@@ -13,7 +13,7 @@ from raynas.errors import UserError
 from raynas.nets.channels import Channels
 from raynas.nets.classifier import Classifiers
 from raynas.nets.layers import ElasticNorm
-from raynas.nets.sharing import Sharing, Side, pattern
+from raynas.nets.sharing import Sharing, Side
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 from raynas.space.stages import running
@@ -88,7 +88,6 @@ class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
     other searched layers around the stages (hybrids) overrides `acting`, `run` and `select`.
 
     Attributes:
-        pattern: the weight-sharing pattern of widths, by side.
         ramp: each stage's first step of the drop-path ramp, then the total number of steps.
     """
 
@@ -96,7 +95,6 @@ class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
 
     def __init__(self, space: Space):
         super().__init__(space)
-        self.pattern = {side: pattern(space.constants, side) for side in (None, "left", "right")}
         self.ramp: list[int] = [0, *accumulate(space.constants.drop_path_depths)]
 
     def add_heads(self, width: int) -> None:
@@ -143,7 +141,7 @@ class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
         self._check_stages(arch)
         share, shapes = self.pattern[side], list[StageShape]()
         for index, stage in enumerate(self._stages):
-            width = share(int(arch[f"stages.{index}.width"]), stage.width)
+            width = share(int(arch[f"stages.{index}.width"]), stage.width, "width")
             blocks = {place: self.block_shape(arch, index, place, width, share) for place in running(arch, index)}
             shapes.append(StageShape(shapes[-1].width if shapes else None, width, blocks))
         return shapes

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.batch_norm import NormStatistics, using
-from raynas.nets.sharing import SIDES, Side, sides_of
+from raynas.nets.sharing import SIDES, Side, pattern, sides_of
+from raynas.nets.units import UnitGroup, noted_units
 from raynas.space import Arch, Space
 from raynas.user_code import kind
 
@@ -121,6 +122,7 @@ class Supernet(nn.Module):
     Attributes:
         distils: True if there is a distillation token.
         sides: the paths that the weight-sharing pattern trains: (None,) for one, else left and right.
+        pattern: the weight-sharing pattern of widths, by side.
         drop_path: the largest rate of stochastic depth, in [0, 1); set by training, used in training mode only.
         drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
         dropout: dropout rate of the classifier's input; used in training mode only.
@@ -141,6 +143,7 @@ class Supernet(nn.Module):
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
         self._settled: tuple[Any, list[int]] | None = None
         self.sides = sides_of(space)
+        self.pattern = {side: pattern(space.constants, side) for side in (None, "left", "right")}
         self.distils = bool(space.constants.distillation_token)
 
     def settle(self) -> None:
@@ -415,19 +418,12 @@ class Supernet(nn.Module):
         """Apply dropout to the classifier's input [batch, width]; called by every family."""
         return F.dropout(pooled, self.dropout) if self.training and self.dropout else pooled
 
-    def exchangeable(self) -> list[dict[str, tuple[int, int]]]:
-        """Return the units that can be permuted without changing the largest network: heads, hidden channels.
+    def exchangeable(self) -> list[UnitGroup]:
+        """Return the units that can be permuted without changing the largest network: channels, heads, hidden channels.
 
-        Returns:
-            For each set of units, the parameters and saved buffers that hold them: `{name: (dim, entries for each unit
-            along it)}`.
+        They are found by `select`; a family adds what follows from sums of tensors alone, such as shortcuts.
         """
-        return [
-            {f"{name}.{parameter}": axis for parameter, axis in group.items()}
-            for name, module in self.named_modules()
-            if hasattr(module, "unit_axes")
-            for group in module.unit_axes()
-        ]
+        return noted_units(self, [self.space.largest(), self.space.smallest()])
 
     # -- implemented by a family -----------------------------------------------------------------------------------
 

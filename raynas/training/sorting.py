@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raynas.errors import ConfigError
+from raynas.nets.ordering import magnitudes
 from raynas.space import Space
 
 
@@ -30,16 +30,17 @@ def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Mo
     """
     check_sortable(model.space)  # type: ignore[arg-type]
     learnt = dict(model.named_parameters())
-    held = {**learnt, **dict(model.named_buffers())}  # BatchNorm averages are sorted with their channels
-    averaged = {} if ema is None else {**dict(ema.named_parameters()), **dict(ema.named_buffers())}
-    for group in model.exchangeable():  # type: ignore[operator]
-        weights = [_units(learnt[name], *axis).flatten(1) for name, axis in group.items() if name in learnt]
-        order = torch.argsort(torch.cat(weights, dim=1).abs().sum(1), descending=True, stable=True)
-        for name, axis in group.items():
-            copies = [averaged[name]] if name in averaged else []
-            for tensor in (held[name], *_remembered(optimizer, held[name]), *copies):
-                units = _units(tensor, *axis)
-                units.copy_(units[order])
+    groups = [group for group in model.exchangeable() if group.kind != "width"]  # type: ignore[operator]
+    names = {axis.name for group in groups for axis in group.axes}
+    # BatchNorm averages are sorted with their channels.
+    sorted_alike = [
+        {**dict(each.named_parameters()), **dict(each.named_buffers())} for each in (model, ema) if each is not None
+    ]
+    sorted_alike += _remembered(optimizer, {name: learnt[name] for name in names if name in learnt})
+    for group in groups:
+        order = torch.argsort(magnitudes(group, learnt), descending=True, stable=True)
+        for tensors in sorted_alike:
+            group.reorder(tensors, order)
 
 
 def check_sortable(space: Space) -> None:
@@ -52,20 +53,18 @@ def check_sortable(space: Space) -> None:
         raise ConfigError("plan.sort_channels: narrow widths are the first channels with sharing: ordinal alone")
 
 
-def _units(tensor: Tensor, dim: int, entries: int) -> Tensor:
-    """Return a view [units, entries, ...] of the units along an axis."""
-    return tensor.unflatten(dim, (-1, entries)).movedim((dim, dim + 1), (0, 1))
-
-
-def _remembered(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[Tensor]:
-    """Yield the optimiser's tensors with a number for each weight, such as AdamW's two moments."""
-    state: dict[str, Any] = optimizer.state.get(parameter, {})
-    for name, value in state.items():
-        if not isinstance(value, Tensor) or value.numel() == 1:
-            continue
-        if value.shape != parameter.shape:
-            raise ConfigError(
-                f"plan.sort_channels: {type(optimizer).__name__} keeps {name} of another shape than the weights: "
-                "use an optimiser such as adamw"
-            )
-        yield value
+def _remembered(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> list[dict[str, Tensor]]:
+    """Return the optimiser's tensors with a number for each weight, such as AdamW's two moments, by parameter name."""
+    moments: dict[str, dict[str, Tensor]] = {}
+    for name, parameter in parameters.items():
+        state: dict[str, Any] = optimizer.state.get(parameter, {})
+        for kept, value in state.items():
+            if not isinstance(value, Tensor) or value.numel() == 1:
+                continue
+            if value.shape != parameter.shape:
+                raise ConfigError(
+                    f"plan.sort_channels: {type(optimizer).__name__} keeps {kept} of another shape than the weights: "
+                    "use an optimiser such as adamw"
+                )
+            moments.setdefault(kept, {})[name] = value
+    return list(moments.values())

@@ -148,21 +148,6 @@ def test_tables_for_other_windows_keep_their_offsets(before: tuple[int, int], af
         assert torch.equal(found[:, down + after[0] - 1, right + after[1] - 1], entry)
 
 
-def test_heads_and_hidden_channels_can_change_places() -> None:
-    space = make_space("s3 maskable")
-    supernet, images = supernet_of(space), make_images(space, 2)
-    largest = space.largest()
-    before = supernet(images, largest)
-    groups = supernet.exchangeable()
-    assert any("stages.0.blocks.1.bias.table" in group for group in groups)
-    parameters = dict(supernet.named_parameters())
-    with torch.no_grad():
-        for group in groups:
-            for name, (dim, entries) in group.items():
-                parameters[name].copy_(parameters[name].unflatten(dim, (-1, entries)).flip(dim).flatten(dim, dim + 1))
-    torch.testing.assert_close(supernet(images, largest), before, rtol=0, atol=1e-5)
-
-
 def test_masks_are_refused_where_windows_differ() -> None:
     space = make_space("s3")
     supernet, images = supernet_of(space), make_images(space, 6)

@@ -158,26 +158,6 @@ class InvertedResidual(nn.Module):
         """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
-    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Return the exchangeable channels, also of squeeze-and-excitation; see `Supernet.exchangeable`."""
-        groups: list[dict[str, tuple[int, int]]] = []
-        if self.expand is not None:  # else hidden channels are the stage's own
-            hidden: dict[str, tuple[int, int]] = {"expand.conv.weight": (0, 1), "depthwise.weight": (0, 1)}
-            for part in ("expand", "depthwise"):
-                hidden |= {f"{part}.norm.{name}": (0, 1) for name in self.depthwise.norm.state_dict()}
-            if self.squeeze is not None:
-                hidden |= {
-                    "squeeze.reduce.weight": (1, 1),
-                    "squeeze.expand.weight": (0, 1),
-                    "squeeze.expand.bias": (0, 1),
-                }
-            groups.append({**hidden, "project.conv.weight": (1, 1)})
-        if self.squeeze is not None:
-            groups.append(
-                {"squeeze.reduce.weight": (0, 1), "squeeze.reduce.bias": (0, 1), "squeeze.expand.weight": (1, 1)}
-            )
-        return groups
-
     def forward(self, x: Tensor, shape: ConvShape, paths: Tensor | None) -> Tensor:
         """Map [batch, inputs, height, width] to [batch, width, rows, columns].
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, select_layers
 from raynas.nets.sharing import Sharing, Side
 from raynas.nets.stages import StagedSupernet, StageShape
+from raynas.nets.units import UnitAxis, UnitGroup, noted_units
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
 
@@ -74,20 +75,43 @@ class HybridSupernet(StagedSupernet[Stage]):
         before = f"stages.{stage - 1}.width" if stage else "stem.width"
         held = self._stages[stage - 1].width if stage else self.stem.conv.weight.shape[0]
         rows, columns = grids(self.space, self._resolution(arch))[stage + 1]
-        inputs, grid = share(int(arch[before]), held), (int(rows), int(columns))
+        inputs, grid = share(int(arch[before]), held, "width"), (int(rows), int(columns))
         return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
         """Return the shape of an arch."""
         share, stages = self.pattern[side], self.shape(arch, side)
         rows, columns = image_sides(self.space.input_size, self._resolution(arch))
+        wide = self.space.constants.head_expansion * stages[-1].width.count
         return Shape(
             (int(rows), int(columns)),
-            share(int(arch["stem.width"]), self.stem.conv.weight.shape[0]),
+            share(int(arch["stem.width"]), self.stem.conv.weight.shape[0], "width"),
             stages,
-            share(self.space.constants.head_expansion * stages[-1].width.count, self.widen.conv.weight.shape[0]),
-            share(int(arch["head.width"]), self.mix.weight.shape[0]),
+            share(wide, self.widen.conv.weight.shape[0], "width"),
+            share(int(arch["head.width"]), self.mix.weight.shape[0], "width"),
         )
+
+    def exchangeable(self) -> list[UnitGroup]:
+        """Return the units that can be permuted; a stage as wide as the one before has its channels, by a shortcut."""
+        return noted_units(self, [self.space.largest(), self.space.smallest()], self._tied())
+
+    def _tied(self) -> Iterator[tuple[UnitAxis, UnitAxis]]:
+        """Yield pairs of axes that hold the channels of the same stage, or of two that a shortcut adds."""
+        before = UnitAxis("stem.conv.weight", 0)
+        for index, stage in enumerate(self._stages):
+            first: Any = stage.layers[0]
+            here = f"stages.{index}.layers.0"
+            into, out = UnitAxis(f"{here}.expand.conv.weight", 1), UnitAxis(f"{here}.project.conv.weight", 0)
+            if first.expand is None:
+                into = UnitAxis(f"{here}.depthwise.weight", 0)
+            yield before, into
+            if first.shortcut is not None:
+                yield into, UnitAxis(f"{here}.shortcut.weight", 1)
+                yield out, UnitAxis(f"{here}.shortcut.weight", 0)
+            largest = self.space.largest()
+            if largest[f"stages.{index}.width"] == largest[f"stages.{index - 1}.width" if index else "stem.width"]:
+                yield before, out
+            before = out
 
     def _resolution(self, arch: Arch) -> int:
         return int(arch.get("resolution", min(self.space.input_size)))

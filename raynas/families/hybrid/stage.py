@@ -83,10 +83,10 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
         kernel, expansion = (int(arch[f"{self.here}.{leaf}"]) for leaf in ("kernel", "expansion"))
         if layer.expand is not None:
             held = layer.expand.conv.weight.shape[0]
-            hidden = share(int(hidden_width(constants, self.index, inputs.count, expansion)), held)
+            hidden = share(int(hidden_width(constants, self.index, inputs.count, expansion)), held, "hidden")
         if layer.squeeze is not None:
             held = layer.squeeze.reduce.weight.shape[0]
-            squeezed = share(int(squeezed_width(constants, hidden.count)), held)
+            squeezed = share(int(squeezed_width(constants, hidden.count)), held, "hidden")
         return ConvShape(inputs, hidden, squeezed, width, kernel)
 
     def _block_shape(
@@ -96,8 +96,9 @@ class Stage(ElasticStage[InvertedResidual | TransformerBlock]):
         dim, depth = constants.head_dim, int(arch[f"{self.here}.depth"])
         ratio, windows = arch[f"{self.here}.mlp_ratio"], arch[f"{self.here}.windows"]
         rows, columns = window_grid(grid, windows)
-        hidden = share(int(mlp_width(width.count, ratio)), layer.mlp1.fc1.weight.shape[0])
+        hidden, held = int(mlp_width(width.count, ratio)), layer.mlp1.fc1.weight.shape[0]
+        each = share(hidden, held, "hidden"), share(hidden, held, "hidden")
         by_depth = constants.scaling == "depth_tokens"
         row = (depth, math.prod(grid) % SCALING_KEYS) if by_depth else (width.count,)
-        heads = share(width.count // dim, self.width // dim)
-        return HybridBlockShape(width, heads, hidden, grid, (int(rows), int(columns)), row)
+        heads = share(width.count // dim, self.width // dim, "width")
+        return HybridBlockShape(width, heads, each, grid, (int(rows), int(columns)), row)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from raynas.errors import UserError
 from raynas.families.hybrid.attention import Attention, DefaultLinear, TokenConv
 from raynas.families.hybrid.space import HybridConstants
-from raynas.nets.block import mlp_axes
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticNorm, select_layers
 
@@ -28,7 +27,7 @@ class HybridBlockShape:
     """Active channels of one block.
 
     Attributes:
-        hidden: hidden channels of each MLP.
+        hidden: hidden channels of the two MLPs.
         grid: rows and columns of the tokens.
         window: rows and columns of one window.
         row: key of the factors' row (see `HybridConstants.scaling`).
@@ -36,7 +35,7 @@ class HybridBlockShape:
 
     width: Channels
     heads: Channels
-    hidden: Channels
+    hidden: tuple[Channels, Channels]
     grid: tuple[int, int]
     window: tuple[int, int]
     row: tuple[int, ...]
@@ -62,12 +61,12 @@ class ScalingTable(nn.Module):
         Raises:
             UserError: there is no row for that key.
         """
-        selected: Tensor = self.weight
+        selected = width.select(self.weight, len(row))
         for dim, (key, values) in enumerate(zip(row, self.keys, strict=True)):
             if key not in values:
                 raise UserError(f"the arch needs the factors of {key}, the supernet has those of {values}")
             selected = selected.narrow(dim, values.index(key), 1)
-        return {"weight": width.select(selected, len(row))}
+        return {"weight": selected}
 
     def forward(self, x: Tensor, row: tuple[int, ...], width: Channels) -> Tensor:
         """Multiply each channel of [batch, tokens, width] by its factor."""
@@ -102,10 +101,6 @@ class Mlp(nn.Module):
     def select(self, width: Channels, hidden: Channels, grid: tuple[int, int]) -> dict[str, Tensor]:
         """Return the active part of the parameters."""
         return select_layers(self, {"fc1": (width, hidden), "conv": (hidden, grid), "fc2": (hidden, width)})
-
-    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Return the exchangeable hidden channels; see `Supernet.exchangeable`."""
-        return [mlp_axes() if self.conv is None else {**mlp_axes(), "conv.weight": (0, 1)}]
 
     def forward(self, x: Tensor, width: Channels, hidden: Channels, grid: tuple[int, int]) -> Tensor:
         """Map [batch, tokens, width] to the same shape."""
@@ -149,14 +144,15 @@ class TransformerBlock(nn.Module):
 
     def axes(self, shape: HybridBlockShape) -> dict[str, tuple[Any, ...]]:
         """Return the channels of each layer's axes."""
-        width, mlp = (shape.width,), (shape.width, shape.hidden, shape.grid)
+        width = (shape.width,)
+        mlp1, mlp2 = ((shape.width, hidden, shape.grid) for hidden in shape.hidden)
         return {
             "norm1": width,
             "attention": (shape.width, shape.heads, shape.grid, shape.window),
             "norm2": width,
-            "mlp1": mlp,
+            "mlp1": mlp1,
             "norm3": width,
-            "mlp2": mlp,
+            "mlp2": mlp2,
             "attention_scaling": (shape.row, shape.width),
             "mlp_scaling": (shape.row, shape.width),
         }

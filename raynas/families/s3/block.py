@@ -115,11 +115,6 @@ class WindowBlock(Block):
         assert isinstance(shape, WindowShape)
         return {**super().axes(shape), "bias": (shape.table, shape.windows.window)}
 
-    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Return the exchangeable heads and hidden channels; see `Supernet.exchangeable`."""
-        hidden, *heads = super().unit_axes()
-        return [hidden, *({**each, "bias.table": (0, 1)} for each in heads)]
-
     def attend(self, x: Tensor, shape: BlockShape, index: object = None) -> Tensor:
         """Return multi-head self-attention [batch, tokens, width] inside each window, without attending to padding."""
         assert isinstance(shape, WindowShape)

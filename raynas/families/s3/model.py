@@ -131,12 +131,13 @@ class S3Supernet(StagedSupernet[Stage]):
         """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         heads, query, hidden = self._block_values(arch, stage, place)
+        units = share(query, block.qkv.heads, block.qkv.unit_kind)
         return WindowShape(
             width=width,
-            query=share(query, block.qkv.heads),
+            query=units,
             heads=heads,
-            hidden=share(hidden, block.fc1.weight.shape[0]),
-            table=share(heads, block.bias.table.shape[0]),
+            hidden=share(hidden, block.fc1.weight.shape[0], "hidden"),
+            table=share(heads, block.bias.table.shape[0]) if self.space.constants.head_dim is None else units,
             windows=self._windows(arch, stage, place),
         )
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from raynas.families.twins.attention import AttentionShape, GlobalAttention, LocalAttention
 from raynas.families.twins.space import grids
-from raynas.nets.block import mlp_axes
 from raynas.nets.channels import Channels
 from raynas.nets.layers import Bank, ElasticDepthwiseConv, ElasticLinear, ElasticNorm, ElasticPatchConv, select_layers
 from raynas.nets.sharing import Sharing
@@ -70,10 +69,6 @@ class Block(nn.Module):
     def select(self, shape: TwinsBlockShape) -> dict[str, Tensor]:
         """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
-
-    def unit_axes(self) -> list[dict[str, tuple[int, int]]]:
-        """Return the exchangeable hidden channels (see `Supernet.exchangeable`); heads depend on the head count."""
-        return [mlp_axes()]
 
     def forward(self, x: Tensor, shape: TwinsBlockShape, paths: Tensor | None) -> Tensor:
         """Run the block on tokens [batch, tokens, width].
@@ -188,7 +183,7 @@ class TwinsSupernet(StagedSupernet[Stage]):
             for leaf in ("global_attention", "heads", "query_width", "mlp_width")
         )
         attention = AttentionShape(width, share(int(query), block.query), int(heads))
-        return TwinsBlockShape(kind_of(is_global), attention, share(int(hidden), block.fc1.weight.shape[0]))
+        return TwinsBlockShape(kind_of(is_global), attention, share(int(hidden), block.fc1.weight.shape[0], "hidden"))
 
     @property
     def token_grid(self) -> tuple[int, int]:

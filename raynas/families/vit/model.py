@@ -18,7 +18,7 @@ from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.classifier import Classifiers
 from raynas.nets.layers import Bank, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
-from raynas.nets.sharing import NESTED, Side, pattern
+from raynas.nets.sharing import NESTED, Side
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 from raynas.space.rules import hidden_width
@@ -49,7 +49,6 @@ class VitSupernet(Supernet, Classifiers):
         super().__init__(space)
         constants = space.constants
         width = int(max(space["width"].choices))
-        self.pattern = {side: pattern(constants, side) for side in (None, "left", "right")}
         self.stem = Bank(
             space["patch_size"].choices,
             lambda patch: PatchStem(
@@ -128,17 +127,16 @@ class VitSupernet(Supernet, Classifiers):
             UserError: the arch does not fit the supernet.
         """
         share = self.pattern[side]
-        width = share(int(arch["width"]), self.head.weight.shape[1])
+        width = share(int(arch["width"]), self.head.weight.shape[1], "width")
         blocks = {}
         for index in self.places(arch):
             block = self.block(index)
             heads, query, hidden = self._block_values(arch, index)
-            blocks[index] = BlockShape(
-                width, share(query, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0])
-            )
+            units = share(query, block.qkv.heads, block.qkv.unit_kind)
+            blocks[index] = BlockShape(width, units, heads, share(hidden, block.fc1.weight.shape[0], "hidden"))
         class_hidden = None
         for own in self._class_hidden([arch]):
-            class_hidden = share(own, self._class_hidden_at(self.head.weight.shape[1]))
+            class_hidden = share(own, self._class_hidden_at(self.head.weight.shape[1]), "hidden")
         return Shape(int(arch["patch_size"]), width, blocks, class_hidden)
 
     def _class_hidden(self, archs: Sequence[Arch]) -> list[int]:

@@ -23,6 +23,7 @@ from raynas.nets.layers import (
 )
 from raynas.nets.sharing import NESTED, Sharing
 from raynas.nets.stages import ElasticStage, StagedSupernet
+from raynas.nets.units import UnitAxis, UnitGroup
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
 
@@ -154,7 +155,8 @@ class VitResSupernet(StagedSupernet[Stage]):
         """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         heads, units, hidden = self._block_values(arch, stage, place)
-        return BlockShape(width, share(units, block.qkv.heads), heads, share(hidden, block.fc1.weight.shape[0]))
+        query = share(units, block.qkv.heads, block.qkv.unit_kind)
+        return BlockShape(width, query, heads, share(hidden, block.fc1.weight.shape[0], "hidden"))
 
     def block_shape_of_rows(
         self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
@@ -196,6 +198,24 @@ class VitResSupernet(StagedSupernet[Stage]):
         """Return the grids of the positions of the patch embedding and every reduction."""
         names = ["embedding.position", *(f"stages.{stage}.reduction.position" for stage in range(1, len(self.stages)))]
         return dict(zip(names, self.grids, strict=True))
+
+    def exchangeable(self) -> list[UnitGroup]:
+        """Return the units that can be permuted.
+
+        A residual reduction adds the j-th channel before to the j-th after. So a stage's channels are in the stages
+        behind it, too, and only the channels that a stage adds are its own.
+        """
+        groups = super().exchangeable()
+        if self.space.constants.reduction == "plain":
+            return groups
+        reading = [f"stages.{stage}.reduction.norm.weight" for stage in range(1, len(self.stages))]
+        streams = [next(g for g in groups if UnitAxis(name, 0) in g.axes) for name in (*reading, "norm.weight")]
+        found, start = [group for group in groups if group not in streams], 0
+        for stage, group in enumerate(streams):
+            axes = tuple(axis._replace(start=start) for behind in streams[stage:] for axis in behind.axes)
+            found += [UnitGroup("width", group.count - start, axes)] if group.count > start else []
+            start = group.count
+        return found
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
