@@ -66,12 +66,8 @@ class Preprocessing(Config):
             changes |= {"channels": channels, "mode": MODES.get(channels)}
         return self.model_copy(update=changes)
 
-    def timm_config(self, classes: int, classifiers: tuple[str, ...] = ("head",)) -> dict[str, Any]:
+    def timm_config(self, classes: int) -> dict[str, Any]:
         """Return a `pretrained_cfg`, from which timm builds transforms and loaders.
-
-        Args:
-            classes: number of classes.
-            classifiers: names of the network's classifiers of the image.
 
         timm's scripts convert images to `L` or `RGB` by the channels of `input_size`. `timm.data.create_transform` does
         not: convert them before (`image.convert(mode)`).
@@ -86,7 +82,6 @@ class Preprocessing(Config):
             "crop_mode": "center",
             "interpolation": self.interpolation,
             "num_classes": classes,
-            "classifier": classifiers[0] if len(classifiers) == 1 else classifiers,
             **({"label_names": list(self.class_names)} if self.class_names else {}),
         }
 

@@ -167,6 +167,18 @@ class ElasticNorm(nn.Module):
         return masked_norm(x, width, self.eps, **self.select(width))
 
 
+class Through(nn.Identity):
+    """A layer without parameters that returns its input, in place of one that was removed."""
+
+    def select(self, *channels: Any) -> dict[str, Tensor]:
+        """Return no parameters."""
+        return {}
+
+    def forward(self, x: Tensor, *channels: Any) -> Tensor:
+        """Return the input."""
+        return x
+
+
 class LayerScale(nn.Module):
     """A learnt factor on each channel of a branch (CaiT), under timm's name."""
 
@@ -384,3 +396,22 @@ class PatchStem(nn.Module):
         if token is not None and not self.late:
             x = torch.cat([token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
         return width.mask(x + selected["position"])
+
+
+def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
+    """Resize a table of position embeddings bicubically, as the releases of ViT-ResNAS and DeiT do.
+
+    Args:
+        table: [1, others + rows * columns, width]; the rows in front, such as a class token's, stay unchanged.
+        before: rows and columns of the table's grid.
+        after: rows and columns of the new grid.
+
+    Returns:
+        [1, others + rows * columns, width].
+    """
+    if before == after:
+        return table
+    others, grid = table.split([table.shape[1] - math.prod(before), math.prod(before)], dim=1)
+    image = grid.transpose(1, 2).unflatten(2, before)
+    image = F.interpolate(image, size=after, mode="bicubic", align_corners=False)
+    return torch.cat([others, image.flatten(2).transpose(1, 2)], dim=1)

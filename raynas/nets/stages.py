@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.channels import Channels
-from raynas.nets.classifier import Classifiers
-from raynas.nets.layers import ElasticNorm
+from raynas.nets.layers import ElasticNorm, Through
 from raynas.nets.sharing import Sharing, Side
 from raynas.nets.supernet import Supernet
+from raynas.nets.timm_conventions import Level, checkpointed
 from raynas.space import Arch, Space
 from raynas.space.stages import running
 
@@ -43,11 +43,13 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         joint: name of the joining module, in all stages but the first; None if the first block joins the stages.
         places: name of the list of blocks by place, with an identity for a block that is never kept.
         width: largest embedding width.
+        grad_checkpointing: True if blocks keep no intermediate results for the backward pass.
     """
 
     joint: ClassVar[str | None] = None
     places: ClassVar[str] = "blocks"
     width: int
+    grad_checkpointing = False
 
     def block(self, index: int) -> BlockT:
         """Return one block.
@@ -76,12 +78,17 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         """
         if self.joint is not None and shape.inputs is not None:
             x = getattr(self, self.joint)(x, shape.inputs, shape.width)
-        for index, block in shape.blocks.items():
-            x = self.block(index)(x, block, None if paths is None else paths[index])
+        return self.run_blocks(x, shape.blocks, paths)
+
+    def run_blocks(self, x: Tensor, blocks: Mapping[int, Any], paths: Tensor | None) -> Tensor:
+        """Run blocks, given by place with their shapes, one after the other."""
+        for index, shape in blocks.items():
+            block, factors = self.block(index), None if paths is None else paths[index]
+            x = checkpointed(block, x, shape, factors) if self.grad_checkpointing else block(x, shape, factors)
         return x
 
 
-class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
+class StagedSupernet(Supernet, Generic[StageT]):
     """A supernet of stages, each with its own channels and an elastic number of blocks.
 
     A family builds its stages, calls `add_heads`, and implements the embedding and the shapes of blocks. A family with
@@ -99,7 +106,7 @@ class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
 
     def add_heads(self, width: int) -> None:
         """Add the final norm and the classifiers, for the last stage's largest width."""
-        self.norm = ElasticNorm(width, self.space.constants.norm_eps)
+        self.norm: ElasticNorm | Through = ElasticNorm(width, self.space.constants.norm_eps)
         self.add_classifiers(width, self.space)
 
     @property
@@ -173,22 +180,32 @@ class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
-        """Map the stem's output to logits, as `forward` returns them; used by every execution."""
+    def trunk(self, x: Tensor, acting: Any, paths: Tensor | None, taps: list[Tensor] | None = None) -> Tensor:
+        """Map the stem's output to the last stage's output; `taps` collects every stage's."""
         shapes: list[StageShape] = acting
-        x = self.run_stages(self.embed(x, shapes[0].width), shapes, paths)
-        return self.classify(x, shapes[-1].width, patches)
+        return self.run_stages(self.embed(x, shapes[0].width), shapes, paths, taps)
 
-    def run_stages(self, x: Tensor, shapes: Sequence[StageShape], paths: Tensor | None) -> Tensor:
-        """Map the first stage's input to the last stage's output."""
-        for index, (stage, shape) in enumerate(zip(self._stages, shapes, strict=True)):
+    def run_stages(
+        self, x: Tensor, shapes: Sequence[StageShape], paths: Tensor | None, taps: list[Tensor] | None
+    ) -> Tensor:
+        """Map the first stage's input to the last stage's output; `taps` collects every stage's."""
+        for index, (stage, shape) in enumerate(zip(self._stages, shapes)):  # noqa: B905  the shapes may end earlier
             x = stage(x, shape, None if paths is None else paths[self.ramp[index] : self.ramp[index + 1]])
+            if taps is not None:
+                taps.append(x)
         return x
 
-    def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
-        """Map the last stage's tokens [batch, tokens, width] to logits, from their mean."""
-        x = self.norm(x, width)
-        return self.logits([self.drop_features(x.mean(1))], x, width, patches)
+    def normed(self, x: Tensor, acting: Any, whole: bool = True) -> Tensor:
+        """Normalise the last stage's output."""
+        return self.norm(x, self.head_width(acting))
+
+    def pool(self, x: Tensor, acting: Any) -> list[Tensor]:
+        """Return the mean over all tokens, after dropout."""
+        return [self.drop_features(x.mean(1))]
+
+    def head_width(self, acting: Any) -> Channels:
+        """Return the last stage's channels."""
+        return acting[-1].width
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Return the logits of a mixed batch from one masked pass, as `forward` does."""
@@ -213,3 +230,40 @@ class StagedSupernet(Supernet, Classifiers, Generic[StageT]):
             **self.select_classifiers(width),
         }
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+
+    # -- timm's conventions ----------------------------------------------------------------------------------------
+
+    def stage_shapes(self, acting: Any) -> list[StageShape]:
+        """Return the shapes of the stages from that of the network."""
+        return acting
+
+    def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
+        """Return each stage's pixels on the side of a token, and its rows and columns."""
+        raise NotImplementedError
+
+    def levels(self) -> list[Level]:
+        """Return the stages; of stages on the same grid the last."""
+        acting = self._settled_shape()
+        found = {
+            reduction: Level(f"stages.{index}", shape.width.count, reduction, grid, index)
+            for index, (shape, (reduction, grid)) in enumerate(
+                zip(self.stage_shapes(acting), self.stage_grids(acting))  # noqa: B905  as above
+            )
+        }
+        return list(found.values())
+
+    def until(self, acting: Any, tap: int) -> Any:
+        """Return the shape of the network that ends with a stage."""
+        return acting[: tap + 1]
+
+    def cut(self, tap: int) -> None:
+        """Remove the stages behind one."""
+        self.stages = self.stages[: tap + 1]
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return patterns of parameter names by layer: the embedding, then blocks or stages, then the head."""
+        blocks = [(r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^stages\.(\d+)", (0,))]
+        return {
+            "stem": r"^(stem|embedding|stages\.0\.(embedding|norm))\b",
+            "blocks": [*([(r"^stages\.(\d+)", None)] if coarse else blocks), (r"^norm", (99999,))],
+        }

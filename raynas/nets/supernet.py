@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 import torch.fx
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from raynas.errors import UserError
 from raynas.nets.batch_norm import NormStatistics, using
+from raynas.nets.classifier import check_distillation_token, check_token_head
+from raynas.nets.layers import resize_positions
 from raynas.nets.sharing import SIDES, Side, pattern, sides_of
+from raynas.nets.timm_conventions import Removed, TimmConventions
 from raynas.nets.units import UnitGroup, noted_units
 from raynas.space import Arch, Space
 from raynas.user_code import kind
@@ -38,50 +40,11 @@ at 56 pixels: 1.7 at 66 and 1.3 at 132 tokens with 4 archs, 0.9 at 265 with 2.
 """
 
 
-def check_token_head(space: Space) -> None:
-    """Check that networks of the space have a token head.
-
-    Raises:
-        UserError: they have none.
-    """
-    if not space.constants.token_head:
-        raise UserError(f"space {space.name} has no token head: set its constant token_head: true")
-
-
-def check_distillation_token(space: Space) -> None:
-    """Check that networks of the space have a distillation token.
-
-    Raises:
-        UserError: they have none.
-    """
-    if not space.constants.distillation_token:
-        raise UserError(f"space {space.name} has no distillation token: set its constant distillation_token: true")
-
-
 def adopt(supernet: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
     """Assign parameters and saved buffers to a supernet built on the meta device, without a copy."""
     supernet.load_state_dict(state, assign=True)
     like = next(supernet.parameters())
     return supernet.to(device=like.device, dtype=like.dtype)  # moves constants, which are never on the meta device
-
-
-def resize_positions(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
-    """Resize a table of position embeddings bicubically, as the releases of ViT-ResNAS and DeiT do.
-
-    Args:
-        table: [1, others + rows * columns, width]; the rows in front, such as a class token's, stay unchanged.
-        before: rows and columns of the table's grid.
-        after: rows and columns of the new grid.
-
-    Returns:
-        [1, others + rows * columns, width].
-    """
-    if before == after:
-        return table
-    others, grid = table.split([table.shape[1] - math.prod(before), math.prod(before)], dim=1)
-    image = grid.transpose(1, 2).unflatten(2, before)
-    image = F.interpolate(image, size=after, mode="bicubic", align_corners=False)
-    return torch.cat([others, image.flatten(2).transpose(1, 2)], dim=1)
 
 
 def checked(images: Tensor, expected: tuple[int, ...]) -> Tensor:
@@ -111,7 +74,7 @@ torch.fx.wrap("checked")  # opaque to torch.fx, because sizes are unknown in a t
 torch.fx.wrap("drawn")
 
 
-class Supernet(nn.Module):
+class Supernet(TimmConventions):
     """A weight-sharing network over a space; a subnet is the same class over a one-point space.
 
     The arch is an argument of each forward pass; there is no current subnet. A family implements `select`, `acting` and
@@ -127,17 +90,14 @@ class Supernet(nn.Module):
         drop_path_over: the range over which the rate rises, see `draw_paths`; set by training.
         dropout: dropout rate of the classifier's input; used in training mode only.
         branches: number of branches of each block that stochastic depth may drop.
-        pretrained_cfg, default_cfg: preprocessing of images in timm's format; only of networks from
-            `raynas.runs.networks.load_network`.
     """
 
     branches: ClassVar[int] = 2
-    pretrained_cfg: dict[str, Any]
-    default_cfg: dict[str, Any]
 
     def __init__(self, space: Space):
         super().__init__()
         self.space = space
+        self.global_pool, self._removed = self.pooling, Removed()
         self.drop_path = self.dropout = 0.0
         self.drop_path_over: Ramp = "supernet"
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None
@@ -242,20 +202,36 @@ class Supernet(nn.Module):
 
     def _image(self, logits: Tensor, patches: bool, distilled: bool) -> Tensor:
         """Return logits in which an image has the mean of the class token's and the distillation token's (DeiT)."""
-        if distilled or not self.distils:
+        if distilled or not self.distils or not self.global_pool:
             return logits
         image = logits[:, :2].mean(1)
         return torch.cat([image[:, None], logits[:, 2:]], dim=1) if patches else image
 
+    def _settled_shape(self) -> Any:
+        """Return the shape of a one-point space's arch.
+
+        Raises:
+            UserError: the space has many archs.
+        """
+        if self._settled is None:
+            raise UserError(f"space {self.space.name} has many archs: extract one, supernet.extract(arch)")
+        return self._settled[0]
+
     def _alone(self, x: Tensor, patches: bool) -> Tensor:
         """Map images to logits of a one-point space's arch, with the shape from `settle`."""
-        if self._only is None:
-            raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
         if patches:
             check_token_head(self.space)
+        if not self.global_pool:
+            return self.forward_head(self.forward_features(x))
+        return self.run(*self._begin(x), patches)
+
+    def _begin(self, x: Tensor) -> tuple[Tensor, Any, Tensor | None]:
+        """Return the stem's output for checked images, the shape, and the factors of stochastic depth."""
+        if self._only is None:
+            raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
         x = checked(x, (self.space.channels, *self.space.input_size))
         shape, places = self._settled or (self.acting(self._only, None), self.places(self._only))
-        return self.run(self.stem_of_all(x), shape, self._draw(x, [places]), patches)
+        return self.stem_of_all(x), shape, self._draw(x, [places])
 
     def _check_side(self, side: Side | None) -> None:
         if side is not None and side not in SIDES[self.space.constants.sharing]:
@@ -350,13 +326,19 @@ class Supernet(nn.Module):
         Raises:
             UserError: the family cannot take such images.
         """
+        return self._sized(size, copy=True)
+
+    @torch.no_grad()
+    def _sized(self: SupernetT, size: int | tuple[int, int], copy: bool) -> SupernetT:
+        """Return the same network for images of another size; `copy`: with its own memory."""
         space = self.space_at(size)
         with torch.device("meta"):
             other = type(self)(space)
-        state, grids = self.state_dict(), other.position_grids()
+        state, grids = self.state_dict(keep_vars=not copy), other.position_grids()
         for name, before in self.position_grids().items():
-            state[name] = self.resize_table(state[name], before, grids[name])
-        return self._give(other, state)
+            if grids[name] != before:
+                state[name] = self.resize_table(state[name].detach(), before, grids[name])
+        return self._give(other, state, copy)
 
     def space_at(self, size: int | tuple[int, int]) -> Space:
         """Return the space of the same networks for images of another size.
@@ -366,14 +348,23 @@ class Supernet(nn.Module):
         """
         return self.space.with_input(size=size)
 
-    def _give(self, other: SupernetT, state: Mapping[str, Tensor]) -> SupernetT:
-        """Fill a network built on the meta device with copies of tensors, and copy this one's mode and settings."""
-        copied = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-        adopt(other, copied)
+    def _give(self, other: SupernetT, state: Mapping[str, Tensor], copy: bool = True) -> SupernetT:
+        """Fill a network built on the meta device with tensors or copies of them; copy this one's mode and settings."""
+        other._remove(self._removed)
+        if copy:
+            state = {name: each.detach().clone(memory_format=torch.contiguous_format) for name, each in state.items()}
+        trained = {name: self.get_parameter(name).requires_grad for name, _ in other.named_parameters()}
+        adopt(other, state)
         for name, parameter in other.named_parameters():
-            parameter.requires_grad_(self.get_parameter(name).requires_grad)
-        other.drop_path, other.dropout, other.drop_path_over = self.drop_path, self.dropout, self.drop_path_over
+            parameter.requires_grad_(trained[name])
+        for name in ("drop_path", "dropout", "drop_path_over", "global_pool", "_described"):
+            setattr(other, name, getattr(self, name))
+        other.set_grad_checkpointing(any(getattr(module, "grad_checkpointing", False) for module in self.modules()))
         return other.train(self.training)
+
+    def _of_space(self, space: Space) -> None:
+        self.space = space
+        self._only = None if self._only is None else space.smallest()
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch], rows: Tensor | None = None) -> Tensor | None:
         """Draw the factors of stochastic depth on the branches of each block, for every row of a batch.
@@ -440,16 +431,12 @@ class Supernet(nn.Module):
 
         With a distillation token these are as with `distilled`.
         """
-        raise NotImplementedError
+        x = self.normed(self.trunk(x, acting, paths), acting, whole=patches)
+        return self.logits(self.pool(x, acting), x, self.head_width(acting), patches)
 
     def stem_of_all(self, x: Tensor) -> Tensor:
         """Run layers that are not searched once on the whole batch, before archs: a stem with BatchNorm."""
         return x
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, under timm's name for it."""
-        return self.space.classes
 
     @property
     def token_grid(self) -> tuple[int, int]:

@@ -38,7 +38,7 @@ from raynas.phases.where import default_resources
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.folder import whole_folder
 from raynas.results.run_dir import json_text, run_around
-from raynas.runs.network_folder import ARCH_FILE, WEIGHTS_FILE, build_network
+from raynas.runs.network_folder import ARCH_FILE, CONFIG_FILE, WEIGHTS_FILE, build_network, hub_config
 from raynas.runs.networks import WAYS, Network, arch_text, of_size
 from raynas.runs.run import Run
 from raynas.space import Arch
@@ -47,7 +47,9 @@ ARCHIVE_FILE, ONNX_FILE, README_FILE = "model.pt2", "model.onnx", "README.md"
 RECEIPT = "export.json"
 """File in a run directory's export that records the exported network and the digests of the files."""
 
-FILES = frozenset({ARCH_FILE, WEIGHTS_FILE, ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE, README_FILE, RECEIPT})
+FILES = frozenset(
+    {ARCH_FILE, WEIGHTS_FILE, CONFIG_FILE, ARCHIVE_FILE, ONNX_FILE, PREPROCESSING_FILE, README_FILE, RECEIPT}
+)
 """Files of an export; a new export replaces all of them."""
 
 TOLERANCE = {WEIGHTS_FILE: 1e-5, ARCHIVE_FILE: 1e-5, ONNX_FILE: 1e-4}
@@ -153,12 +155,13 @@ def _write(run: Run, network: Network, model: Supernet, folder: Path, name: str,
     reading = _reading(run, model.space.input_size)
     _write_network(model, network, folder)
     (folder / PREPROCESSING_FILE).write_text(reading.text())
+    (folder / CONFIG_FILE).write_text(json_text(hub_config(model, network.arch, reading)))
     _write_archive(model, reading, folder / ARCHIVE_FILE)
     if onnx:
         _write_onnx(model, reading, folder / ONNX_FILE)
     (folder / README_FILE).write_text(_readme(model, network, reading, name, onnx))
     others = [ARCHIVE_FILE, *([ONNX_FILE] if onnx else []), README_FILE]
-    return [ARCH_FILE, WEIGHTS_FILE, PREPROCESSING_FILE, *others]
+    return [ARCH_FILE, WEIGHTS_FILE, CONFIG_FILE, PREPROCESSING_FILE, *others]
 
 
 def example(model: Supernet, images: int = 2) -> Tensor:

@@ -6,18 +6,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from raynas.config import Document
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, parse_preprocessing
 from raynas.errors import UserError
 from raynas.space import Arch, Space, load_arch
+from raynas.space.load import read_arch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from raynas.nets.supernet import Supernet
 
 ARCH_FILE = "arch.yaml"
 WEIGHTS_FILE = "model.safetensors"
+CONFIG_FILE = "config.json"
+"""File in an export from which timm builds the network, in Hugging Face's layout; see `hub_config`."""
+
 ABOUT_FILE = "network.json"
 """File with a retrained network's row and preprocessing."""
 
@@ -33,7 +41,7 @@ def load_network_folder(
     Args:
         arch: a folder that `raynas export` or `raynas retrain` wrote, an arch file, or a shipped arch's name.
         weights: True to load the `model.safetensors` beside the arch file; random weights otherwise.
-        classes: another number of classes than the arch's; the head is then new, with a message.
+        classes: another number of classes than the arch's; the head is then new, with a message. 0 for no head.
         channels: another number of channels than the arch's; weights are summed or spread over them, with a message.
 
     Raises:
@@ -57,9 +65,70 @@ def load_network_folder(
                 "its pretrained_cfg has ImageNet's mean and deviation, which may not be those that it was trained with"
             )
         reading = _imagenet(found.space)
-    reading = reading.for_network(model.space.channels, model.space.classes)
-    classifiers = ("head", "distillation_head") if model.distils else ("head",)
-    model.pretrained_cfg = model.default_cfg = reading.timm_config(model.space.classes, classifiers)
+    return _described(model, reading)
+
+
+def load_network_of_config(
+    arch: Mapping[str, Any],
+    config: Mapping[str, Any],
+    weights: bool = True,
+    classes: int | None = None,
+    channels: int | None = None,
+    cache_dir: str | Path | None = None,
+) -> Supernet:
+    """Load a network from what timm read in a `config.json`, of a folder or a hub; see `hub_config`.
+
+    Args:
+        arch: the content of an arch file.
+        config: timm's `pretrained_cfg`: preprocessing, and the place of the weights.
+        weights, classes, channels: as in `load_network_folder`.
+        cache_dir: folder of downloads.
+
+    Raises:
+        UserError: the arch or the preprocessing cannot be read, or there are no weights, or they do not fit.
+    """
+    place = str(config.get("file") or config.get("hf_hub_id") or "config.json")
+    found = read_arch(Document(dict(arch), f"{place}: model_args.arch"), "network")
+    state: bytes | Mapping[str, Tensor] | None = None
+    if weights and config.get("source") == "hf-hub":
+        from timm.models import load_state_dict_from_hf
+
+        state = load_state_dict_from_hf(place, weights_only=True, cache_dir=cache_dir)
+    elif weights:
+        file = Path(place) / WEIGHTS_FILE
+        if not file.is_file():
+            raise UserError(f"{place} has no {WEIGHTS_FILE}: load it without weights (pretrained=False)")
+        state = file.read_bytes()
+    model = build_network(found, state, place, classes, channels)
+    size = config.get("input_size") or (found.space.channels, *found.space.input_size)
+    content = {name: config[name] for name in ("mean", "std", "crop_pct", "interpolation") if name in config}
+    content |= {"channels": size[0], "size": size[1:], "class_names": config.get("label_names") or ()}
+    return _described(model, parse_preprocessing(content, f"{place}: pretrained_cfg"))
+
+
+def hub_config(model: Supernet, arch: Arch, reading: Preprocessing) -> dict[str, Any]:
+    """Return the `config.json` of a folder in Hugging Face's layout, from which timm builds the network.
+
+    Args:
+        reading: preprocessing of the network's images.
+    """
+    described = {**model.pretrained_cfg, **reading.timm_config(model.num_classes)}
+    names = described.pop("label_names", None)
+    return {
+        "architecture": described.pop("architecture"),
+        "num_classes": model.num_classes,
+        "num_features": model.num_features,
+        "global_pool": model.global_pool,
+        "model_args": {"arch": {"space": arch.space.to_dict(), "arch": arch.to_dict()}},
+        **({"label_names": names} if names else {}),
+        "pretrained_cfg": described,
+    }
+
+
+def _described(model: Supernet, reading: Preprocessing) -> Supernet:
+    """Return a network after adding the preprocessing of its images."""
+    reading = reading.for_network(model.space.channels, model.num_classes)
+    model.pretrained_cfg = {**model.pretrained_cfg, **reading.timm_config(model.num_classes)}
     return model
 
 
@@ -111,13 +180,18 @@ def _imagenet(space: Space) -> Preprocessing:
 
 
 def build_network(
-    arch: Arch, weights: bytes | None, name: str, classes: int | None = None, channels: int | None = None
+    arch: Arch,
+    weights: bytes | Mapping[str, Tensor] | None,
+    name: str,
+    classes: int | None = None,
+    channels: int | None = None,
 ) -> Supernet:
-    """Build the network of an arch, with the weights of a safetensors file or random ones.
+    """Build the network of an arch, with given weights or random ones.
 
     Args:
+        weights: the content of a safetensors file, or a state dict.
         name: name of the file in messages.
-        classes: another number of classes than the arch's; the head is then new, with a message.
+        classes: another number of classes than the arch's; the head is then new, with a message. 0 for no head.
         channels: another number of channels than the arch's; see `adapt_channels`.
 
     Raises:
@@ -127,11 +201,15 @@ def build_network(
     from raynas.nets.weights import adapt_channels, load_supernet, parse_weights
 
     fixed = arch.space.fix(arch)
-    space = fixed.with_input(channels=channels, classes=classes)
+    space = fixed.with_input(channels=channels, classes=classes or None)
     if weights is None:
-        return build_supernet(space).eval()
-    try:
-        state = parse_weights(weights, name)
-        return load_supernet(space, adapt_channels(state, fixed, space.channels)).eval()
-    except UserError as error:
-        raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error
+        model = build_supernet(space)
+    else:
+        try:
+            state = parse_weights(weights, name) if isinstance(weights, bytes) else dict(weights)
+            model = load_supernet(space, adapt_channels(state, fixed, space.channels))
+        except UserError as error:
+            raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error
+    if classes == 0:
+        model.reset_classifier(0)
+    return model.eval()

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from raynas.arguments import checked
-from raynas.config import Config, read_yaml, validate, write_yaml
+from raynas.config import Config, Document, read_yaml, validate, write_yaml
 from raynas.errors import ConfigError
 from raynas.space.space import Arch, Space
 from raynas.space.values import flatten
@@ -133,17 +133,30 @@ def load_arch(name: str | os.PathLike[str]) -> Arch:
         ConfigError: there is no such file, or it is wrong; the message names file, line and key.
     """
     path = find_shipped(name, "arch")
-    document = read_yaml(path)
+    return read_arch(read_yaml(path), _name(path), path.parent)
+
+
+def read_arch(document: Document, name: str, folder: Path | None = None) -> Arch:
+    """Return the architecture that a document holds, as `load_arch` does.
+
+    Args:
+        name: name of a space whose definition is in the document.
+        folder: folder of space files that the document may name.
+
+    Raises:
+        ConfigError: the document is wrong.
+    """
     if isinstance(document.data, dict) and "family" in document.data and "space" not in document.data:
-        space = Space.from_document(document, _name(path))
+        space = Space.from_document(document, name)
         if space.cardinality() > 1:
             raise document.error((), f"this file describes a space of {space.cardinality()} archs, not an arch")
         return space.smallest()
     config = validate(ArchConfig, document)
     if isinstance(config.space, dict):
-        space = Space.from_document(document, _name(path), ("space",))
+        space = Space.from_document(document, name, ("space",))
     else:
-        space = load_space(find_beside(path.parent, config.space) or config.space)
+        beside = None if folder is None else find_beside(folder, config.space)
+        space = load_space(beside or config.space)
     values = flatten(config.arch)
     try:
         arch = space.off_grid(values) if config.off_grid else space.arch(values)

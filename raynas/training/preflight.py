@@ -13,7 +13,7 @@ from raynas.data.transforms import image_transform
 from raynas.errors import ConfigError, UserError, reason
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
-from raynas.nets.supernet import check_token_head
+from raynas.nets.classifier import check_token_head
 from raynas.space import Space
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.plan import Plan

@@ -12,7 +12,7 @@ from timm.layers import resample_abs_pos_embed
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.nets import build_supernet
-from raynas.nets.supernet import resize_positions
+from raynas.nets.layers import resize_positions
 from raynas.space import load_arch
 from tests.families.nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, some_archs
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch.nn.functional as F
@@ -16,7 +18,7 @@ from raynas.families.hybrid.space import grids, image_sides
 from raynas.families.hybrid.stage import Stage
 from raynas.families.hybrid.transformer import HybridBlockShape, TransformerBlock
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticConv, select_layers
+from raynas.nets.layers import ElasticConv, Through, select_layers
 from raynas.nets.sharing import Sharing, Side
 from raynas.nets.stages import StagedSupernet, StageShape
 from raynas.nets.units import UnitAxis, UnitGroup, noted_units
@@ -61,10 +63,15 @@ class HybridSupernet(StagedSupernet[Stage]):
             before = space[f"stages.{index}.width"].choices
         self.stages = nn.ModuleList(stages)
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
-        self.widen = NormedConv(max(before), wide)
-        self.mix = ElasticConv(wide, mixed, side=1, bias=False)
-        self.head = DefaultLinear(mixed, space.classes)  # type: ignore[assignment]  # other initialisation
+        self.widen: NormedConv | Through = NormedConv(max(before), wide)
+        self.mix: ElasticConv | Through = ElasticConv(wide, mixed, side=1, bias=False)
+        self.add_classifiers(mixed, space)
         self.settle()
+
+    def add_classifiers(self, width: int, space: Space) -> None:
+        """Add the classifier, with torch's initialisation."""
+        self.classified, self.token_head, self.distillation_head = width, None, None
+        self.head = DefaultLinear(width, space.classes)  # type: ignore[assignment]
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
@@ -118,15 +125,27 @@ class HybridSupernet(StagedSupernet[Stage]):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Map images to logits, as `forward` returns them."""
+    def trunk(self, x: Tensor, acting: Shape, paths: Tensor | None, taps: list[Tensor] | None = None) -> Tensor:
+        """Map images to the last stage's output [batch, width, rows, columns]; `taps` collects every stage's."""
         if acting.sides != self.space.input_size:
             x = F.interpolate(x, size=acting.sides, mode="bicubic", align_corners=False)
         x = F.silu(self.stem(x, Channels.first(self.space.channels), acting.stem))
-        x = self.run_stages(x, acting.stages, paths)
-        x = F.silu(self.widen(x, acting.stages[-1].width, acting.wide)).mean((2, 3), keepdim=True)
-        x = F.silu(self.mix(x, acting.wide, acting.mixed)).flatten(1)
-        return self.head(self.drop_features(x), acting.mixed, Channels.first(self.space.classes))
+        return self.run_stages(x, acting.stages, paths, taps)
+
+    def normed(self, x: Tensor, acting: Shape, whole: bool = True) -> Tensor:
+        """Widen the last stage's output, unless that part was removed."""
+        if isinstance(self.widen, Through):
+            return x
+        return F.silu(self.widen(x, acting.stages[-1].width, acting.wide))
+
+    def pool(self, x: Tensor, acting: Shape) -> list[Tensor]:
+        """Return the mixed means of the channels [batch, mixed], after dropout."""
+        x = F.silu(self.mix(x.mean((2, 3), keepdim=True), acting.wide, acting.mixed)).flatten(1)
+        return [self.drop_features(x)]
+
+    def head_width(self, acting: Shape) -> Channels:
+        """Return the mixed channels."""
+        return acting.mixed
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -166,6 +185,51 @@ class HybridSupernet(StagedSupernet[Stage]):
         if any(d.name.endswith(".windows") and len(d.choices) > 1 for d in self.space.dimensions):
             raise UserError(f"space {self.space.name}: windows are a choice: resize a subnet, supernet.extract")
         return space
+
+    # -- timm's conventions ----------------------------------------------------------------------------------------
+
+    layout = "NCHW"
+    first_conv = "stem.conv"
+
+    @property
+    def num_features(self) -> int:
+        """Number of channels of features: of the last stage, widened."""
+        wide = not isinstance(self.widen, Through)
+        return self._settled_shape().wide.count if wide else self.levels()[-1].channels
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Number of channels of the classifier's input; of features if that part was removed."""
+        wide = not isinstance(self.widen, Through)
+        return self._settled_shape().mixed.count if wide else self.num_features
+
+    def stage_shapes(self, acting: Shape) -> list[StageShape]:
+        """Return the shapes of the stages from that of the network."""
+        return acting.stages
+
+    def stage_grids(self, acting: Shape) -> list[tuple[int, tuple[int, int]]]:
+        """Return each stage's pixels on the side of a token (of the resized image), and its rows and columns."""
+        constants, arch = self.space.constants, self.space.smallest()
+        sides = [side for side in accumulate(constants.strides, operator.mul, initial=constants.stem_stride)][1:]
+        found = grids(self.space, self._resolution(arch))[1:]
+        return [(side, (int(rows), int(columns))) for side, (rows, columns) in zip(sides, found, strict=True)]
+
+    def normed_level(self, x: Tensor, acting: Shape, last: bool) -> Tensor:
+        """Return a stage's output as it is: the last convolution widens it."""
+        return x
+
+    def until(self, acting: Shape, tap: int) -> Shape:
+        """Return the shape of the network that ends with a stage."""
+        return replace(acting, stages=acting.stages[: tap + 1])
+
+    def remove_norm(self) -> None:
+        """Remove the widening and mixing convolutions."""
+        self.widen, self.mix = Through(), Through()
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return patterns of parameter names by layer: the stem, layers or stages, then the head."""
+        matcher = super().group_matcher(coarse)
+        return {**matcher, "blocks": matcher["blocks"][:-1]}
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch.fx
 import torch.nn.functional as F
@@ -187,6 +188,15 @@ class S3Supernet(StagedSupernet[Stage]):
     def resize_table(self, table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
         """Resize a block's table of biases to another window; see `resize_bias`."""
         return resize_bias(table, before, after)
+
+    # -- timm's conventions ----------------------------------------------------------------------------------------
+
+    layout = output_fmt = "NHWC"
+    first_conv = "embedding.conv"
+
+    def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
+        """Return each stage's pixels on the side of a token, and its rows and columns."""
+        return [(self.space.constants.patch_size * 2**stage, grid) for stage, grid in enumerate(self.grids)]
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

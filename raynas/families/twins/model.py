@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch.nn.functional as F
@@ -136,12 +138,9 @@ class Stage(ElasticStage[Block]):
         x = x if shape.inputs is None else _image(x, self.before)
         x = self.norm(self.embedding(x, inputs, shape.width).flatten(2).transpose(1, 2), shape.width)
         running = list(shape.blocks.items())
-        for index, block in running[:1]:
-            x = self.block(index)(x, block, None if paths is None else paths[index])
+        x = self.run_blocks(x, dict(running[:1]), paths)
         x = x + self.position(_image(x, self.grid), shape.width).flatten(2).transpose(1, 2)
-        for index, block in running[1:]:
-            x = self.block(index)(x, block, None if paths is None else paths[index])
-        return x
+        return self.run_blocks(x, dict(running[1:]), paths)
 
 
 def _image(x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -193,6 +192,13 @@ class TwinsSupernet(StagedSupernet[Stage]):
     def position_grids(self) -> dict[str, tuple[int, int]]:
         """Return no tables: positions are convolved from the tokens, on any grid."""
         return {}
+
+    first_conv = "stages.0.embedding"
+
+    def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
+        """Return each stage's pixels on the side of a token, and its rows and columns."""
+        sides = accumulate(self.space.constants.patch_sizes, operator.mul)
+        return [(side, stage.grid) for side, stage in zip(sides, self._stages)]  # noqa: B905  stages may be cut off
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the positional-encoding generators; the trainer exempts 1-D tensors itself."""

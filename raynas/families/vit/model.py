@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -16,10 +16,10 @@ from raynas.families.vit.cost import slots, stacked_depth
 from raynas.families.vit.space import block_genes, hidden_channels
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.classifier import Classifiers
-from raynas.nets.layers import Bank, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, new_parameter
+from raynas.nets.layers import Bank, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, Through, new_parameter
 from raynas.nets.sharing import NESTED, Side
 from raynas.nets.supernet import Supernet
+from raynas.nets.timm_conventions import Level, checkpointed
 from raynas.space import Arch, Space
 from raynas.space.rules import hidden_width
 
@@ -38,12 +38,18 @@ class Shape:
     class_hidden: Channels | None
 
 
-class VitSupernet(Supernet, Classifiers):
+class VitSupernet(Supernet):
     """A vision transformer of elastic patch size, width, depth (or kept blocks), heads, query and hidden widths.
+
+    Attributes:
+        grad_checkpointing: True if blocks keep no intermediate results for the backward pass.
 
     Raises:
         UserError: the space has an MLP without a hidden channel.
     """
+
+    grad_checkpointing = False
+    norms_all = True
 
     def __init__(self, space: Space):
         super().__init__(space)
@@ -66,7 +72,7 @@ class VitSupernet(Supernet, Classifiers):
         self.blocks = nn.ModuleList(self._new_block(i, width) for i in range(slots(space)))
         late = 0 if constants.class_attention is None else constants.class_attention.blocks
         self.class_blocks = nn.ModuleList(ClassBlock(width, constants) for _ in range(late))
-        self.norm = ElasticNorm(width, constants.norm_eps)
+        self.norm: ElasticNorm | Through = ElasticNorm(width, constants.norm_eps)
         self.add_classifiers(width, space)
         self.relative: Bank | None = None
         if constants.relative_position is not None:
@@ -127,7 +133,7 @@ class VitSupernet(Supernet, Classifiers):
             UserError: the arch does not fit the supernet.
         """
         share = self.pattern[side]
-        width = share(int(arch["width"]), self.head.weight.shape[1], "width")
+        width = share(int(arch["width"]), self.classified, "width")
         blocks = {}
         for index in self.places(arch):
             block = self.block(index)
@@ -136,7 +142,7 @@ class VitSupernet(Supernet, Classifiers):
             blocks[index] = BlockShape(width, units, heads, share(hidden, block.fc1.weight.shape[0], "hidden"))
         class_hidden = None
         for own in self._class_hidden([arch]):
-            class_hidden = share(own, self._class_hidden_at(self.head.weight.shape[1]), "hidden")
+            class_hidden = share(own, self._class_hidden_at(self.classified), "hidden")
         return Shape(int(arch["patch_size"]), width, blocks, class_hidden)
 
     def _class_hidden(self, archs: Sequence[Arch]) -> list[int]:
@@ -181,27 +187,44 @@ class VitSupernet(Supernet, Classifiers):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def run(self, x: Tensor, acting: Shape, paths: Tensor | None, patches: bool) -> Tensor:
-        """Map images to logits, as `forward` returns them; used by every execution."""
-        shape, constants = acting, self.space.constants
-        index = None if self.relative is None else self.relative.of(shape.patch_size)
-        stem = self.stem.of(shape.patch_size)
-        token = None if self.class_token is None else shape.width.select(self.class_token, 2)
-        x = stem(x, shape.width, token)
-        for i, block in shape.blocks.items():
-            x = self.block(i)(x, block, None if paths is None else paths[i], index)
-        if shape.class_hidden is not None:
-            token = shape.width.select(stem.class_token, 2) if token is None else token
-            x = torch.cat([shape.width.mask(token.expand(x.shape[0], -1, -1).to(x.dtype)), x], dim=1)
+    def trunk(self, x: Tensor, acting: Shape, paths: Tensor | None, taps: list[Tensor] | None = None) -> Tensor:
+        """Map images to the last block's output [batch, tokens, width]; `taps` collects every block's."""
+        index = None if self.relative is None else self.relative.of(acting.patch_size)
+        x = self.stem.of(acting.patch_size)(x, acting.width, self._shared_token(acting))
+        for i, shape in acting.blocks.items():
+            block, factors = self.block(i), None if paths is None else paths[i]
+            if self.grad_checkpointing:
+                x = checkpointed(block, x, shape, factors, index)
+            else:
+                x = block(x, shape, factors, index)
+            if taps is not None:
+                taps.append(x)
+        return x
+
+    def _shared_token(self, acting: Shape) -> Tensor | None:
+        """Return the class tokens if they are common to all patch sizes."""
+        return None if self.class_token is None else acting.width.select(self.class_token, 2)
+
+    def normed(self, x: Tensor, acting: Shape, whole: bool = True) -> Tensor:
+        """Run the blocks of class attention, if there are any, and normalise all tokens."""
+        if acting.class_hidden is not None:
+            token, stem = self._shared_token(acting), self.stem.of(acting.patch_size)
+            token = acting.width.select(stem.class_token, 2) if token is None else token
+            x = torch.cat([acting.width.mask(token.expand(x.shape[0], -1, -1).to(x.dtype)), x], dim=1)
             for class_block in self.class_blocks:
-                x = class_block(x, constants.class_tokens, shape.width, shape.class_hidden)
-        x = self.norm(x, shape.width)
-        tokens = x[:, constants.class_tokens :]
+                x = class_block(x, self.space.constants.class_tokens, acting.width, acting.class_hidden)
+        return self.norm(x, acting.width)
+
+    def pool(self, x: Tensor, acting: Shape) -> list[Tensor]:
+        """Return the class tokens, or the mean of the patch tokens, after dropout."""
+        constants = self.space.constants
         if constants.pool == "token":
-            features = [self.drop_features(x[:, place]) for place in range(constants.class_tokens)]
-        else:
-            features = [self.drop_features(tokens.mean(1))]
-        return self.logits(features, tokens, shape.width, patches)
+            return [self.drop_features(x[:, place]) for place in range(constants.class_tokens)]
+        return [self.drop_features(x[:, constants.class_tokens :].mean(1))]
+
+    def head_width(self, acting: Shape) -> Channels:
+        """Return the network's width."""
+        return acting.width
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
         """Return the logits of a mixed batch from one masked pass, as `forward` does."""
@@ -246,6 +269,50 @@ class VitSupernet(Supernet, Classifiers):
     def ramp_length(self) -> int:
         """Return the constant `drop_path_depth`."""
         return int(self.space.constants.drop_path_depth)
+
+    # -- timm's conventions ----------------------------------------------------------------------------------------
+
+    @property
+    def pooling(self) -> str:
+        """The pooling in timm's words: `token` or `avg`."""
+        return "token" if self.space.constants.pool == "token" else "avg"
+
+    @property
+    def first_conv(self) -> str:
+        """Name of the patch projection of a one-point space."""
+        return f"stem.{self._settled_shape().patch_size}.proj"
+
+    @property
+    def tokens_in_front(self) -> int:
+        """Number of class tokens that attend in every block."""
+        return int(self.space.constants.tokens_in_front)
+
+    def levels(self) -> list[Level]:
+        """Return the blocks that run."""
+        shape, grid = self._settled_shape(), self.token_grid
+        return [
+            Level(f"blocks.{place}", shape.width.count, shape.patch_size, grid, tap)
+            for tap, place in enumerate(shape.blocks)
+        ]
+
+    def normed_level(self, x: Tensor, acting: Shape, last: bool) -> Tensor:
+        """Normalise a block's output."""
+        return self.normed(x, replace(acting, class_hidden=None))
+
+    def until(self, acting: Shape, tap: int) -> Shape:
+        """Return the shape of the network that ends with a block."""
+        return replace(acting, blocks=dict(list(acting.blocks.items())[: tap + 1]), class_hidden=None)
+
+    def cut(self, tap: int) -> None:
+        """Remove the blocks behind one."""
+        self.blocks, self.class_blocks = self.blocks[: max(self._settled_shape().blocks) + 1], nn.ModuleList()
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return patterns of parameter names by layer: the stem, every block (the last with the norm), the head."""
+        return {
+            "stem": r"^(class_token|stem)\b",
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^(norm|class_blocks)\b", (99999,))],
+        }
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -182,12 +183,13 @@ class VitResSupernet(StagedSupernet[Stage]):
         """Map the stem's output to tokens [batch, class tokens + tokens, width], the class tokens first."""
         return self.embedding(x, width)
 
-    def classify(self, x: Tensor, width: Channels, patches: bool) -> Tensor:
-        """Map the last stage's tokens [batch, class tokens + tokens, width] to logits, from the class tokens."""
-        beside = self.space.constants.class_tokens
-        x = self.norm(x if patches else x[:, :beside], width)
-        features = [self.drop_features(x[:, place]) for place in range(beside)]
-        return self.logits(features, x[:, beside:], width, patches)
+    def normed(self, x: Tensor, acting: Any, whole: bool = True) -> Tensor:
+        """Normalise the last stage's tokens; the class tokens alone if nothing else is read."""
+        return super().normed(x if whole else x[:, : self.num_prefix_tokens], acting)
+
+    def pool(self, x: Tensor, acting: Any) -> list[Tensor]:
+        """Return the class tokens, after dropout."""
+        return [self.drop_features(x[:, place]) for place in range(self.num_prefix_tokens)]
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -197,7 +199,16 @@ class VitResSupernet(StagedSupernet[Stage]):
     def position_grids(self) -> dict[str, tuple[int, int]]:
         """Return the grids of the positions of the patch embedding and every reduction."""
         names = ["embedding.position", *(f"stages.{stage}.reduction.position" for stage in range(1, len(self.stages)))]
-        return dict(zip(names, self.grids, strict=True))
+        return dict(zip(names, self.grids[: len(names)], strict=True))
+
+    # -- timm's conventions ----------------------------------------------------------------------------------------
+
+    first_conv = "stem.first.conv"
+    pooling = "token"
+
+    def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
+        """Return each stage's pixels on the side of a token, and its rows and columns."""
+        return [(self.space.constants.patch_size * 2**stage, grid) for stage, grid in enumerate(self.grids)]
 
     def exchangeable(self) -> list[UnitGroup]:
         """Return the units that can be permuted.
