@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raynas.api import ablate as ablate
+    from raynas.api import adapt as adapt
     from raynas.api import check as check
+    from raynas.api import elastic_space as elastic_space
     from raynas.api import evaluate as evaluate
     from raynas.api import evolve_space as evolve_space
     from raynas.api import export as export
@@ -49,7 +51,8 @@ _PUBLIC = {
     "build_supernet": "raynas.nets",
     "load_preset": "raynas.presets.preset",
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
-    **dict.fromkeys(("train", "import_model", "pipeline", "evolve_space", "ablate", "tune"), "raynas.api"),
+    **dict.fromkeys(("train", "import_model", "pipeline", "adapt", "elastic_space"), "raynas.api"),
+    **dict.fromkeys(("evolve_space", "ablate", "tune"), "raynas.api"),
     **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "status", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raynas.reports.status import Work
     from raynas.results.schemas import Row
     from raynas.runs.run import Run
-    from raynas.space import Arch
+    from raynas.space import Arch, Space
 
 RunLike: TypeAlias = "Run | str | os.PathLike[str]"
 """A run directory: opened, or its path or URI (any pyarrow filesystem: `s3://`, `gs://`)."""
@@ -42,7 +42,11 @@ DataLike: TypeAlias = "DataConfig | Mapping[str, Any] | str | os.PathLike[str]"
 
 
 typed = checked(
-    Run="raynas.runs.run", Preset="raynas.presets.preset", DataConfig="raynas.data.config", Arch="raynas.space"
+    Run="raynas.runs.run",
+    Preset="raynas.presets.preset",
+    DataConfig="raynas.data.config",
+    Arch="raynas.space",
+    Space="raynas.space",
 )
 
 
@@ -162,6 +166,75 @@ def pipeline(
     from raynas.phases.pipeline import pipeline as run_pipeline
 
     return run_pipeline(checked, run_dir, resources or Resources(), progress)
+
+
+@typed
+def adapt(
+    model: str | os.PathLike[str],
+    run_dir: RunLike,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    preset: PresetLike = "adapt",
+    space: Space | str | os.PathLike[str] | None = None,
+    weights: str | Path | None = None,
+    resources: Resources | None = None,
+    progress: Progress = silent,
+) -> PipelineResult:
+    """Adapt a trained model to a dataset and a budget: find the best smaller network in it; or continue.
+
+    The model becomes the largest subnet of an elastic space: narrower, with fewer heads and hidden units, and without
+    some of its blocks. Its units are ordered by importance, its supernet is trained with the model as the teacher, and
+    searched; the winner is fine-tuned, evaluated and exported. Other budgets need no further training: search the run
+    again under other names (`search_run`).
+
+    Args:
+        model: the name of a timm model; a run directory, whose winner is taken; or the folder of a network that
+            `export` or `retrain` wrote.
+        run_dir: the run directory to write.
+        data: used in place of the preset's dataset. With other classes than the model's its classifier is made anew.
+        overrides: changes to the preset by dotted key: `{"search.constraints.macs": [None, 2e9]}`.
+        preset: settings of all phases.
+        space: a space, or its file, instead of the one that is derived from the model (see `elastic_space`).
+        weights: a file with a timm model's weights, instead of those that timm downloads.
+        resources: workers that train the supernet and each network, and replicas that score subnets, the first of which
+            evaluates, too; None for one and two. With neither workers nor replicas Ray is not started.
+        progress: called with lines of text.
+
+    Raises:
+        InfeasibleError: no network in the space meets the limits.
+        RunDirError: the run directory is in use, or began with another model or other settings.
+        UserError: the model cannot be read, the images have another number of channels, or settings are wrong.
+    """
+    checked = _preset(preset, data, overrides, check_data=False)
+    _refuse_nested(run_dir)
+    from raynas.phases.adapt import adapt as adapt_model
+
+    return adapt_model(model, checked, run_dir, resources or Resources(), weights, _space(space), progress)
+
+
+@typed
+def elastic_space(
+    model: str | os.PathLike[str],
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    preset: PresetLike = "adapt",
+    weights: str | Path | None = None,
+    progress: Progress = silent,
+) -> Space:
+    """Return the space that `adapt` derives from a trained model; `save` writes it as a file to be edited.
+
+    Args:
+        model, data, overrides, preset, weights: as for `adapt`; `adapt.elastic` of the preset says what is elastic.
+        progress: called with lines of text.
+
+    Raises:
+        UserError: the model cannot be read, or the data do not fit it.
+    """
+    from raynas.phases.adapt import fit
+
+    return fit(model, _preset(preset, data, overrides, check_data=False), weights, progress=progress).space
 
 
 @typed
@@ -730,6 +803,12 @@ def _arch(run: Run, arch: Arch | str, progress: Progress) -> Arch:
     from raynas.space import Arch
 
     return arch if isinstance(arch, Arch) else run.arch(arch, progress)
+
+
+def _space(space: Space | str | os.PathLike[str] | None) -> Space | None:
+    from raynas.space import Space, load_space
+
+    return space if space is None or isinstance(space, Space) else load_space(space)
 
 
 def _preset(

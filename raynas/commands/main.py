@@ -24,6 +24,7 @@ LONGEST_MESSAGE = 2000  # characters
 COMMANDS = {
     "demo": "run everything once on a small dataset, in a few minutes on two CPUs",
     "pipeline": "run a whole preset: train, search, retrain, evaluate, export, report",
+    "adapt": "adapt a trained model: find the best smaller network in it for a budget, on your images",
     "check": "look at data, a preset and a cluster before hours are spent: what is there, what is missing",
     "train": "train a supernet",
     "search": "score subnets and find the best within a budget",

@@ -14,7 +14,8 @@ from raynas.locations import is_uri, refuse_credentials
 EMBEDDED = ("digits", "mnist5k")
 PAPERS_CROP_FROM = 96  # pixels of the shorter side
 
-LATER = ("exif", "pixel_range", "class_order", "skip", "search_per_class")  # written where set, as older runs compare
+LATER = ("exif", "pixel_range", "class_order", "skip", "search_per_class", "mean", "std")
+"""Settings that are written where set, as older runs compare."""
 
 Pixels = Annotated[int, pydantic.Field(ge=1, le=2**14)]
 Size = tuple[Pixels, Pixels]
@@ -47,6 +48,8 @@ class DataConfig(Config):
         crop_pct: share of the resized image that the centre crop keeps in evaluation (timm's `crop_pct`); by default
             0.875 from 96 pixels up, and 1.0 below.
         interpolation: resizing in evaluation: `bilinear` or `bicubic`.
+        mean, std: mean and deviation of each channel that pixels in [0, 1] are normalised with, as a trained model
+            wants them; by default those of the training images if they are few and small, else ImageNet's.
         image_column, label_column: columns of Parquet files; by default found by type and name.
         exif: `upright` turns images by their EXIF orientation (the default); `ignored` does not, like other tools and
             older versions.
@@ -66,6 +69,8 @@ class DataConfig(Config):
     channels: Pixels | Literal["own"] | None = None
     crop_pct: float | None = pydantic.Field(default=None, ge=0.1, le=1)
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    mean: tuple[float, ...] | None = pydantic.Field(default=None, min_length=1, max_length=2**14)
+    std: tuple[Annotated[float, pydantic.Field(gt=0)], ...] | None = None
     image_column: str | None = None
     label_column: str | None = None
     exif: Literal["upright", "ignored"] | None = None
@@ -97,6 +102,12 @@ class DataConfig(Config):
         if value is not None and value[0] == value[1]:
             raise ValueError("black and white are the same value")
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _mean_and_std(self) -> DataConfig:
+        if len(self.mean or ()) != len(self.std or ()):
+            raise ValueError("give mean and std, both with a value for each channel")
+        return self
 
     @pydantic.model_serializer(mode="wrap")
     def _without_later(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:

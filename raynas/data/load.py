@@ -87,7 +87,9 @@ class Data:
 
     @cached_property
     def normalisation(self) -> Normalisation:
-        """Mean and deviation of the training images if they are few and small, else ImageNet's."""
+        """The settings' mean and deviation, else those of the training images if they are few and small, or ImageNet's."""
+        if self.config.mean is not None and self.config.std is not None:
+            return Normalisation(self.config.mean, self.config.std)
         images = self.normalised_as or self.train
         small = _is_small(images)
         if not small and self.channels == 3:
@@ -105,6 +107,8 @@ class Data:
         parts = [self.train.fingerprint, self.search.fingerprint, *self.class_names]
         if self.normalised_as is not None:
             parts.append(self.normalised_as.fingerprint)
+        if self.config.mean is not None:
+            parts.append(f"{self.config.mean} {self.config.std}")
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def config_at(self, size: tuple[int, int]) -> DataConfig:
@@ -294,6 +298,7 @@ def _geometry(config: DataConfig, source: Source, count: int, reading: Reading) 
     """Return size and channels: the configured ones, else those of a sample of images, if equal and small."""
     size, channels = config.size, config.channels
     if isinstance(size, tuple) and isinstance(channels, int):
+        _check_normalisation(config, channels)
         return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
     sample = [reading.placed(source.image(k)) for k in spread(count).tolist()]
     sizes = {size_of(image) for image in sample}
@@ -305,7 +310,13 @@ def _geometry(config: DataConfig, source: Source, count: int, reading: Reading) 
         size = own if size == "own" or max(own) < PAPERS_CROP_FROM else DEFAULT_SIZE
     if not isinstance(channels, int):
         channels = max(channels_of(image) for image in sample)
+    _check_normalisation(config, channels)
     return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
+
+
+def _check_normalisation(config: DataConfig, channels: int) -> None:
+    if config.mean is not None and len(config.mean) != channels:
+        raise UserError(f"data.mean and data.std have {len(config.mean)} value(s), the images {channels} channel(s)")
 
 
 def _is_small(images: ImageSet) -> bool:

@@ -366,7 +366,7 @@ def choose_network(
     Raises:
         UserError: the winner was not trained at that size, or with that seed.
     """
-    found = of_size(networks, winner, size)
+    found = of_size([network for network in networks if network.how in WAYS], winner, size)
     seeds = sorted({network.seed for network in found if network.seed is not None})
     if seed is not None and seed not in seeds:
         trained = f"only with seed {', '.join(map(str, seeds))}" if seeds else "with no seed at all"

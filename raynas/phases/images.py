@@ -12,10 +12,9 @@ from raynas.data.load import Data, count_splits, load_data, look_at, sample_shap
 from raynas.data.look import Findings, SeeAll, see_here
 from raynas.errors import UserError
 from raynas.locations import hide_secrets
-from raynas.phases.inputs import are_files, named_data, resolve_data
+from raynas.phases.inputs import are_files, named_data, resolve_data, space_of
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
-from raynas.space import load_space
 from raynas.training.recipe import Recipe
 
 CLASSES_SHOWN = 50
@@ -37,7 +36,7 @@ def check_made_for(before: Preset, preset: Preset) -> None:
     chosen_for = "" if before.data is None else before.data.name
     if config is None or chosen_for in ("", config.name) or not are_files(config):
         return
-    space = load_space(preset.space)
+    space = space_of(preset)
     shapes = sample_shapes(config)
     loses_colour = config.channels is None and space.channels == 1 and any(shape[2] > 1 for shape in shapes)
     smaller = any(min(shape[:2]) > max(space.input_size) for shape in shapes)
@@ -156,7 +155,7 @@ def check_data(config: DataConfig | None, preset: Preset | None = None, progress
         data = load_data(config)
         lines = [f"{_shape_text((*data.size, data.channels))}, where neither the preset nor its space says otherwise"]
     else:
-        resolved = resolve_data(preset, load_space(preset.space))
+        resolved = resolve_data(preset, space_of(preset))
         lines = describe_reading(preset, load_data(resolved)) or ["the images are read as they are"]
     progress(f"read as   {lines[0]}")
 
@@ -201,7 +200,7 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
         else:
             asked = named_data(preset)
             given = asked.size is not None and asked.channels is not None
-            why = "the settings say so" if given or not are_files(config) else f"{preset.space} is of such images"
+            why = "the settings say so" if given or not are_files(config) else f"{preset.space or 'the model'} is of such images"
             lines.append(f"the images, {_shapes_text(shapes)}, are read as {read}: {why}")
     if are_files(config) and order_of(data.class_names) == "plain":
         names = ", ".join(data.class_names[:4])

@@ -58,7 +58,7 @@ def import_supernet(
     if system == "timm":
         if space is not None:
             raise UserError("the space of a timm model follows from the model: leave the space out")
-        family = _timm_family(str(checkpoint))
+        family = timm_family(str(checkpoint))
         model = load_timm(str(checkpoint), weights_file, instead="--weights FILE")
         found, weights = family.read_timm(model, str(checkpoint))
         if data.crop_pct is None:
@@ -163,7 +163,7 @@ def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progres
         progress(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")
 
 
-def _timm_family(name: str) -> Any:
+def timm_family(name: str) -> Any:
     """Return the checkpoint module of the family that reads a timm model."""
     for start, family in TIMM.items():
         if name.startswith(start):

@@ -77,6 +77,17 @@ def with_known_skips(preset: Preset, run: Run) -> Preset:
     return preset.model_copy(update={"data": preset.data.model_copy(update={"skip": known})})
 
 
+def space_of(preset: Preset) -> Space:
+    """Return the preset's space.
+
+    Raises:
+        UserError: the preset names none, or it is wrong.
+    """
+    if preset.space is None:
+        raise UserError("this preset names no space, which follows from a model: raynas adapt MODEL --preset NAME")
+    return with_fixed(load_space(preset.space), preset.fix)
+
+
 def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data]:
     """Load the data, and the space with the data's image size, channels and classes.
 
@@ -86,7 +97,7 @@ def load_inputs(preset: Preset, space: Space | None = None) -> tuple[Space, Data
     Raises:
         UserError: space or data are missing or wrong, or the space does not support the images.
     """
-    space = space or with_fixed(load_space(preset.space), preset.fix)
+    space = space or space_of(preset)
     data = load_data(resolve_data(preset, space))
     return space.with_input(size=data.size, channels=data.channels, classes=data.classes), data
 

@@ -19,7 +19,7 @@ from raynas.phases.teachers import load_teachers
 from raynas.phases.training_job import Trained, TrainingJob, train_here
 from raynas.progress.reporter import Activity, Progress, reporter
 from raynas.runs.files import NETWORKS
-from raynas.runs.networks import Network
+from raynas.runs.networks import PRETRAINED, TRANSFERRED, Network
 from raynas.runs.run import Run
 from raynas.space import Arch
 from raynas.training.context import Event
@@ -59,7 +59,9 @@ class NetworkTraining:
     def network(self) -> Network:
         """The network that the training produces."""
         how = "scratch" if self.start is None else "finetuned" if self.start.path is None else "resized"
-        if self.start is not None and self.start.path is not None:
+        if self.start is not None and self.start.how == PRETRAINED:
+            how = TRANSFERRED
+        if self.start is not None and how == "resized":
             path = f"{self.start.path}-{how}"
         else:
             path = f"{NETWORKS}/{self.arch.id}-{how}-{self.recipe.seed}" + ("-all" if self.train_on != "train" else "")
@@ -131,7 +133,7 @@ def _one_by_one(
         for job in jobs:
             data = job.load_data()
             try:
-                yield job, train_here(run, job, data, load_teachers(job.recipe, data), resources, partial(take, job))
+                yield job, train_here(run, job, data, load_teachers(job.recipe, data, run), resources, partial(take, job))
             except UserError as error:
                 yield job, error
 

@@ -36,7 +36,7 @@ def phase(
 
     Args:
         run: run directory owned by this process.
-        what: `supernet`, `search`, `retraining`, `ranking` or `timing`.
+        what: `supernet`, `search`, `retraining`, `ranking`, `timing` or `ordering`.
         name: name among several of the same kind, such as a search's.
         cluster: True if the work is done on all of the connected Ray cluster, not in this process.
         progress: called with one line at the end.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from raynas.cluster.resources import Resources
 from raynas.costs import cost, scale_to_macs
 from raynas.phases.evaluate import evaluate
 from raynas.phases.export import choose_network, export_into_run
-from raynas.phases.preflight import preflight, reference_shape
+from raynas.phases.preflight import Ready, preflight, reference_shape
 from raynas.phases.recipes import recipe_of
 from raynas.phases.report_data import traces
 from raynas.phases.retrain import finetune_resized, retrain
@@ -35,8 +35,6 @@ from raynas.runs.searches import MAIN, SearchSettings
 from raynas.runs.settings import is_bound
 from raynas.space import Arch, Space
 from raynas.space.counting import shown_count
-
-STAGES = 6
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,46 @@ class PipelineResult:
     report: str
 
 
+class Stages:
+    """The stages of a pipeline: each is shown, explained for a first-time user, and its duration recorded.
+
+    Args:
+        count: number of stages.
+    """
+
+    def __init__(self, run: Run, progress: Reporter, count: int):
+        self._run, self._progress, self._count, self._number = run, progress, count, 0
+
+    @contextmanager
+    def __call__(self, heading: str, explanation: str = "") -> Iterator[None]:
+        """Show the block as the next stage."""
+        self._number += 1
+        told = f": {explanation}" if explanation else ""
+        self._progress(f"\n[{self._number}/{self._count}] {heading}{told}")
+        began = time.monotonic()
+        with self._progress.indented(), self._progress.doing(heading[0].lower() + heading[1:]):
+            yield
+        seconds = time.monotonic() - began
+        self._run.store.append("timings", [{"what": heading, "seconds": seconds, "count": 1}])
+        self._progress(f"  done in {seconds:.0f} s")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A beginning of a pipeline with trained weights.
+
+    Attributes:
+        stages: number of its stages.
+        make: carries them out with the resources of short work, and returns the preset as it is to be trained, with
+            its teachers, and the file of weights in the run directory.
+        archs: archs that are scored beside the search.
+    """
+
+    stages: int
+    make: Callable[[Stages, Resources], tuple[Ready, str]]
+    archs: Sequence[Arch] = ()
+
+
 def pipeline(
     preset: Preset,
     run_dir: Run | str | os.PathLike[str],
@@ -68,47 +106,65 @@ def pipeline(
     progress = reporter(progress)
     with progress.doing("checking all stages"):
         checked = preflight(preset, resources, run_dir, progress, retrained=True)
-    run = Run(run_dir, create=True)
+    return carry_out(checked, Run(run_dir, create=True), progress)
+
+
+def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None = None) -> PipelineResult:
+    """Carry out a preset that was checked with its later stages, or go on with it.
+
+    Args:
+        start: makes the weights that training begins with; None for random ones, and a random search for comparison.
+    """
+    preset, resources = checked.preset, checked.resources
     ray = resources.workers or resources.replicas
     cluster = ray_cluster(cpus=int(resources.together["CPU"])) if ray else nullcontext()
     with run.lock(), progress.doing("starting"), cluster:
-        stage = partial(_stage, run, progress)
+        stage = Stages(run, progress, 6 if start is None else 5 + start.stages)
         # One machine trains networks side by side, with a worker each, and does here what is short.
         elsewhere = ray and on_cluster()
         later = resources if elsewhere else replace(resources, workers=min(resources.fewest_workers, 1), replicas=0)
         # Subnets are timed before training, so that an infeasible limit on latency is refused in time.
         space = None if is_bound(run, "train") else checked.space
         ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
-        with stage(1, "Training the supernet", "all candidate networks at once, sharing one set of weights"):
-            train(checked, run, progress)
+        init = None
+        if start is not None:
+            checked, init = start.make(stage, later)
+            preset = checked.preset
+        with stage("Training the supernet", "all candidate networks at once, sharing one set of weights"):
+            train(checked, run, progress, init)
         space, limits = run.space, preset.search.constraints
         budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
         progress(f"  The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
-        # If both have ended, all results come from rows, without actors.
-        ended = all(run.search(name).has_ended() for name in (MAIN, BASELINE))
+        searches = [ready]
+        # If all have ended, all results come from rows, without actors.
+        names = [MAIN, BASELINE] if start is None else [MAIN]
+        ended = all(run.search(name).has_ended() for name in names)
         with make_scorer(run, ready.settings.scoring, replace(resources, replicas=0) if ended else resources) as scorer:
-            with stage(2, f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
-                main = search(ready, scorer, progress)
-                spent = main.evaluations
-            with stage(3, "Random search", f"the baseline, at the same budget of {spent} networks"):
-                random = ready.random(spent)
-                beside = search(random, scorer, progress)
+            with stage(f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
+                found = [search(ready, scorer, progress)]
+                if start is not None:
+                    scorer.score(start.archs, progress, "scoring the sample again")
+            if start is None:
+                spent = found[0].evaluations
+                with stage("Random search", f"the baseline, at the same budget of {spent} networks"):
+                    searches.append(ready.random(spent))
+                    found.append(search(searches[1], scorer, progress))
         with progress.indented():
-            choose_winner(ready, main, progress)
-            choose_winner(random, beside, progress)
+            for each, finished in zip(searches, found, strict=True):
+                choose_winner(each, finished, progress)
         winner = run.arch("best")
         progress(f"  The winner is {winner.id}: {describe_cost(winner)}.")
         also = "" if preset.reference is None else ", and the hand-designed reference beside it"
-        with stage(4, "Retraining the winner", f"on its own{also}"):
+        with stage("Retraining the winner", f"on its own{also}"):
             reference = make_reference(run, preset, winner, space)
             retrained = retrain_with_reference(run, preset, winner, reference, progress, later)
             finetune_winner(run, preset, retrained, progress, later)
-        with stage(5, "Evaluating", "on the test split, which nothing has seen so far"):
+        with stage("Evaluating", "on the test split, which nothing has seen so far"):
             networks = [Network(winner, "inherited"), *run.networks()]
             evaluations = evaluate(run, networks, progress=progress, resources=later)
             for line in finished_lines(run):
                 progress(line)
-        with stage(6, "Exporting and writing the report"):
+        with stage("Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
             exported = export_into_run(run, choose_network(run.networks(), winner, size), None, progress, later)
         report = write_report(run, traces(run))  # after the last stage, to include its duration
@@ -171,18 +227,6 @@ def finetune_winner(
         labels = {network.arch.id: "winner" for network in retrained}
         recipe = recipe_of(preset, run.space.input_size, progress, finetune=True)
         finetune_resized(run, retrained, recipe, finetune.size, None, progress, labels, resources)
-
-
-@contextmanager
-def _stage(run: Run, progress: Reporter, number: int, heading: str, explanation: str = "") -> Iterator[None]:
-    """Show the block as a stage, explained for a first-time user, and record its duration."""
-    progress(f"\n[{number}/{STAGES}] {heading}{f': {explanation}' if explanation else ''}")
-    began = time.monotonic()
-    with progress.indented(), progress.doing(heading[0].lower() + heading[1:]):
-        yield
-    seconds = time.monotonic() - began
-    run.store.append("timings", [{"what": heading, "seconds": seconds, "count": 1}])
-    progress(f"  done in {seconds:.0f} s")
 
 
 def _bounds(bounds: tuple[float | None, float | None]) -> str:

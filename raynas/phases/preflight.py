@@ -12,7 +12,7 @@ from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
 from raynas.errors import ConfigError, InfeasibleError, UserError, reason
 from raynas.phases.images import check_images, describe_jitter, describe_reading
-from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, with_known_skips
+from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, space_of, with_known_skips
 from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here
@@ -22,7 +22,7 @@ from raynas.runs.run import Run
 from raynas.runs.settings import has_begun
 from raynas.search.build import build_search
 from raynas.search.config import TIMED, SearchConfig
-from raynas.space import Arch, Space, load_arch, load_space
+from raynas.space import Arch, Space, load_arch
 from raynas.training.preflight import check_calibration, check_recipe, check_trainable
 from raynas.training.recipe import Recipe
 from raynas.training.teachers import Teachers
@@ -53,6 +53,7 @@ def preflight(
     progress: Progress = silent,
     look: bool = True,
     retrained: bool = False,
+    space: Space | None = None,
 ) -> Ready:
     """Refuse a preset that cannot be carried out, from its images to its retraining. Nothing is written.
 
@@ -65,6 +66,7 @@ def preflight(
         look: read every image once, to list all that cannot be read.
         retrained: subnets are scored and the winner is retrained with the same resources afterwards, which must do for
             that, too.
+        space: space to use instead of the preset's.
 
     Raises:
         ConfigError: preset, data and number of workers do not fit each other.
@@ -83,8 +85,9 @@ def preflight(
         preset = with_known_skips(preset, Run(run_dir))
     elif look:
         check_images(preset, progress, see_with(resources))
-    settled = preset.model_copy(update={"data": resolve_data(preset, load_space(preset.space))})
-    space, data = load_inputs(settled)
+    space = space or space_of(preset)
+    settled = preset.model_copy(update={"data": resolve_data(preset, space)})
+    space, data = load_inputs(settled, space)
     recipes = [recipe, *preset.retrain_recipes]
     for line in [] if begun else [*describe_reading(preset, data), *describe_jitter(recipes, data.channels)]:
         progress(line)

@@ -130,6 +130,14 @@ def finetune_resized(
         return _train_and_keep(run, trainings, resources, parallel, progress)
 
 
+def transfer(run: Run, given: Network, recipe: Recipe, progress: Progress, resources: Resources) -> Network:
+    """Fine-tune the model that a run adapts on the run's training images; return the network."""
+    with run.lock():
+        training = NetworkTraining(given.arch, recipe, run.data_config, "train", "the model", given)
+        _train_and_keep(run, [training], resources, None, progress)
+        return training.network
+
+
 def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] | None) -> str:
     where = "" if size is None else f", {size[0]} x {size[1]}"
     return f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}{where}"
@@ -174,7 +182,7 @@ def _train_and_keep(
         check_trainable(space, data_at(space.input_size), Plan(), each.recipe, workers, each.train_on)
     # Before any settings are recorded, since teachers may be missing.
     taught = {repr(each.recipe.teachers): each.recipe for each in trainings}
-    teachers = {key: teacher_settings(load_teachers(recipe, data)) for key, recipe in taught.items()}
+    teachers = {key: teacher_settings(load_teachers(recipe, data, run)) for key, recipe in taught.items()}
     for each in trainings:
         _begin(run, each, teachers[repr(each.recipe.teachers)])
     for each in trainings:

@@ -19,6 +19,7 @@ from raynas.progress.reporter import Progress, silent
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN, Scoring, SearchSettings, StoredSearch, make_search
+from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.search.config import SearchConfig
 from raynas.search.loop import run_search
 from raynas.space import Arch, Space
@@ -119,9 +120,13 @@ def prepare(
     return ready
 
 
-def make_scorer(run: Run, scoring: Scoring, resources: Resources) -> Any:
-    """Return the scorer of a run, to be entered: a pool of replicas, or with none of them one in this process."""
-    on: dict[str, Any] = scoring.model_dump()
+def make_scorer(run: Run, scoring: Scoring, resources: Resources, scored: ScoredSupernet | None = None) -> Any:
+    """Return the scorer of a run, to be entered: a pool of replicas, or with none of them one in this process.
+
+    Args:
+        scored: supernet to score instead of the run's.
+    """
+    on: dict[str, Any] = {**scoring.model_dump(), "scored": scored}
     if resources.replicas:
         from raynas.scoring.pool import ScorePool  # local: it imports Ray
 

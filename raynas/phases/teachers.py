@@ -17,15 +17,19 @@ from raynas.training.teacher_config import TeacherConfig
 from raynas.training.teachers import Teacher, Teachers
 
 
-def load_teachers(recipe: Recipe, data: Data) -> Teachers | None:
+def load_teachers(recipe: Recipe, data: Data, run: Run | None = None) -> Teachers | None:
     """Load the teachers of a recipe on the CPU; None if it has none.
+
+    Args:
+        data: the training data, with the teachers' classes.
+        run: the run that is trained, which may hold the original model.
 
     Raises:
         UserError: a teacher cannot be loaded, or has other classes.
     """
     if recipe.teachers is None:
         return None
-    return Teachers(recipe.teachers, [load_teacher(one, data) for one in recipe.teachers.models], data)
+    return Teachers(recipe.teachers, [load_teacher(one, data, run) for one in recipe.teachers.models], data)
 
 
 def teacher_settings(teachers: Teachers | None) -> dict[str, list[str]]:
@@ -33,17 +37,18 @@ def teacher_settings(teachers: Teachers | None) -> dict[str, list[str]]:
     return {} if teachers is None else {"teachers": teachers.fingerprints}
 
 
-def load_teacher(config: TeacherConfig, data: Data) -> Teacher:
+def load_teacher(config: TeacherConfig, data: Data, run: Run | None = None) -> Teacher:
     """Load a teacher, frozen, on the CPU, and test it on an image.
 
     Args:
         config: the teacher's settings.
         data: the training data, with the teacher's classes.
+        run: the run that is trained.
 
     Raises:
         UserError: it cannot be loaded, has other classes, or cannot take its images.
     """
-    teacher = _of_timm(config, data) if config.timm is not None else _of_run(config, data)
+    teacher = _of_timm(config, data) if config.timm is not None else _of_run(config, data, run)
     teacher.network.eval().requires_grad_(False)
     example = torch.zeros(1, data.channels, *data.size)
     try:
@@ -82,9 +87,11 @@ def _fitted(values: Sequence[float], channels: int, name: str) -> tuple[float, .
     return tuple(values) if channels == len(values) else (sum(values) / len(values),)
 
 
-def _of_run(config: TeacherConfig, data: Data) -> Teacher:
-    assert config.run is not None
-    run = open_run(config.run)
+def _of_run(config: TeacherConfig, data: Data, trained: Run | None) -> Teacher:
+    source = trained if config.is_original else config.run
+    if source is None:
+        raise ConfigError("teacher network: original is the model that raynas adapt begins with; give timm: or run:")
+    run = open_run(source)
     largest = config.network == "largest"
     network = run.model(Network(run.space.largest(), "inherited") if largest else run.network(config.network))
     theirs = run.data_config

@@ -83,7 +83,7 @@ def work(job: TrainingJob, uri: str, mailbox: Any) -> tuple[float | None, str] |
             assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             torch.set_num_threads(max(1, int(assigned)))
         data = job.load_data()
-        state = carry_out(job, run, data, load_teachers(job.recipe, data), context)
+        state = carry_out(job, run, data, load_teachers(job.recipe, data, run), context)
         return None if context.rank else score(job, data, state, context.device)
     except Interrupted:
         return None

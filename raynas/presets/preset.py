@@ -27,6 +27,7 @@ from raynas.config import (
 )
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
 from raynas.errors import ConfigError, UserError
+from raynas.presets.adapt import AdaptConfig
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.presets.tune import TuneConfig
 from raynas.search.config import SearchConfig
@@ -88,7 +89,8 @@ class Preset(Config):
     """All settings of a run: training, search and retraining.
 
     Attributes:
-        space: a shipped space's name or a path (in a preset file, relative to that file).
+        space: a shipped space's name or a path (in a preset file, relative to that file); null if it follows from a
+            model (`raynas adapt`).
         fix: dimensions of the space that are held at one of their choices: `{patch_size: 4}`.
         data: the dataset; None, or settings without a name, if it must be named when the preset is run.
         plan: the parts of a training step.
@@ -96,12 +98,13 @@ class Preset(Config):
         calibration: calibration of subnets' batch norms, in families that have them.
         search: the search with its budget and constraints.
         retrain: the training of the winner.
+        adapt: adapting of a trained model (`raynas adapt`).
         space_evolution: the search of the space itself (`raynas evolve-space`).
         tune: what is tuned, by what and how long (`raynas tune`).
         reference: an arch (shipped name or path) that reports compare with, scaled to the winner's MACs.
     """
 
-    space: str
+    space: str | None
     fix: dict[str, Any] = added_field({})
     data: DataConfig | None = None
     plan: Plan = Plan()
@@ -109,14 +112,21 @@ class Preset(Config):
     calibration: CalibrationConfig = CalibrationConfig()
     search: SearchConfig = SearchConfig()
     retrain: RetrainConfig = RetrainConfig()
+    adapt: AdaptConfig | None = added_field(None)
     space_evolution: SpaceEvolutionConfig = SpaceEvolutionConfig()
     tune: TuneConfig | None = added_field(None)
     reference: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
-        _ = self.retrain_recipes
+        _ = self.retrain_recipes, self.model_recipe
         return self
+
+    @property
+    def model_recipe(self) -> Recipe:
+        """The recipe of the fine-tuning of a model before it is adapted."""
+        changes = {} if self.adapt is None else self.adapt.finetune.recipe
+        return _changed(self.recipe, {"teachers": None, **changes}, ("adapt", "finetune", "recipe"))
 
     @property
     def retrain_recipe(self) -> Recipe:
@@ -166,7 +176,7 @@ def load_preset(name: str | os.PathLike[str], overrides: Mapping[str, Any] | Non
             ("family",), "this file is a space or an arch; a preset names one (space: ...) and trains it"
         )
     preset = validate(Preset, document)
-    beside = find_beside(path.parent, preset.space) if "/" not in preset.space else None
+    beside = find_beside(path.parent, preset.space) if preset.space and "/" not in preset.space else None
     if beside is not None:
         preset = preset.model_copy(update={"space": str(beside)})
     return override(preset, overrides or {})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raynas.comparison import mean_interval
+from raynas.reports.sampled import Sampled, sampled
 from raynas.reports.tuning import Tuning
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
@@ -20,6 +21,8 @@ HOW = {
     "finetuned": "fine-tuned",
     "scratch": "retrained from scratch",
     "resized": "retrained, then fine-tuned",
+    "pretrained": "as it was given",
+    "transferred": "fine-tuned to the data",
 }
 Bounds = tuple[float | None, float | None]
 
@@ -168,6 +171,7 @@ class Content:
     searched: Sequence[Row] = ()
     trials: Sequence[Tried] = ()
     tuning: Tuning | None = None
+    sampled: Sampled | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     starts: Sequence[Row] = ()
 
@@ -191,8 +195,9 @@ def collect(
         else:
             row["path"] += " (that network was deleted)"
     winner, reference = (run.arch(name) if run.has_arch(name) else None for name in ("best", "reference"))
+    original = run.network("original").arch if run.about_start else None
     labels: dict[str, str] = {}
-    for arch, label in ((reference, "reference"), (winner, "winner")):
+    for arch, label in ((original, "model"), (reference, "reference"), (winner, "winner")):
         if arch is not None:  # also by its own id: at another image size it can be another network
             labels |= {arch.id: label, arch.network_id: label}
     settings, starts = _settings(run)
@@ -216,6 +221,7 @@ def collect(
         searched=searched,
         trials=trials,
         tuning=tuning,
+        sampled=sampled(run),
         settings=settings,
         starts=starts,
     )
@@ -251,7 +257,7 @@ def _finished(
         first = (group["rows"] or group["tested"])[0]
         label = labels.get(network) or labels.get(first["arch"]) or str(first["arch"])
         found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], size, **group))
-    first = {name: place for place, name in enumerate(("winner", "reference", *HOW))}
+    first = {name: place for place, name in enumerate(("winner", "reference", "model", *HOW))}
     return sorted(
         found,
         key=lambda f: (first.get(f.label, len(first)), f.label, first.get(f.how, len(first)), f.how, f.size or (0, 0)),

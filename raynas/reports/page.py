@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 
 from raynas.reports import figures
+from raynas.reports.adapting import adapting_section
 from raynas.reports.collect import HOW, Content, Trace, Tried, collect
 from raynas.reports.conflict import conflict_section
 from raynas.reports.evolution import evolution_lead, evolution_section
@@ -64,6 +65,7 @@ def page(content: Content) -> str:
             trials_section(content.trials),
             evolution_section(content.spaces, content.space_moves, content.space_scores, content.searched),
             *([] if several else [result_section(content), *scores_sections(content)]),
+            adapting_section(content.sampled),
             front_section(content.traces, content.scores, content.evaluations),
             _progress(content),
             predictor_section(content.traces),

@@ -103,7 +103,7 @@ def _supernet(run: Run, name: str | None, state: str) -> tuple[str, str]:
 
 def _search(run: Run, name: str | None, state: str) -> tuple[str, str]:
     columns = ["arch", "status", "accuracy", "macs", "params", "loss", "time"]
-    rows = run.table("scores", columns).to_pylist()
+    rows = run.table("scores", columns, pc.field("supernet") == run.about_supernet.get("fingerprint", "")).to_pylist()
     limits = run.search(name or "search").settings.search.constraints if name and run.search(name).has_begun else {}
     kept = [row for row in rows if row["status"] == "ok" and all(_within(row, *limit) for limit in limits.items())]
     if not kept:

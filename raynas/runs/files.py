@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SPACE, PRESET = "space.yaml", "preset.yaml"
 SUPERNET, SUPERNET_WEIGHTS = "supernet.json", "supernet.safetensors"
+START, START_WEIGHTS = "start.json", "start.safetensors"
 BEST, REFERENCE, NETWORKS = "best", "reference", "networks"
 SEARCH_FOLDER = "searches"
 CHECKPOINTS = "checkpoints"
@@ -178,6 +179,23 @@ class RunFiles(RunDir):
 
         content = save({name: tensor.contiguous() for name, tensor in weights.items()})
         self.write_together({SUPERNET_WEIGHTS: content, SUPERNET: json_text(about).encode()}, last=SUPERNET)
+
+    @property
+    def about_start(self) -> Row:
+        """The record of the weights that adapting begins with, see `write_start`; empty if there are none."""
+        return dict(self.read_json(START)) if self.exists(START) else {}
+
+    def write_start(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Write the weights that the training of an adapted supernet begins with, and then their record.
+
+        Args:
+            about: `original`, the folder of the network that they were made of; fingerprints of the weights
+                (`ordered`) and of the same with units in random order (`random`); and how units were ordered.
+        """
+        from safetensors.torch import save
+
+        content = save({name: tensor.contiguous() for name, tensor in weights.items()})
+        self.write_together({START_WEIGHTS: content, START: json_text(about).encode()}, last=START)
 
     # -- archs -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,9 @@ IMAGES = ("size", "channels", "classes")
 WAYS = ("resized", "scratch", "finetuned")
 """Kinds of training, in the order of preference for the network that represents an arch at an image size."""
 
+PRETRAINED, TRANSFERRED = "pretrained", "transferred"
+"""The model that a run adapts, as it was given, and fine-tuned to the run's data."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -26,7 +29,7 @@ class Network:
 
     Attributes:
         arch: architecture, in a space for its images.
-        how: `inherited`, `finetuned`, `scratch` or `resized`.
+        how: `inherited`, `finetuned`, `scratch` or `resized`; of a model that is adapted `pretrained` or `transferred`.
         seed: seed of the training; None if unknown.
         path: folder in the run directory; None for weights that are extracted from the supernet when needed.
     """

@@ -16,7 +16,7 @@ from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import RunDir, json_text
 from raynas.results.schemas import Row
-from raynas.runs.files import BEST, NETWORKS, REFERENCE, SEARCH_FOLDER, SUPERNET_WEIGHTS, RunFiles
+from raynas.runs.files import BEST, NETWORKS, REFERENCE, SEARCH_FOLDER, START, SUPERNET_WEIGHTS, RunFiles
 from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, build_network
 from raynas.runs.networks import WAYS, Network, arch_text, fitted, of_size
 from raynas.runs.searches import MAIN, StoredSearch
@@ -123,9 +123,15 @@ class Run(RunFiles):
     def network(self, name: str) -> Network:
         """Return a network by its folder, `networks/...`, or by an arch (see `arch`) with inherited weights.
 
+        Args:
+            name: the folder or the arch; `original` is the model that the run adapts.
+
         Raises:
             UserError: there is none.
         """
+        if name == "original":
+            self.require(START, "raynas adapt writes it")
+            name = self.about_start["original"]
         if name.startswith(f"{NETWORKS}/"):
             return Network(self.read_arch(f"{name}/{ARCH_FILE}"), "inherited", path=name)
         return Network(self.arch(name), "inherited")
@@ -142,7 +148,7 @@ class Run(RunFiles):
             UserError: there is none.
         """
         rows = self.network_rows()
-        paths = {row["path"] for row in rows if row["seed"] == seed and row["trained_on"] == train_on}
+        paths = {row["path"] for row in rows if (row["seed"], row["trained_on"]) == (seed, train_on) and row["how"] in WAYS}
         found = [network for network in of_size(self.networks(), arch) if network.path in paths]
         if not found:
             raise UserError(

@@ -18,19 +18,21 @@ from raynas.locations import hide_secrets
 from raynas.results.run_dir import MARKER, RunDir, first_difference, plain
 from raynas.results.versions import versions
 from raynas.runs.files import (
+    CHECKPOINTS,
     EVOLUTION,
     LOCAL_CHECKPOINTS,
     NETWORKS,
     PRESET,
     RAY_CHECKPOINTS,
     SPACE,
+    START,
     SUPERNET,
     SUPERNET_WEIGHTS,
     ray_checkpoints,
 )
 from raynas.runs.network_folder import WEIGHTS_FILE
 
-KINDS = (("train",), ("import",), EVOLUTION, ("ablation",), ("tune",))
+KINDS = (("adapt", "train"), ("import",), EVOLUTION, ("ablation",), ("tune",))
 """Pieces of work of which a run directory holds only one, since later work uses its results."""
 
 
@@ -137,6 +139,7 @@ def _left_by(what: str) -> list[str]:
     evolved = ["tables/space_scores", *(f"iterations/0/{name}" for name in trained)]
     return {
         "train": trained,
+        "adapt": ["tables/networks", START, CHECKPOINTS, *trained],
         "import": [SUPERNET],
         "space_evolution": evolved,
         "trials": evolved,

@@ -23,7 +23,8 @@ class TeacherConfig(Config):
         run: a run directory, by path or URI, instead of `timm`.
         network: network of the run: `largest`, the largest subnet of its supernet; another subnet as on the command
             line (`best`, an id, a file); or a retrained network by its folder, such as
-            `networks/0123456789ab-scratch-0`.
+            `networks/0123456789ab-scratch-0`. `original`, without a run: the model that the run adapts (`raynas
+            adapt`).
         size: (height, width) that images are resized to, or one number for both; by default the network's own.
     """
 
@@ -45,6 +46,8 @@ class TeacherConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> TeacherConfig:
+        if self.is_original:
+            return self
         if (self.timm is None) == (self.run is None):
             raise ValueError("a teacher is a timm model (timm: NAME) or a network of a run directory (run: PATH)")
         if self.timm is not None and (self.weights is None) != self.pretrained:
@@ -54,8 +57,15 @@ class TeacherConfig(Config):
         return self
 
     @property
+    def is_original(self) -> bool:
+        """True for the model that the run itself adapts."""
+        return self.timm is None and self.run is None and self.network == "original"
+
+    @property
     def name(self) -> str:
         """The teacher's name in messages."""
+        if self.is_original:
+            return "the original model"
         return self.timm or f"{self.network} of {self.run}"
 
 

@@ -17,6 +17,7 @@ from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures,
 from raynas.outer.trials import Proposed, Trial, read_trials
 from raynas.outer.work import Report, Work
 from raynas.phases.images import check_images
+from raynas.phases.inputs import space_of
 from raynas.phases.preflight import preflight
 from raynas.phases.rank import archs_of, read_truth
 from raynas.presets.ablation import Ablation, AblationRow
@@ -26,7 +27,6 @@ from raynas.reports.ablation import AblationTable, Column, Line
 from raynas.reports.status import status
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, check_settings, has_begun
-from raynas.space.load import load_space
 from raynas.text import shown
 
 ABLATION = "ablation"
@@ -116,7 +116,7 @@ def _recorded(row: AblationRow) -> dict[str, Any]:
     """Return a row's settings as they bind: the space by its content, since a file may have another name, or change."""
     settings = row.preset.model_dump(mode="json", exclude={"space", "reference", "space_evolution", "tune"})
     with _naming(row):
-        return {"space": load_space(row.preset.space).to_dict(), **settings}
+        return {"space": space_of(row.preset.model_copy(update={"fix": {}})).to_dict(), **settings}
 
 
 def _numbered(run: Run, cells: Sequence[Cell]) -> list[tuple[Proposed, Cell]]:

@@ -16,6 +16,7 @@ from raynas.outer.tuning.tune import check, tune
 from raynas.outer.tuning.tuned import SETTINGS, Tuned
 from raynas.outer.work import Report
 from raynas.phases.images import check_images
+from raynas.phases.inputs import space_of
 from raynas.phases.preflight import preflight
 from raynas.presets.preset import Preset, override
 from raynas.presets.tune import Param, TuneConfig, in_order, is_active
@@ -23,8 +24,6 @@ from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.run_dir import plain
 from raynas.runs.run import Run
 from raynas.runs.settings import has_begun
-from raynas.space import load_space
-from raynas.space.choices import with_fixed
 from raynas.text import shown
 
 PROBED = ("probes", "searched", "hypervolume", "retrained")
@@ -93,7 +92,7 @@ def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:
             raise ConfigError(f"tune.params: {name}: a tuning does not tune itself")
         try:
             changed = _applied(preset, values)
-            space = plain(with_fixed(load_space(changed.space), changed.fix).to_dict())
+            space = plain(space_of(changed).to_dict())
         except ConfigError as error:
             blamed = _blamed(preset, config.params, values) or name
             raise ConfigError(f"tune.params: {blamed}: {shown(values[blamed])}: {error}") from error
@@ -107,7 +106,7 @@ def _blamed(preset: Preset, params: Mapping[str, Param], values: Mapping[str, An
     for name, value in values.items():
         try:
             changed = _applied(preset, {**_conditions(params, name), name: value})
-            with_fixed(load_space(changed.space), changed.fix)
+            space_of(changed)
         except ConfigError:
             return name
     return None

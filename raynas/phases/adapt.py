@@ -1,0 +1,336 @@
+"""Adapting of a trained model: it becomes the largest subnet of a supernet, which is trained and searched.
+
+The model's units are put in the order of their importance, so that smaller subnets keep the important ones: an exact
+reordering. All results are in the run directory, and the same call continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
+from raynas.cluster.task import assigned_device, run_elsewhere
+from raynas.costs.columns import arch_columns
+from raynas.data.images import decode
+from raynas.data.load import Data, load_data
+from raynas.data.pixels import normalise
+from raynas.data.preprocessing import preprocessing_of
+from raynas.errors import ConfigError, UserError
+from raynas.nets.calibration import wants_calibration
+from raynas.nets.ordering import order_units
+from raynas.nets.supernet import Supernet
+from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
+from raynas.phases.export import example
+from raynas.phases.inputs import resolve_data
+from raynas.phases.phase import phase
+from raynas.phases.pipeline import PipelineResult, Stages, Start, carry_out
+from raynas.phases.preflight import Ready, preflight
+from raynas.phases.pretrained import Pretrained, read_pretrained
+from raynas.phases.rank import FEWEST, sample_by_budget
+from raynas.phases.retrain import transfer
+from raynas.phases.search import make_scorer
+from raynas.phases.teachers import load_teachers
+from raynas.phases.where import device_here, threads
+from raynas.presets.adapt import AdaptConfig
+from raynas.presets.preset import Preset
+from raynas.progress.reporter import Progress, reporter, silent
+from raynas.reports.adapting import adapting_lines
+from raynas.reports.sampled import ORDERED, RANDOM, RANGES, WORDS
+from raynas.runs.files import NETWORKS, START_WEIGHTS
+from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE
+from raynas.runs.networks import PRETRAINED, Network, input_size
+from raynas.runs.run import Run
+from raynas.runs.searches import Scoring
+from raynas.runs.settings import begin
+from raynas.scoring.scored_supernet import choose_images, make_scored_supernet
+from raynas.space import Arch, Space
+from raynas.space.counting import shown_count
+from raynas.space.elastic import elastic_space
+from raynas.training.preflight import check_recipe
+
+EXACT = 1e-4
+"""Greatest difference of logits, over the largest of them, between a model and the supernet made of it."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A model fitted to a dataset, and the space whose largest arch it is.
+
+    Attributes:
+        preset: the preset, with image size, channels and normalisation of its data as the model wants them.
+        data: the images.
+        new_head: True if the classifier is new.
+    """
+
+    model: Pretrained
+    space: Space
+    preset: Preset
+    data: Data
+    new_head: bool
+
+    @property
+    def config(self) -> AdaptConfig:
+        """The settings of adapting."""
+        return self.preset.adapt or AdaptConfig()
+
+    @property
+    def is_transferred(self) -> bool:
+        """True if the model is fine-tuned to the data before."""
+        return self.new_head or self.config.finetune.always
+
+
+def adapt(
+    source: str | os.PathLike[str],
+    preset: Preset,
+    run_dir: Run | str | os.PathLike[str],
+    resources: Resources,
+    weights_file: str | Path | None = None,
+    space: Space | None = None,
+    progress: Progress = silent,
+) -> PipelineResult:
+    """Adapt a model to a dataset and a budget, or go on with it; see `raynas.adapt`."""
+    progress = reporter(progress)
+    with progress.doing("checking all stages"):
+        adapted = fit(source, preset, weights_file, space, progress)
+        settled = adapted.preset
+        checked = preflight(_untaught(settled), resources, run_dir, progress, retrained=True, space=adapted.space)
+        if adapted.is_transferred:
+            check_recipe(adapted.space.fix(adapted.space.largest()), settled.model_recipe)
+            settled.model_recipe.micro_batch(max(resources.most_workers, 1))
+    run = Run(run_dir, create=True)
+    with run.lock():
+        begin(run, "adapt", _recorded(adapted, checked))
+        # Before the training, since networks of the run are read with its data.
+        run.write_space(checked.space)
+        run.write_preset(settled.model_copy(update={"data": checked.preset.data}))
+        sample = _sample(checked.space, adapted.config.untrained)
+        make = partial(_make_start, run, adapted, checked, sample, progress)
+        return carry_out(checked, run, progress, Start(1 + adapted.is_transferred, make, sample))
+
+
+def fit(
+    source: str | os.PathLike[str],
+    preset: Preset,
+    weights_file: str | Path | None = None,
+    space: Space | None = None,
+    progress: Progress = silent,
+) -> Adapted:
+    """Read a model, fit it to the preset's data, and derive its space.
+
+    Args:
+        space: space to use instead of the derived one; its largest arch must be the model.
+
+    Raises:
+        UserError: the model or the data cannot be read, they do not fit each other, or the space is of another model.
+    """
+    model = read_pretrained(source, weights_file)
+    config, given = preset.adapt or AdaptConfig(), preset.data
+    if given is not None:  # a trained model wants its images as in its training
+        wanted = {name: model.reading.get(name) for name in ("crop_pct", "mean", "std")}
+        unset = {name: value for name, value in wanted.items() if value and getattr(given, name) is None}
+        if unset.keys() & {"mean", "std"} and (given.mean or given.std):
+            unset = {"crop_pct": unset["crop_pct"]} if "crop_pct" in unset else {}
+        preset = preset.model_copy(update={"data": given.model_copy(update=unset)})
+    resolved = resolve_data(preset, model.network.space)
+    data = load_data(resolved)
+    new_head = config.head == "new" or not model.knows(data)
+    if not new_head and model.class_names is None:
+        progress(
+            f"the {data.classes} classes of {model.name} are taken for those of the data, in their order "
+            f"({', '.join(data.class_names[:4])}{', ...' if data.classes > 4 else ''}); for a new classifier: "
+            "--set adapt.head=new"
+        )
+    model = model.fitted(data, new_head, preset.recipe.seed, progress)
+    own = model.network.space
+    if space is None:
+        space = elastic_space(own, config.elastic)
+    else:
+        space = space.with_input(size=own.input_size, channels=own.channels, classes=own.classes)
+    _check_largest(space, model)
+    return Adapted(model, space, preset.model_copy(update={"data": resolved}), data, new_head)
+
+
+@torch.no_grad()
+def _check_largest(space: Space, model: Pretrained) -> None:
+    """Refuse a space whose largest network is not the model.
+
+    Raises:
+        UserError: it computes something else.
+    """
+    largest = space.largest()
+    wrong = f"the largest arch of space {space.name} is not {model.name}"
+    try:
+        supernet = load_supernet(space, model.network.state_dict()).eval()
+    except UserError as error:
+        raise UserError(f"{wrong}: {error}") from error
+    x = example(model.network)
+    expected, found = model.network(x), supernet(x, largest)
+    difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1))
+    if not difference <= EXACT:
+        raise UserError(f"{wrong}: their logits differ by {difference:.2g} of the largest")
+
+
+def _untaught(preset: Preset) -> Preset:
+    """Return the preset without the teacher that is there only when the model is fine-tuned."""
+    taught = preset.recipe.teachers
+    if taught is None or not any(one.is_original for one in taught.models):
+        return preset
+    return preset.model_copy(update={"recipe": preset.recipe.model_copy(update={"teachers": None})})
+
+
+def _recorded(adapted: Adapted, checked: Ready) -> dict[str, Any]:
+    """Return the settings that the start of the supernet depends on, as a run directory keeps them."""
+    config = adapted.config
+    recipe = adapted.preset.model_recipe.model_dump(mode="json", exclude={"checkpoints"})
+    return {
+        "model": adapted.model.name,
+        "weights": weights_fingerprint(adapted.model.network.state_dict()),
+        "space": checked.space.to_dict(),
+        "data": checked.data.config.recorded(checked.data.fingerprint),
+        "adapt": config.model_dump(mode="json", exclude={"elastic", "finetune"}),
+        "finetune": recipe if adapted.is_transferred else None,
+    }
+
+
+def _sample(space: Space, count: int) -> list[Arch]:
+    """Return subnets over the whole range of MACs; the largest, which is the model, is always among them."""
+    if space.cardinality() < FEWEST or not count:
+        return [space.largest()]
+    found = sample_by_budget(space, max(count, RANGES), RANGES).spread(count)
+    return list(dict.fromkeys([space.largest(), *found]))
+
+
+# -- the start of the supernet -----------------------------------------------------------------------------------------
+
+
+def _make_start(
+    run: Run,
+    adapted: Adapted,
+    checked: Ready,
+    sample: Sequence[Arch],
+    progress: Progress,
+    stage: Stages,
+    later: Resources,
+) -> tuple[Ready, str]:
+    """Make the weights that the training of the supernet begins with; see `Start`."""
+    space, config, preset = checked.space, adapted.config, adapted.preset
+    model, arch = adapted.model, space.largest()
+    original = Network(arch, PRETRAINED, path=f"{NETWORKS}/{arch.id}-{PRETRAINED}")
+    if not run.exists(f"{original.path}/{ARCH_FILE}"):
+        _write_given(run, original, model.network, checked.data)
+    if adapted.is_transferred:
+        with stage("Fine-tuning the model", "it is the start of all networks, and their teacher"):
+            original = transfer(run, original, preset.model_recipe, progress, later)
+    with stage(f"Ordering units by {config.importance}", "so that smaller networks keep the important ones"):
+        with phase(run, "ordering", cluster=later.replicas > 0, progress=progress):
+            seed = preset.recipe.seed
+            ordered = _order(run, original, config, seed, later, progress)
+            _score_untrained(run, checked, ordered, sample, seed, progress)
+        if not adapted.is_transferred:
+            _note_given(run, original)
+        for line in adapting_lines(run):
+            progress(line)
+    # With the teacher, which was not there when the preset was checked.
+    teachers = load_teachers(preset.recipe, checked.data, run)
+    taught = checked.preset.model_copy(update={"recipe": preset.recipe})
+    return replace(checked, preset=taught, teachers=teachers), START_WEIGHTS
+
+
+def _write_given(run: Run, given: Network, model: Supernet, data: Data) -> None:
+    """Write the model's files as they were given."""
+    weights = model.state_dict()
+    row = {
+        **arch_columns(given.arch),
+        "epochs": 0,
+        "seconds": 0.0,
+        "data": data.fingerprint,
+        "how": given.how,
+        "path": given.path,
+        "weights": weights_fingerprint(weights),
+        **input_size(given.arch),
+    }
+    run.write_network(given, weights, {**row, "preprocessing": preprocessing_of(data)})
+
+
+def _note_given(run: Run, given: Network) -> None:
+    """Write the model's row among the run's networks; its accuracy is the score of the largest subnet."""
+    if run.has_network(given):
+        return
+    row = run.read_json(f"{given.path}/{ABOUT_FILE}")
+    del row["preprocessing"]
+    of_largest = (pc.field("arch") == given.arch.id) & (pc.field("supernet") == run.about_start[ORDERED])
+    (score,) = run.table("scores", ["accuracy", "device"], of_largest).slice(0, 1).to_pylist()
+    run.store.append("networks", [{**row, **score}])
+
+
+def _order(
+    run: Run, original: Network, config: AdaptConfig, seed: int, resources: Resources, progress: Progress
+) -> Supernet:
+    """Return the supernet with ordered units; its weights are written unless they are there."""
+    if not run.about_start:
+        arguments = run, original, config, seed
+        if resources.replicas:
+            with reporter(progress).doing("ordering units") as activity, ray_cluster(cpus=resources.cpus):
+                elsewhere = run_elsewhere(_ordered_there, *arguments, resources=resources, activity=activity)
+                with closing(elsewhere) as found:
+                    weights = next(found)
+        else:
+            with threads(resources.cpus):
+                weights = next(_ordered(*arguments, device_here(resources)))
+        shuffled = _shuffled(load_supernet(run.space, weights), seed).state_dict()
+        about = {"original": original.path, **config.model_dump(include={"importance", "labels", "images"})}
+        run.write_start(weights, {**about, ORDERED: weights_fingerprint(weights), RANDOM: weights_fingerprint(shuffled)})
+    return load_supernet(run.space, parse_weights(run.read_bytes(START_WEIGHTS), START_WEIGHTS)).eval()
+
+
+def _ordered_there(*arguments: Any) -> Iterator[dict[str, Tensor]]:
+    """Order as a Ray task."""
+    yield from _ordered(*arguments, assigned_device())
+
+
+def _ordered(
+    run: Run, original: Network, config: AdaptConfig, seed: int, device: str
+) -> Iterator[dict[str, Tensor]]:
+    """Yield the original's weights with units in the order of their importance on training images."""
+    data, space = run.data(), run.space
+    count = min(config.images, len(data.train))
+    pixels, labels = decode(data.train.take(choose_images(len(data.train), count)), space.input_size, space.channels)
+    images = normalise(pixels, data.normalisation).to(device)
+    supernet = load_supernet(space, run.model(original).state_dict()).eval().to(device)
+    targets = labels.to(device) if config.labels else None
+    order_units(supernet, config.importance, images, targets, np.random.default_rng(seed))
+    yield {name: tensor.cpu() for name, tensor in supernet.state_dict().items()}
+
+
+def _shuffled(supernet: Supernet, seed: int) -> Supernet:
+    """Return the supernet with its units in random order."""
+    shuffled = copy.deepcopy(supernet)
+    order_units(shuffled, "random", None, rng=np.random.default_rng(seed))
+    return shuffled
+
+
+def _score_untrained(
+    run: Run, checked: Ready, ordered: Supernet, sample: Sequence[Arch], seed: int, progress: Progress
+) -> None:
+    """Score subnets with the weights that training begins with, and with the same in random order."""
+    calibration = run.calibration(checked.data) if wants_calibration(ordered) else None
+    for order, supernet in ((ORDERED, ordered), (RANDOM, _shuffled(ordered, seed))):
+        scored = make_scored_supernet(checked.space, supernet, checked.data, calibration=calibration)
+        known = run.table("scores", ["arch"], pc.field("supernet") == scored.weights)["arch"].to_pylist()
+        if {arch.id for arch in sample} <= {*known}:
+            continue  # without actors
+        with make_scorer(run, Scoring(), checked.resources, scored) as scorer:
+            scorer.score(sample, progress, f"scoring subnets without training, units in {WORDS[order]}")

@@ -1,0 +1,139 @@
+"""Trained models that are adapted: of timm, of a run directory, or of a folder that `raynas export` wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raynas.data.load import Data
+from raynas.data.preprocessing import preprocessing_of
+from raynas.errors import UserError
+from raynas.locations import hide_secrets, is_uri
+from raynas.nets import build_supernet
+from raynas.nets.released import check_finite
+from raynas.nets.supernet import Supernet
+from raynas.nets.timm_weights import load_timm
+from raynas.nets.weights import load_supernet
+from raynas.phases.export import choose_network
+from raynas.phases.import_ import timm_family
+from raynas.progress.reporter import Progress, silent
+from raynas.results.run_dir import MARKER
+from raynas.runs.network_folder import ARCH_FILE, load_network_folder
+from raynas.runs.run import Run, open_run
+
+HEADS = ("head", "token_head", "distillation_head")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A trained model as a network of a one-point space.
+
+    Attributes:
+        name: name in messages.
+        network: the network, in eval mode on the CPU.
+        reading: preprocessing of its images in timm's format (a `pretrained_cfg`).
+    """
+
+    name: str
+    network: Supernet
+    reading: Mapping[str, Any]
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Class names in the order of the logits; None if they are not known."""
+        return tuple(self.reading["label_names"]) if self.reading.get("label_names") else None
+
+    def knows(self, data: Data) -> bool:
+        """Return True if its logits are for the classes of a dataset, as far as that is known."""
+        if self.class_names is not None:
+            return self.class_names == data.class_names
+        return self.network.space.classes == data.classes
+
+    def fitted(self, data: Data, new_head: bool, seed: int, progress: Progress = silent) -> Pretrained:
+        """Return the model for the images and classes of a dataset, and say in a line what changes.
+
+        Args:
+            new_head: True to make the classifier anew.
+            seed: seed of the new classifier's weights.
+
+        Raises:
+            UserError: the images have another number of channels, or the model cannot take their size.
+        """
+        network, space = self.network, self.network.space
+        if data.channels != space.channels:
+            raise UserError(
+                f"{self.name} takes images of {space.channels} channel(s), {hide_secrets(data.name)} has "
+                f"{data.channels}: give images of {space.channels} (folders: --set data.channels={space.channels}), or "
+                "another model"
+            )
+        if data.size != space.input_size:
+            before, after = (f"{height} x {width}" for height, width in (space.input_size, data.size))
+            progress(f"{self.name} is for images of {before} pixels: it is resized to {after}")
+            network = network.resized(data.size)
+        if new_head:
+            what = f"the {data.classes} classes of {hide_secrets(data.name)}"
+            progress(f"{self.name} gets a new classifier for {what}; all other weights are kept")
+            network = with_new_head(network, data.classes, seed)
+        return replace(self, network=network.eval())
+
+
+def with_new_head(network: Supernet, classes: int, seed: int) -> Supernet:
+    """Return a network with random classifiers for a number of classes; the rest is shared with the given one."""
+    space, state = network.space.with_input(classes=classes), network.state_dict()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        fresh = build_supernet(space).state_dict()
+    state |= {name: fresh[name] for name in state if name.partition(".")[0] in HEADS}
+    return load_supernet(space, state)
+
+
+def read_pretrained(source: str | os.PathLike[str], weights_file: str | Path | None = None) -> Pretrained:
+    """Read a trained model.
+
+    Args:
+        source: the name of a timm model; a run directory, whose winner is read, retrained if it was; or the folder of a
+            network, which `raynas export` or `raynas retrain` wrote.
+        weights_file: weights of a timm model, instead of those that timm downloads.
+
+    Raises:
+        UserError: there is no such model, no family can express it, or its weights are missing or not finite.
+    """
+    name = os.fspath(source)
+    here = is_uri(name) or os.path.exists(name)
+    if not here and (os.sep in name or name.startswith(".")):
+        raise UserError(f"{name}: there is no such folder: give a run directory, an exported folder, or a timm model")
+    if not here:
+        return _of_timm(name, weights_file)
+    if weights_file is not None:
+        raise UserError(f"{hide_secrets(name)} has its own weights: leave the weights file out")
+    if is_uri(name) or Path(name, MARKER).is_file():
+        return _of_run(open_run(name))
+    model = load_network_folder(name)
+    check_finite(model.state_dict(), name)
+    return Pretrained(name, model, model.pretrained_cfg)
+
+
+def _of_timm(name: str, weights_file: str | Path | None) -> Pretrained:
+    family = timm_family(name)
+    model = load_timm(name, weights_file, instead="--weights FILE")
+    if model.num_classes == 0:
+        model.reset_classifier(1)  # replaced by one for the data, since there is no data of one class
+    space, weights = family.read_timm(model, name)
+    return Pretrained(name, load_supernet(space, weights).eval(), model.pretrained_cfg)
+
+
+def _of_run(run: Run) -> Pretrained:
+    if not run.has_arch("best"):
+        raise UserError(
+            f"{run.name} has no winner: search it first (raynas search), or give the folder of one of its networks "
+            f"({run.name}/networks/..., with its {ARCH_FILE})"
+        )
+    network = choose_network(run.networks(), run.arch("best"))
+    model = run.model(network)
+    reading = preprocessing_of(run.data().resized(model.space.input_size))
+    return Pretrained(f"{run.name} ({network.name})", model.eval(), reading.timm_config(model.space.classes))
