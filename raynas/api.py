@@ -226,15 +226,19 @@ def elastic_space(
     """Return the space that `adapt` derives from a trained model; `save` writes it as a file to be edited.
 
     Args:
-        model, data, overrides, preset, weights: as for `adapt`; `adapt.elastic` of the preset says what is elastic.
+        model: as for `adapt`.
+        data: the dataset, for whose images and classes the space is; None for those of the preset, or of the model.
+        overrides: changes to the preset by dotted key; those of `adapt.elastic` say what is elastic.
+        preset: settings of all phases.
+        weights: a file with a timm model's weights, instead of those that timm downloads.
         progress: called with lines of text.
 
     Raises:
         UserError: the model cannot be read, or the data do not fit it.
     """
-    from raynas.phases.adapt import fit
+    from raynas.phases.adapt import derive
 
-    return fit(model, _preset(preset, data, overrides, check_data=False), weights, progress=progress).space
+    return derive(model, _preset(preset, data, overrides, check_data=False), weights, progress)
 
 
 @typed

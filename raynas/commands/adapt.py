@@ -24,7 +24,7 @@ from raynas.errors import UserError
 from raynas.progress.reporter import terminal
 
 EXAMPLES = """\
-raynas adapt deit_small_patch16_224 --data /data/flowers --run runs/f --set 'search.constraints.macs=[null, 2.0e9]' --gpu
+raynas adapt deit_small_patch16_224 --data /data/flowers --run runs/f --set 'search.constraints.macs=[null, 2e9]'
 raynas adapt runs/a --write-space my_space.yaml     # to be edited, and given by --space"""
 
 

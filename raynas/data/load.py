@@ -87,7 +87,7 @@ class Data:
 
     @cached_property
     def normalisation(self) -> Normalisation:
-        """The settings' mean and deviation, else those of the training images if they are few and small, or ImageNet's."""
+        """Mean and deviation of the settings, else of the training images if they are few and small, or ImageNet's."""
         if self.config.mean is not None and self.config.std is not None:
             return Normalisation(self.config.mean, self.config.std)
         images = self.normalised_as or self.train

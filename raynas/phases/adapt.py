@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,11 +24,12 @@ from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
+from raynas.data.config import DataConfig
 from raynas.data.images import decode
 from raynas.data.load import Data, load_data
 from raynas.data.pixels import normalise
 from raynas.data.preprocessing import preprocessing_of
-from raynas.errors import ConfigError, UserError
+from raynas.errors import UserError
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.ordering import order_units
 from raynas.nets.supernet import Supernet
@@ -57,8 +58,7 @@ from raynas.runs.searches import Scoring
 from raynas.runs.settings import begin
 from raynas.scoring.scored_supernet import choose_images, make_scored_supernet
 from raynas.space import Arch, Space
-from raynas.space.counting import shown_count
-from raynas.space.elastic import elastic_space
+from raynas.space.elastic import check_largest, elastic_space
 from raynas.training.preflight import check_recipe
 
 EXACT = 1e-4
@@ -137,15 +137,11 @@ def fit(
         UserError: the model or the data cannot be read, they do not fit each other, or the space is of another model.
     """
     model = read_pretrained(source, weights_file)
-    config, given = preset.adapt or AdaptConfig(), preset.data
-    if given is not None:  # a trained model wants its images as in its training
-        wanted = {name: model.reading.get(name) for name in ("crop_pct", "mean", "std")}
-        unset = {name: value for name, value in wanted.items() if value and getattr(given, name) is None}
-        if unset.keys() & {"mean", "std"} and (given.mean or given.std):
-            unset = {"crop_pct": unset["crop_pct"]} if "crop_pct" in unset else {}
-        preset = preset.model_copy(update={"data": given.model_copy(update=unset)})
-    resolved = resolve_data(preset, model.network.space)
-    data = load_data(resolved)
+    config = preset.adapt or AdaptConfig()
+    data = load_data(as_trained(resolve_data(preset, model.network.space), model.reading, "crop_pct"))
+    model.check_channels(data)
+    if data.config.mean is None:
+        data = load_data(as_trained(data.config, model.reading, "mean", "std"))
     new_head = config.head == "new" or not model.knows(data)
     if not new_head and model.class_names is None:
         progress(
@@ -159,25 +155,43 @@ def fit(
         space = elastic_space(own, config.elastic)
     else:
         space = space.with_input(size=own.input_size, channels=own.channels, classes=own.classes)
-    _check_largest(space, model)
-    return Adapted(model, space, preset.model_copy(update={"data": resolved}), data, new_head)
+        check_largest(space, own)
+    _check_exact(space, model)
+    return Adapted(model, space, preset.model_copy(update={"data": data.config}), data, new_head)
+
+
+def derive(
+    source: str | os.PathLike[str],
+    preset: Preset,
+    weights_file: str | Path | None = None,
+    progress: Progress = silent,
+) -> Space:
+    """Return the space of a model, for the preset's data if it names some; see `raynas.elastic_space`."""
+    if preset.data is not None and preset.data.name:
+        return fit(source, preset, weights_file, progress=progress).space
+    return elastic_space(read_pretrained(source, weights_file).network.space, (preset.adapt or AdaptConfig()).elastic)
+
+
+def as_trained(config: DataConfig, reading: Mapping[str, Any], *names: str) -> DataConfig:
+    """Return settings in which those of these names that are left out are as a model was trained."""
+    unset = {name: reading[name] for name in names if getattr(config, name) is None and reading.get(name) is not None}
+    return config.model_copy(update=unset)
 
 
 @torch.no_grad()
-def _check_largest(space: Space, model: Pretrained) -> None:
-    """Refuse a space whose largest network is not the model.
+def _check_exact(space: Space, model: Pretrained) -> None:
+    """Check that the supernet of a space computes what the model does at its largest arch.
 
     Raises:
         UserError: it computes something else.
     """
-    largest = space.largest()
     wrong = f"the largest arch of space {space.name} is not {model.name}"
     try:
         supernet = load_supernet(space, model.network.state_dict()).eval()
     except UserError as error:
         raise UserError(f"{wrong}: {error}") from error
     x = example(model.network)
-    expected, found = model.network(x), supernet(x, largest)
+    expected, found = model.network(x), supernet(x, space.largest())
     difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1))
     if not difference <= EXACT:
         raise UserError(f"{wrong}: their logits differ by {difference:.2g} of the largest")
@@ -292,7 +306,9 @@ def _order(
                 weights = next(_ordered(*arguments, device_here(resources)))
         shuffled = _shuffled(load_supernet(run.space, weights), seed).state_dict()
         about = {"original": original.path, **config.model_dump(include={"importance", "labels", "images"})}
-        run.write_start(weights, {**about, ORDERED: weights_fingerprint(weights), RANDOM: weights_fingerprint(shuffled)})
+        run.write_start(
+            weights, {**about, ORDERED: weights_fingerprint(weights), RANDOM: weights_fingerprint(shuffled)}
+        )
     return load_supernet(run.space, parse_weights(run.read_bytes(START_WEIGHTS), START_WEIGHTS)).eval()
 
 
@@ -301,24 +317,21 @@ def _ordered_there(*arguments: Any) -> Iterator[dict[str, Tensor]]:
     yield from _ordered(*arguments, assigned_device())
 
 
-def _ordered(
-    run: Run, original: Network, config: AdaptConfig, seed: int, device: str
-) -> Iterator[dict[str, Tensor]]:
+def _ordered(run: Run, original: Network, config: AdaptConfig, seed: int, device: str) -> Iterator[dict[str, Tensor]]:
     """Yield the original's weights with units in the order of their importance on training images."""
     data, space = run.data(), run.space
     count = min(config.images, len(data.train))
     pixels, labels = decode(data.train.take(choose_images(len(data.train), count)), space.input_size, space.channels)
-    images = normalise(pixels, data.normalisation).to(device)
+    images = normalise(pixels, data.normalisation)
     supernet = load_supernet(space, run.model(original).state_dict()).eval().to(device)
-    targets = labels.to(device) if config.labels else None
-    order_units(supernet, config.importance, images, targets, np.random.default_rng(seed))
+    order_units(supernet, config.importance, images, labels if config.labels else None, rng=np.random.default_rng(seed))
     yield {name: tensor.cpu() for name, tensor in supernet.state_dict().items()}
 
 
 def _shuffled(supernet: Supernet, seed: int) -> Supernet:
     """Return the supernet with its units in random order."""
     shuffled = copy.deepcopy(supernet)
-    order_units(shuffled, "random", None, rng=np.random.default_rng(seed))
+    order_units(shuffled, "random", rng=np.random.default_rng(seed))
     return shuffled
 
 

@@ -200,7 +200,11 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
         else:
             asked = named_data(preset)
             given = asked.size is not None and asked.channels is not None
-            why = "the settings say so" if given or not are_files(config) else f"{preset.space or 'the model'} is of such images"
+            why = (
+                "the settings say so"
+                if given or not are_files(config)
+                else f"{preset.space or 'the model'} is of such images"
+            )
             lines.append(f"the images, {_shapes_text(shapes)}, are read as {read}: {why}")
     if are_files(config) and order_of(data.class_names) == "plain":
         names = ", ".join(data.class_names[:4])

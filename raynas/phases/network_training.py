@@ -133,7 +133,10 @@ def _one_by_one(
         for job in jobs:
             data = job.load_data()
             try:
-                yield job, train_here(run, job, data, load_teachers(job.recipe, data, run), resources, partial(take, job))
+                yield (
+                    job,
+                    train_here(run, job, data, load_teachers(job.recipe, data, run), resources, partial(take, job)),
+                )
             except UserError as error:
                 yield job, error
 

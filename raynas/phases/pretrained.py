@@ -54,6 +54,19 @@ class Pretrained:
             return self.class_names == data.class_names
         return self.network.space.classes == data.classes
 
+    def check_channels(self, data: Data) -> None:
+        """Check that the images of a dataset have the model's number of channels.
+
+        Raises:
+            UserError: they have another.
+        """
+        ours = self.network.space.channels
+        if data.channels != ours:
+            raise UserError(
+                f"{self.name} takes images of {ours} channel(s), {hide_secrets(data.name)} is read with "
+                f"{data.channels}: give --set data.channels={ours}, or another model"
+            )
+
     def fitted(self, data: Data, new_head: bool, seed: int, progress: Progress = silent) -> Pretrained:
         """Return the model for the images and classes of a dataset, and say in a line what changes.
 
@@ -62,15 +75,9 @@ class Pretrained:
             seed: seed of the new classifier's weights.
 
         Raises:
-            UserError: the images have another number of channels, or the model cannot take their size.
+            UserError: the model cannot take images of this size.
         """
         network, space = self.network, self.network.space
-        if data.channels != space.channels:
-            raise UserError(
-                f"{self.name} takes images of {space.channels} channel(s), {hide_secrets(data.name)} has "
-                f"{data.channels}: give images of {space.channels} (folders: --set data.channels={space.channels}), or "
-                "another model"
-            )
         if data.size != space.input_size:
             before, after = (f"{height} x {width}" for height, width in (space.input_size, data.size))
             progress(f"{self.name} is for images of {before} pixels: it is resized to {after}")

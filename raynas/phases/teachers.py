@@ -11,7 +11,7 @@ from raynas.data.pixels import Normalisation
 from raynas.errors import ConfigError, UserError
 from raynas.nets.timm_weights import load_timm
 from raynas.runs.networks import Network
-from raynas.runs.run import open_run
+from raynas.runs.run import Run, open_run
 from raynas.training.recipe import Recipe
 from raynas.training.teacher_config import TeacherConfig
 from raynas.training.teachers import Teacher, Teachers

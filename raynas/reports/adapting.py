@@ -56,4 +56,6 @@ def adapting_section(found: Sampled | None) -> Section | None:
         + (", and with the weights of the adapted supernet." if ADAPTED in names else ".")
         + " A search finds better ones than such a sample. All on the search split."
     )
-    return Section("Before and after adapting", [Picture(figures.svg(drawing, "adapting", description), caption, table)])
+    return Section(
+        "Before and after adapting", [Picture(figures.svg(drawing, "adapting", description), caption, table)]
+    )

@@ -55,9 +55,7 @@ def sampled(run: Run) -> Sampled | None:
     if not found[ORDERED]:
         return None
     macs = {arch: row["macs"] for arch, row in found[ORDERED].items()}
-    accuracy = {
-        name: np.array([_accuracy(found[name].get(arch)) for arch in macs]) for name in prints if found[name]
-    }
+    accuracy = {name: np.array([_accuracy(found[name].get(arch)) for arch in macs]) for name in prints if found[name]}
     return Sampled(np.array(list(macs.values()), float), accuracy, about["importance"])
 
 

@@ -148,7 +148,9 @@ class Run(RunFiles):
             UserError: there is none.
         """
         rows = self.network_rows()
-        paths = {row["path"] for row in rows if (row["seed"], row["trained_on"]) == (seed, train_on) and row["how"] in WAYS}
+        paths = {
+            row["path"] for row in rows if (row["seed"], row["trained_on"]) == (seed, train_on) and row["how"] in WAYS
+        }
         found = [network for network in of_size(self.networks(), arch) if network.path in paths]
         if not found:
             raise UserError(
