@@ -39,6 +39,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 SMALL = {
     "demo": ["--workers", "0", "--replicas", "0"],
     "pipeline": ["--workers", "0", "--replicas", "0"],
+    "adapt": ["--workers", "0", "--replicas", "0", "--set=adapt.images=16", "--set=adapt.untrained=6"],
     "check": ["--workers", "0", "--replicas", "0"],
     "train": ["--workers", "0"],
     "search": ["--replicas", "0", "--images", "50"],
@@ -82,7 +83,9 @@ SMALLER = {
         "{threads: 1, timings: 20, seconds: 0.001}, evaluations: 24, "
         "options: {samples: 12, held_out: 6, verify: 6, evolution: {generations: 1, initial: 8, parents: 4}}}"
     ),
+    r"latency=\{threads: 1\}": "latency={threads: 1, timings: 20, seconds: 0.001}",
     r"4\.5e9": "9.0e+5",
+    r"^adapt deit_small_patch16_224": "adapt runs/a",
     r"vit_resnas/tiny|autoformer/tiny|twins_small": "digits/vit",
     r"vitas/digits": "digits",
 }
@@ -98,6 +101,7 @@ BEFORE = {
         "search {run} --name fast --replicas 0 --set 'search={name: random, objectives: {accuracy: max, macs: min}, "
         "evaluations: 4}'"
     ],
+    r"--space my_space": ["adapt runs/a --write-space my_space.yaml"],
     r"bench forward": ["export runs/a --to my_network --no-onnx"],
 }
 """Commands that an example follows, on the shared run."""
@@ -259,8 +263,8 @@ def test_an_example_runs(
     if verb in ("search", "evaluate") and (verb == "search" or "--arch front" in line):
         small_run(run := f"{run}-new")
         argv[1] = run
-    elif verb in ("train", "pipeline", "evolve-space", "ablate", "tune"):  # which make a run directory
-        shutil.rmtree(run, ignore_errors=True)
+    elif verb in ("train", "pipeline", "adapt", "evolve-space", "ablate", "tune"):  # which make a run directory
+        shutil.rmtree(run or "", ignore_errors=True)
     elif run is not None and verb != "demo":
         put_run(searched, run)
     before = next((lines for pattern, lines in BEFORE.items() if re.search(pattern, line)), [])
@@ -270,7 +274,7 @@ def test_an_example_runs(
     for earlier in before:
         assert main(shlex.split(earlier.replace("{run}", str(run)))) == 0, capsys.readouterr().err
     assert main([*argv, *SMALL[verb]]) == 0, capsys.readouterr().err
-    if verb in ("train", "pipeline"):
+    if verb in ("train", "pipeline") or (verb == "adapt" and run is not None):
         assert Run(run).exists("supernet.json")
     elif verb == "ablate":
         assert Path(run, "ablation.html").exists()

@@ -24,8 +24,8 @@ from raynas.errors import UserError
 from raynas.progress.reporter import terminal
 
 EXAMPLES = """\
-raynas adapt deit_small_patch16_224 --data /data/flowers --run runs/f --set 'search.constraints.macs=[null, 2e9]'
-raynas adapt runs/a --write-space my_space.yaml     # to be edited, and given by --space"""
+raynas adapt deit_small_patch16_224 --data /data/flowers --run runs/small --set 'search.constraints.macs=[null, 2e9]'
+raynas adapt runs/a --write-space my_space.yaml   to be edited, and given by --space"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -135,12 +135,13 @@ def _of_timm(name: str, weights_file: str | Path | None) -> Pretrained:
 
 
 def _of_run(run: Run) -> Pretrained:
-    if not run.has_arch("best"):
+    space = run.space
+    if not run.has_arch("best") and space.cardinality() > 1:
         raise UserError(
             f"{run.name} has no winner: search it first (raynas search), or give the folder of one of its networks "
             f"({run.name}/networks/..., with its {ARCH_FILE})"
         )
-    network = choose_network(run.networks(), run.arch("best"))
+    network = choose_network(run.networks(), run.arch("best") if run.has_arch("best") else space.largest())
     model = run.model(network)
     reading = preprocessing_of(run.data().resized(model.space.input_size))
     return Pretrained(f"{run.name} ({network.name})", model.eval(), reading.timm_config(model.space.classes))

@@ -31,7 +31,7 @@ class AdaptConfig(Config):
         elastic: the choices of the space that is derived from the model.
         head: the classifier: `new` makes it anew; `auto` does if the model has other classes than the data.
         finetune: fine-tuning of the model before.
-        importance: what heads, hidden units, channels and blocks are ordered by, so that smaller subnets keep the
+        importance: what channels, heads and hidden units are ordered by, so that smaller subnets keep the
             important ones: `taylor` (first-order effect on the loss), `magnitude` (of weights) or `activation`.
         labels: True to measure importance by the loss on labels, False by the model's own predictions.
         images: number of training images to measure importance on.

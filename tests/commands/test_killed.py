@@ -1,4 +1,4 @@
-"""A pipeline and a space evolution whose process is killed, the Ray that it started with it: both end as if never."""
+"""A pipeline, an adapting and a space evolution whose process is killed, with their Ray: they end as if never."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from raynas.config import write_yaml
 from raynas.presets.preset import override
 from raynas.runs.run import Run
 from tests.cluster.test_local_ray import environment, processes
-from tests.small_run import PRESET
+from tests.small_run import PRESET, SPACE, small_run
 
 TINY = {
     "retrain.recipe": {"epochs": 1},
+    "recipe.teachers": {"models": [{"network": "original"}]},
+    "adapt": {"images": 32, "untrained": 12, "head": "new"},
     "space_evolution": {"iterations": 1, "archs": 12, "fewest": 1},
 }
 
 KILLED_AT: dict[str, tuple[str, ...]] = {
     "pipeline": ("supernet.json", "tables/scores/*.parquet", "tables/networks/*.parquet"),
+    "adapt": ("networks/*-pretrained/arch.yaml", "start.json", "supernet.json"),
     "evolve-space": ("iterations/0/preset.yaml", "iterations/0/tables/scores/*.parquet"),
 }
 """Files whose appearance is the moment of each kill."""
@@ -42,7 +45,9 @@ RESULTS: dict[str, tuple[str, ...]] = {
 
 
 def started(command: str, folder: Path, run: str, mark: str) -> subprocess.Popen[bytes]:
-    words = [command, str(folder / "preset.yaml"), "--run", str(folder / run), "--workers", "1", "--replicas", "1"]
+    preset = str(folder / "preset.yaml")
+    what = [str(folder / "model"), "--preset", preset] if command == "adapt" else [preset]
+    words = [command, *what, "--run", str(folder / run), "--workers", "1", "--replicas", "1"]
     with (folder / "output.txt").open("w") as output:  # no pipe: Ray's processes hold it for a while longer
         return subprocess.Popen(
             [sys.executable, "-m", "raynas", *words],
@@ -56,7 +61,7 @@ def results(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for marker in root.rglob("raynas.yaml"):
         where = str(marker.parent.relative_to(root))
-        if where == "tune":
+        if where in ("tune", "model"):
             continue
         run = Run(marker.parent)
         for table, columns in RESULTS.items():
@@ -70,7 +75,10 @@ def results(root: Path) -> dict[str, Any]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", KILLED_AT)
 def test_killed_and_run_again_it_ends_as_if_never_killed(command: str, tmp_path: Path) -> None:
-    write_yaml(tmp_path / "preset.yaml", override(PRESET, TINY).model_dump(mode="json", exclude_unset=True))
+    tiny = {name: value for name, value in TINY.items() if command == "adapt" or name not in ("recipe.teachers", "adapt")}
+    write_yaml(tmp_path / "preset.yaml", override(PRESET, tiny).model_dump(mode="json", exclude_unset=True))
+    if command == "adapt":
+        small_run(tmp_path / "model").write_arch("best", SPACE.largest())
     mark = f"RAYNAS_KILLED_{time.monotonic_ns()}"
     try:
         for moment in KILLED_AT[command]:
