@@ -51,7 +51,7 @@ from raynas.progress.reporter import Progress, reporter, silent
 from raynas.reports.adapting import adapting_lines
 from raynas.reports.sampled import ORDERED, RANDOM, RANGES, WORDS
 from raynas.runs.files import NETWORKS, START_WEIGHTS
-from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE
+from raynas.runs.network_folder import ABOUT_FILE
 from raynas.runs.networks import PRETRAINED, Network, input_size
 from raynas.runs.run import Run
 from raynas.runs.searches import Scoring
@@ -210,7 +210,6 @@ def _recorded(adapted: Adapted, checked: Ready) -> dict[str, Any]:
     config = adapted.config
     recipe = adapted.preset.model_recipe.model_dump(mode="json", exclude={"checkpoints"})
     return {
-        "model": adapted.model.name,
         "weights": weights_fingerprint(adapted.model.network.state_dict()),
         "space": checked.space.to_dict(),
         "data": checked.data.config.recorded(checked.data.fingerprint),
@@ -240,19 +239,16 @@ def _make_start(
     later: Resources,
 ) -> tuple[Ready, str]:
     """Make the weights that the training of the supernet begins with; see `Start`."""
-    space, config, preset = checked.space, adapted.config, adapted.preset
-    model, arch = adapted.model, space.largest()
+    config, preset, model, arch = adapted.config, adapted.preset, adapted.model, checked.space.largest()
     original = Network(arch, PRETRAINED, path=f"{NETWORKS}/{arch.id}-{PRETRAINED}")
-    if not run.exists(f"{original.path}/{ARCH_FILE}"):
-        _write_given(run, original, model.network, checked.data)
+    _write_given(run, original, model, checked.data)
     if adapted.is_transferred:
         with stage("Fine-tuning the model", "it is the start of all networks, and their teacher"):
-            original = transfer(run, original, preset.model_recipe, progress, later)
+            original = transfer(run, original, preset.model_recipe, progress, checked.resources)
     with stage(f"Ordering units by {config.importance}", "so that smaller networks keep the important ones"):
-        with phase(run, "ordering", cluster=later.replicas > 0, progress=progress):
-            seed = preset.recipe.seed
-            ordered = _order(run, original, config, seed, later, progress)
-            _score_untrained(run, checked, ordered, sample, seed, progress)
+        if any(_unscored(run, sample, order) for order in (ORDERED, RANDOM)):
+            with phase(run, "ordering", cluster=later.replicas > 0, progress=progress):
+                _order_and_score(run, original, checked, config, sample, progress, later)
         if not adapted.is_transferred:
             _note_given(run, original)
         for line in adapting_lines(run):
@@ -263,9 +259,9 @@ def _make_start(
     return replace(checked, preset=taught, teachers=teachers), START_WEIGHTS
 
 
-def _write_given(run: Run, given: Network, model: Supernet, data: Data) -> None:
-    """Write the model's files as they were given."""
-    weights = model.state_dict()
+def _write_given(run: Run, given: Network, model: Pretrained, data: Data) -> None:
+    """Write the model's files as they were given, unless they are there."""
+    weights, about = model.network.state_dict(), f"{given.path}/{ABOUT_FILE}"
     row = {
         **arch_columns(given.arch),
         "epochs": 0,
@@ -276,7 +272,8 @@ def _write_given(run: Run, given: Network, model: Supernet, data: Data) -> None:
         "weights": weights_fingerprint(weights),
         **input_size(given.arch),
     }
-    run.write_network(given, weights, {**row, "preprocessing": preprocessing_of(data)})
+    if not run.exists(about) or run.read_json(about)["weights"] != row["weights"]:
+        run.write_network(given, weights, {**row, "preprocessing": preprocessing_of(data), "model": model.name})
 
 
 def _note_given(run: Run, given: Network) -> None:
@@ -284,40 +281,66 @@ def _note_given(run: Run, given: Network) -> None:
     if run.has_network(given):
         return
     row = run.read_json(f"{given.path}/{ABOUT_FILE}")
-    del row["preprocessing"]
+    del row["preprocessing"], row["model"]
     of_largest = (pc.field("arch") == given.arch.id) & (pc.field("supernet") == run.about_start[ORDERED])
     (score,) = run.table("scores", ["accuracy", "device"], of_largest).slice(0, 1).to_pylist()
     run.store.append("networks", [{**row, **score}])
 
 
-def _order(
-    run: Run, original: Network, config: AdaptConfig, seed: int, resources: Resources, progress: Progress
-) -> Supernet:
-    """Return the supernet with ordered units; its weights are written unless they are there."""
+def _unscored(run: Run, sample: Sequence[Arch], order: str) -> bool:
+    """Return True if some of the sample have no score yet with units in an order."""
+    weights = run.about_start.get(order, "")
+    known = run.table("scores", ["arch"], pc.field("supernet") == weights)["arch"].to_pylist()
+    return not {arch.id for arch in sample} <= {*known}
+
+
+def _order_and_score(
+    run: Run,
+    original: Network,
+    checked: Ready,
+    config: AdaptConfig,
+    sample: Sequence[Arch],
+    progress: Progress,
+    later: Resources,
+) -> None:
+    """Write the weights with ordered units, unless they are there, and score subnets with them, and in random order."""
+    space, seed = checked.space, checked.preset.recipe.seed
     if not run.about_start:
-        arguments = run, original, config, seed
-        if resources.replicas:
-            with reporter(progress).doing("ordering units") as activity, ray_cluster(cpus=resources.cpus):
-                elsewhere = run_elsewhere(_ordered_there, *arguments, resources=resources, activity=activity)
-                with closing(elsewhere) as found:
-                    weights = next(found)
-        else:
-            with threads(resources.cpus):
-                weights = next(_ordered(*arguments, device_here(resources)))
-        shuffled = _shuffled(load_supernet(run.space, weights), seed).state_dict()
-        about = {"original": original.path, **config.model_dump(include={"importance", "labels", "images"})}
-        run.write_start(
-            weights, {**about, ORDERED: weights_fingerprint(weights), RANDOM: weights_fingerprint(shuffled)}
-        )
-    return load_supernet(run.space, parse_weights(run.read_bytes(START_WEIGHTS), START_WEIGHTS)).eval()
+        weights = _ordered(run, original, config, seed, later, progress)
+        shuffled = _shuffled(load_supernet(space, weights), seed).state_dict()
+        prints = {ORDERED: weights_fingerprint(weights), RANDOM: weights_fingerprint(shuffled)}
+        how = config.model_dump(include={"importance", "labels", "images"})
+        run.write_start(weights, {"original": original.path, **how, **prints})
+    ordered = load_supernet(space, parse_weights(run.read_bytes(START_WEIGHTS), START_WEIGHTS)).eval()
+    calibration = run.calibration(checked.data) if wants_calibration(ordered) else None
+    for order in (ORDERED, RANDOM):
+        if _unscored(run, sample, order):
+            supernet = ordered if order == ORDERED else _shuffled(ordered, seed)
+            scored = make_scored_supernet(space, supernet, checked.data, calibration=calibration)
+            with make_scorer(run, Scoring(), checked.resources, scored) as scorer:
+                scorer.score(sample, progress, f"scoring subnets without training, units in {WORDS[order]}")
 
 
-def _ordered_there(*arguments: Any) -> Iterator[dict[str, Tensor]]:
+def _ordered(
+    run: Run, original: Network, config: AdaptConfig, seed: int, resources: Resources, progress: Progress
+) -> dict[str, Tensor]:
+    """Return the original's weights with ordered units; a Ray task orders them where the resources say so."""
+    arguments = run, original, config, seed
+    if not resources.replicas:
+        with threads(resources.cpus):
+            return next(_order(*arguments, device_here(resources)))
+    with reporter(progress).doing("ordering units") as activity, ray_cluster(cpus=resources.cpus):
+        elsewhere = run_elsewhere(_order_there, *arguments, resources=resources, activity=activity)
+        with closing(elsewhere) as found:
+            return next(found)
+
+
+def _order_there(run: Run, original: Network, config: AdaptConfig, seed: int) -> Iterator[dict[str, Tensor]]:
     """Order as a Ray task."""
-    yield from _ordered(*arguments, assigned_device())
+    yield from _order(run, original, config, seed, assigned_device())
 
 
-def _ordered(run: Run, original: Network, config: AdaptConfig, seed: int, device: str) -> Iterator[dict[str, Tensor]]:
+def _order(run: Run, original: Network, config: AdaptConfig, seed: int, device: str) -> Iterator[dict[str, Tensor]]:
     """Yield the original's weights with units in the order of their importance on training images."""
     data, space = run.data(), run.space
     count = min(config.images, len(data.train))
@@ -333,17 +356,3 @@ def _shuffled(supernet: Supernet, seed: int) -> Supernet:
     shuffled = copy.deepcopy(supernet)
     order_units(shuffled, "random", rng=np.random.default_rng(seed))
     return shuffled
-
-
-def _score_untrained(
-    run: Run, checked: Ready, ordered: Supernet, sample: Sequence[Arch], seed: int, progress: Progress
-) -> None:
-    """Score subnets with the weights that training begins with, and with the same in random order."""
-    calibration = run.calibration(checked.data) if wants_calibration(ordered) else None
-    for order, supernet in ((ORDERED, ordered), (RANDOM, _shuffled(ordered, seed))):
-        scored = make_scored_supernet(checked.space, supernet, checked.data, calibration=calibration)
-        known = run.table("scores", ["arch"], pc.field("supernet") == scored.weights)["arch"].to_pylist()
-        if {arch.id for arch in sample} <= {*known}:
-            continue  # without actors
-        with make_scorer(run, Scoring(), checked.resources, scored) as scorer:
-            scorer.score(sample, progress, f"scoring subnets without training, units in {WORDS[order]}")

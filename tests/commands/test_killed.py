@@ -75,7 +75,9 @@ def results(root: Path) -> dict[str, Any]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", KILLED_AT)
 def test_killed_and_run_again_it_ends_as_if_never_killed(command: str, tmp_path: Path) -> None:
-    tiny = {name: value for name, value in TINY.items() if command == "adapt" or name not in ("recipe.teachers", "adapt")}
+    tiny = {
+        name: value for name, value in TINY.items() if command == "adapt" or name not in ("recipe.teachers", "adapt")
+    }
     write_yaml(tmp_path / "preset.yaml", override(PRESET, tiny).model_dump(mode="json", exclude_unset=True))
     if command == "adapt":
         small_run(tmp_path / "model").write_arch("best", SPACE.largest())

@@ -17,7 +17,8 @@ from raynas.data.config import DataConfig
 from raynas.data.embedded import mnist5k
 from raynas.data.images import ImageSet, decode
 from raynas.data.load import load_data, load_test
-from raynas.data.pixels import normalise
+from raynas.data.pixels import Normalisation, normalise
+from raynas.data.preprocessing import preprocessing_of
 from raynas.data.split import cut
 from raynas.errors import ConfigError, UserError
 
@@ -126,7 +127,18 @@ def test_fingerprint_tells_content_split_and_size() -> None:
     base = load_data("digits").fingerprint
     assert load_data(DataConfig(name="digits")).fingerprint == base
     others: list[dict[str, Any]] = [{"seed": 1}, {"search_fraction": 0.3}, {"size": 16}, {"channels": 3}]
-    assert len({load_data(DataConfig(name="digits", **other)).fingerprint for other in others} | {base}) == 5
+    others.append({"mean": (0.5,), "std": (0.5,)})
+    assert len({load_data(DataConfig(name="digits", **other)).fingerprint for other in others} | {base}) == 6
+
+
+def test_a_trained_models_normalisation_is_taken_at_any_size() -> None:
+    data = load_data(DataConfig(name="digits", mean=(0.5,), std=(0.25,)))
+    assert data.normalisation == data.resized((16, 16)).normalisation == Normalisation((0.5,), (0.25,))
+    assert preprocessing_of(data).mean == (0.5,)
+    with pytest.raises(UserError, match=r"data.mean and data.std have 1 value\(s\), the images 3 channel"):
+        load_data(DataConfig(name="digits", mean=(0.5,), std=(0.25,), channels=3))
+    with pytest.raises(ValueError, match="give mean and std, both"):
+        DataConfig(name="digits", mean=(0.5,))
 
 
 def test_sizes_and_channels_are_converted() -> None:

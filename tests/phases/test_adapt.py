@@ -73,16 +73,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Run:
-    """A network of one arch, trained for a few seconds."""
+def model(folder: Path) -> Path:
+    """A run of one network, trained for a few seconds."""
     Space.from_dict(MODEL).save(folder / "model.yaml")
-    changes = {"space": str(folder / "model.yaml"), "recipe.epochs": 8, "reference": None, "search.constraints": {}}
-    return raynas.train("digits", folder / "model", overrides=changes, resources=HERE)
+    changes: dict[str, Any] = {
+        "space": str(folder / "model.yaml"),
+        "reference": None,
+        "search.constraints": {},
+        "recipe.mixup": 0,
+    }
+    changes |= {"recipe.epochs": 15, "recipe.warmup_epochs": 1}
+    raynas.train("digits", folder / "model", overrides=changes, resources=HERE)
+    return folder / "model"
 
 
 @pytest.fixture(scope="module")
-def outcome(folder: Path, model: Run) -> PipelineResult:
-    return adapt(model.path, folder / "adapted")
+def outcome(folder: Path, model: Path) -> PipelineResult:
+    return adapt(model, folder / "adapted")
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +113,14 @@ def weights(folder: Path) -> Path:
     return folder / "timm.safetensors"
 
 
-def test_the_supernet_begins_as_the_model_with_its_units_in_another_order(model: Run, outcome: PipelineResult) -> None:
+def test_the_supernet_begins_as_the_model_with_its_units_in_another_order(model: Path, outcome: PipelineResult) -> None:
     run, space = outcome.run, outcome.run.space
-    given, start = model.weights(), load_file(run.path / "start.safetensors")  # type: ignore[operator]
+    given, start = Run(model).weights(), load_file(run.local_or_uri("start.safetensors"))
     assert space.cardinality() > 1000 and given.keys() == start.keys()
     assert not all(torch.equal(given[name], start[name]) for name in given)
     x = torch.randn(8, 1, 8, 8)
     with torch.no_grad():
-        expected = model.supernet().module(x)
+        expected = Run(model).supernet().module(x)
         found = load_supernet(space, start).eval()(x, space.largest())
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
@@ -123,7 +130,7 @@ def test_a_sample_is_scored_in_both_orders_and_again_when_adapted(outcome: Pipel
     assert found is not None and list(found.accuracy) == ["random", "ordered", "adapted"]
     assert len(found.macs) >= 16 and not any(np.isnan(values).any() for values in found.accuracy.values())
     largest = int(found.macs.argmax())
-    assert found.accuracy[ORDERED][largest] == found.accuracy[RANDOM][largest] > 0.5  # the model itself
+    assert found.accuracy[ORDERED][largest] == found.accuracy[RANDOM][largest] > 0.9  # the model itself
     others = np.delete(np.arange(len(found.macs)), largest)
     assert found.accuracy[ORDERED][others].mean() > found.accuracy[RANDOM][others].mean()
     (row,) = [row for row in outcome.run.network_rows() if row["how"] == "pretrained"]
@@ -140,10 +147,10 @@ def test_the_winner_keeps_the_limit_and_is_fine_tuned_evaluated_and_exported(out
     assert {"supernet", f"{outcome.winner.id}-finetuned-0"} == set(rows)
 
 
-def test_done_it_does_nothing_again(model: Run, outcome: PipelineResult) -> None:
+def test_done_it_does_nothing_again(model: Path, outcome: PipelineResult) -> None:
     tables = ("scores", "correct", "networks", "evaluations", "phases")
     before = {table: outcome.run.table(table).num_rows for table in tables}
-    again = adapt(model.path, outcome.run.path)  # type: ignore[arg-type]
+    again = adapt(model, Path(outcome.run.uri))
     assert (again.winner, again.evaluations) == (outcome.winner, outcome.evaluations)
     assert {table: outcome.run.table(table).num_rows for table in tables} == before
 
@@ -166,30 +173,31 @@ def test_a_model_of_timms_gets_a_new_classifier_and_is_fine_tuned_first(
     assert done.run.space.classes == 3 and done.run.data_config.mean == (0.5, 0.5, 0.5)
     assert done.run.about_start["original"].endswith("-transferred-0")
     assert [row["how"] for row in done.evaluations] == ["inherited", "transferred", "finetuned"]
-    given = timm.create_model("vit_of_this_test", num_classes=7)
-    given.load_state_dict(load_file(weights))
     first = done.run.local_or_uri(f"networks/{done.run.space.largest().id}-pretrained/model.safetensors")
-    assert torch.equal(load_file(first)["norm.weight"], given.norm.weight)
+    for name in ("norm.weight", "blocks.1.attn.proj.weight"):
+        assert torch.equal(load_file(first)[name.replace("attn.", "")], load_file(weights)[name])
     # A model that knows the classes by their names, in this order, is taken as it is.
     again = fit(done.exported, load_preset("adapt", {"data": str(letters)}))
     assert not again.new_head and again.model.class_names == ("a", "b", "c")
 
 
-def test_a_space_is_written_edited_and_given(folder: Path, model: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_space_is_written_edited_and_given(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "space.yaml"
-    assert main(["adapt", str(model.path), "--write-space", str(file), "--preset", "digits/preset_adapt"]) == 0
+    assert main(["adapt", str(model), "--write-space", str(file), "--preset", "digits/preset_adapt"]) == 0
     assert f"--space {file}" in capsys.readouterr().out
     space = load_space(file)
-    assert space.largest().network_id == raynas.elastic_space(model.path).largest().network_id
-    narrow = Space.from_dict({**space.to_dict(), "dimensions": _with_width(space, [32])})
+    assert space.largest().network_id == raynas.elastic_space(model).largest().network_id
+    widest = space["width"].choices[-1]
     preset = load_preset("digits/preset_adapt")
-    assert fit(model.path, preset, space=narrow).space == narrow  # type: ignore[arg-type]
+    given = fit(model, preset, space=_of_width(space, widest)).space
+    assert given["width"].choices == (widest,) and given.cardinality() < space.cardinality()
     with pytest.raises(UserError, match="must be the network"):
-        fit(model.path, preset, space=Space.from_dict({**space.to_dict(), "dimensions": _with_width(space, [16])}))  # type: ignore[arg-type]
+        fit(model, preset, space=_of_width(space, space["width"].choices[0]))
 
 
-def _with_width(space: Space, width: list[int]) -> dict[str, Any]:
-    return {**space.to_dict()["dimensions"], "width": width}
+def _of_width(space: Space, width: Any) -> Space:
+    definition = space.to_dict()
+    return Space.from_dict({**definition, "dimensions": {**definition["dimensions"], "width": [width]}})
 
 
 @pytest.mark.parametrize(
@@ -218,11 +226,10 @@ def _with_width(space: Space, width: list[int]) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_line_before_anything_is_written(
-    folder: Path, model: Run, outcome: PipelineResult, source: str, changes: dict[str, Any], message: str
+    folder: Path, model: Path, outcome: PipelineResult, source: str, changes: dict[str, Any], message: str
 ) -> None:
-    places = {"MODEL": model.path, "WEIGHTLESS": folder / "bare", "NAN": folder / "nan", "UNSEARCHED": outcome.run.path}
-    place = places.get(source, source)
-    run = folder / "refused"
+    places = {"MODEL": model, "WEIGHTLESS": folder / "bare", "NAN": folder / "nan", "UNSEARCHED": folder / "unsearched"}
+    place, run = places.get(source, source), folder / "refused"
     if source in ("WEIGHTLESS", "NAN"):
         assert isinstance(place, Path)
         place.mkdir(exist_ok=True)
@@ -232,11 +239,9 @@ def test_what_cannot_be_done_is_refused_in_a_line_before_anything_is_written(
         state["norm.bias"][0] = math.nan
         save_file(state, place / "model.safetensors")  # type: ignore[operator]
     if source == "ADAPTED":
-        place, run = model.path, outcome.run.path  # type: ignore[assignment]
+        place, run = model, Path(outcome.run.uri)
     if source == "UNSEARCHED":
-        place = folder / "unsearched"
-        unsearched = Run(place, create=True)
-        unsearched.write_space(outcome.run.space)
+        Run(place, create=True).write_space(outcome.run.space)
     with pytest.raises(UserError, match=message):
         adapt(place, run, changes={**SMALL, **changes})
     assert source == "ADAPTED" or not run.exists()

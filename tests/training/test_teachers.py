@@ -280,6 +280,7 @@ def test_resumed_with_teachers_equals_uninterrupted(
         ({"options": {"num_classes": 12}}, "holds weights of another model than test_resnet: fc.weight is [10, 96]"),
         ({"options": {"in_chanels": 1}}, "timm cannot make test_resnet with"),
         ({"timm": None, "weights": None, "run": "/nowhere"}, "/nowhere is not a run directory"),
+        ({"timm": None, "weights": None, "network": "original"}, "original is the model that raynas adapt begins with"),
     ],
 )
 def test_teachers_that_cannot_be_had_are_told_before_training(
