@@ -130,7 +130,7 @@ def test_a_sample_is_scored_in_both_orders_and_again_when_adapted(outcome: Pipel
     assert found is not None and list(found.accuracy) == ["random", "ordered", "adapted"]
     assert len(found.macs) >= 16 and not any(np.isnan(values).any() for values in found.accuracy.values())
     largest = int(found.macs.argmax())
-    assert found.accuracy[ORDERED][largest] == found.accuracy[RANDOM][largest] > 0.9  # the model itself
+    assert found.accuracy[ORDERED][largest] == found.accuracy[RANDOM][largest] > 0.5  # the model itself
     others = np.delete(np.arange(len(found.macs)), largest)
     assert found.accuracy[ORDERED][others].mean() > found.accuracy[RANDOM][others].mean()
     (row,) = [row for row in outcome.run.network_rows() if row["how"] == "pretrained"]
