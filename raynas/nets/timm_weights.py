@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from raynas.errors import UserError, reason
@@ -48,6 +49,19 @@ def load_timm(
         model.load_state_dict(state)
     check_finite(model.state_dict(), str(weights_file or f"timm's weights of {name}"))
     return model
+
+
+def with_classifier(state: dict[str, Tensor], head: str, width: int) -> None:
+    """Add a classifier of one class, all zeros, to a state dict of timm's if it has none, as DINOv2's.
+
+    No data have one class, so a classifier for their classes takes its place.
+
+    Args:
+        head: timm's name of the classifier.
+        width: number of features.
+    """
+    if f"{head}.weight" not in state:
+        state |= {f"{head}.weight": torch.zeros(1, width), f"{head}.bias": torch.zeros(1)}
 
 
 def _create(name: str, options: Mapping[str, Any]) -> Any:

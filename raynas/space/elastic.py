@@ -7,6 +7,7 @@ its units by importance first (`raynas.nets.ordering`), because narrow archs kee
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -18,7 +19,9 @@ from raynas.errors import UserError
 from raynas.space.definition import write_dimensions
 from raynas.space.dimension import Choice, Dimension
 from raynas.space.families import family_module
+from raynas.space.rules import hidden_width
 from raynas.space.space import Space
+from raynas.space.values import without_dropped
 from raynas.text import shown
 
 Shares = tuple[Annotated[float, Field(gt=0, le=1)], ...]
@@ -87,13 +90,16 @@ def elastic_space(space: Space, choices: Elastic | None = None, order: Sequence[
     whole = _whole(space)
     _check_options(space, choices, whole)
     may_go = _droppable(whole.values, choices.dropped, order)
-    dimensions = [
-        Dimension(name, _choices(name, value, choices, whole.least.get(name, 1), may_go))
-        for name, value in whole.values.items()
-    ]
+    listed = {
+        name: _choices(name, value, choices, whole.least.get(name, 1), may_go) for name, value in whole.values.items()
+    }
+    for name in [name for name in listed if name.endswith("mlp_ratio")]:  # a hidden channel is left at any width
+        narrowest = min(listed[re.sub(r"(blocks\.\d+\.)?mlp_ratio$", "width", name)])
+        listed[name] = tuple(c for c in listed[name] if hidden_width(narrowest, c) or c == whole.values[name])
     definition = space.to_dict()
-    definition["constants"] |= {"sharing": "ordinal", "groups": None, **whole.constants}
-    definition["dimensions"] = write_dimensions(dimensions)
+    constants = definition["constants"] | {"sharing": "ordinal", "groups": None, **whole.constants}
+    definition["constants"] = {name: value for name, value in constants.items() if not name.startswith("drop_path_")}
+    definition["dimensions"] = write_dimensions(Dimension(name, found) for name, found in listed.items())
     return Space.from_dict(definition, space.name)
 
 
@@ -171,11 +177,17 @@ def _stage(block: str) -> str:
 
 
 def unrolled(values: Mapping[str, Choice]) -> dict[str, Choice]:
-    """Return an arch's values with `kept` for each block in place of every `depth`."""
+    """Return an arch's values with `kept` for each block in place of every `depth`.
+
+    Without any block there is a place in which none runs.
+    """
     found: dict[str, Choice] = {}
     for name, value in values.items():
-        before = name.removesuffix("depth")
-        found |= {name: value} if before == name else {f"{before}blocks.{i}.kept": True for i in range(value)}
+        if name.endswith("depth"):
+            blocks = f"{name.removesuffix('depth')}blocks"
+            found |= {f"{blocks}.{place}.kept": place < value for place in range(max(value, 1))}
+        else:
+            found[name] = value
     return found
 
 
@@ -192,8 +204,10 @@ def check_largest(space: Space, network: Space) -> None:
     found, wanted = space.largest(), alone.smallest()
     problems = list(alone.differences(space).values())
     if not problems and found.network_id != wanted.network_id:
-        values = ((name, found.get(name), value) for name, value in wanted.items())
-        problems = [f"{name} {shown(ours)}, not {shown(value)}" for name, ours, value in values if ours != value]
-        problems = problems or ["more blocks than the network"]
+        theirs, ours = without_dropped(found), without_dropped(wanted)
+        differ = (name for name in {**ours, **theirs} if theirs.get(name) != ours.get(name))
+        problems = [f"{name} {shown(theirs.get(name))}, not {shown(ours.get(name))}" for name in differ]
     if problems:
-        raise UserError(f"the largest arch of {space.name} must be the network {network.name}; it has {problems[0]}")
+        raise UserError(
+            f"the largest arch of space {space.name} must be the network {network.name}; it has {problems[0]}"
+        )

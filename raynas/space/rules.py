@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -143,6 +144,12 @@ def check_blocks(space: CodedSpace) -> Iterator[tuple[Location, str]]:
             width = f"stages.{parts[1]}.width" if staged else "width"
             if hidden_width(min(space[width].choices), min(dimension.choices)) < 1:
                 yield place, "the smallest width times the smallest mlp_ratio leaves no hidden channel"
+
+
+def ratio_of(width: int, hidden: int) -> float:
+    """Return the ratio that gives exactly this hidden width, despite rounding."""
+    ratio = hidden / width
+    return ratio if hidden_width(width, ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def hidden_width(width: Any, ratio: Any) -> Any:

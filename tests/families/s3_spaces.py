@@ -55,4 +55,15 @@ S3: dict[str, dict[str, Any]] = {
             ]
         },
     },
+    "s3 kept, shifts by places": {
+        "family": "s3",
+        "input": {"size": 8, "channels": 1},
+        "constants": {"patch_size": 1, "head_dim": 4, "shifts": "places"},
+        "dimensions": {
+            "stages": [
+                {"width": [5, 8], "blocks": {"repeat": 3, "kept": [False, True], **BLOCK}},
+                {"width": [7, 9], "blocks": [{"kept": [True], **BLOCK}, {"kept": [False, True], **BLOCK}]},
+            ]
+        },
+    },
 }

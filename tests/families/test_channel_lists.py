@@ -44,7 +44,9 @@ def twins_axes(arch: Arch, name: str) -> tuple[Axis, ...]:
     stage, place, rest = in_stage(arch, name)
     width = (arch[f"stages.{stage}.width"], 1)
     before = (arch[f"stages.{stage - 1}.width"], 1) if stage else None
-    query, hidden = ((arch[f"{place}{leaf}"], 1) if place else None for leaf in ("query_width", "mlp_width"))
+    head_dim = arch.space.constants.head_dim
+    hidden = (arch[f"{place}mlp_width"], 1) if place else None
+    query = (arch[f"{place}{'heads' if head_dim else 'query_width'}"], head_dim or 1) if place else None
     table: Table = [
         (r"embedding\.weight", (width, before, None, None)),
         (r"position\.weight", (width, None, None, None)),

@@ -92,13 +92,17 @@ def test_resized_it_is_timms_of_that_size() -> None:
         ({"windows": (2, 4)}, r"windows of \(2, 4\)"),
         ({"windows": 4, "head_dim": (4, 5, 4)}, "heads of 4 and 5 channels"),
         ({"windows": 4, "global_pool": "max"}, "pools by 'max'"),
-        ({"windows": 4, "num_classes": 0}, "no classifier"),
         ({"windows": 4, "qkv_bias": False}, r"has no layers.0.blocks.0.attn.qkv.bias"),
     ],
 )
 def test_what_an_s3_space_lacks_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_timm(small((32, 32), **options), "model")
+
+
+def test_a_network_without_a_classifier_gets_one_of_zeros() -> None:
+    space, state = read_timm(small((32, 32), 4, num_classes=0), "model")
+    assert space.classes == 1 and state["head.weight"].shape == (1, 32) and not state["head.weight"].any()
 
 
 def test_other_models_are_refused() -> None:

@@ -101,6 +101,13 @@ def test_other_models_are_refused(name: str) -> None:
         read_timm(on_meta(name), name)
 
 
+def test_a_network_without_a_classifier_gets_one_of_zeros() -> None:
+    model = small((32, 32))
+    model.reset_classifier(0)
+    space, state = read_timm(model, "model")
+    assert space.classes == 1 and not state["head.weight"].any() and not state["head.bias"].any()
+
+
 def test_what_a_twins_space_lacks_is_named() -> None:
     model = small((32, 32))
     model.extra = nn.Parameter(torch.zeros(3))

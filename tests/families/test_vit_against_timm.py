@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
+from timm.layers import QuickGELU, RmsNorm
 from timm.models.cait import Cait
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Attention, VisionTransformer
+from timm.models.vision_transformer import Attention, ParallelScalingBlock, ResPostBlock, VisionTransformer
+from torch import nn
 
 from raynas import build_supernet, cost, load_arch
 from raynas.errors import UserError
@@ -52,15 +56,58 @@ def test_deit_at_full_size() -> None:
     assert_same_logits(from_timm(model, read_timm), model)
 
 
-@pytest.mark.parametrize("name", ["deit3_small_patch16_224", "cait_xxs24_224", "resnet18"])
-def test_models_that_no_vit_space_can_express_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="vit space can express"):
-        read_timm(on_meta(name), name)
-
-
 SMALL: dict[str, Any] = {
     "img_size": (32, 24), "patch_size": 8, "in_chans": 1, "num_classes": 9, "embed_dim": 48, "depth": 3, "num_heads": 4,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        ("cait_xxs24_224", "the architecture Cait"),
+        ("vit_small_patch14_reg4_dinov2", r"register tokens \(reg_token\)"),
+        ("vit_giant_patch14_dinov2", "a GluMlp in blocks.0"),
+        ("vit_base_patch16_siglip_224", "the pooling 'map'"),
+        ("vit_base_patch16_clip_224", r"a norm before the blocks \(norm_pre\)"),
+        ("vit_small_r26_s32_224", r"a HybridEmbed of patches .* \(patch_embed\)"),
+        ({"global_pool": "avg"}, r"a norm behind the pooling \(fc_norm\)"),
+        ({"block_fn": ResPostBlock}, "a ResPostBlock in blocks.0"),
+        ({"block_fn": ParallelScalingBlock}, "a ParallelScalingBlock in blocks.0"),
+        ({"act_layer": QuickGELU}, r"the activation QuickGELU\(\) in blocks.0"),
+        ({"act_layer": partial(nn.GELU, approximate="tanh")}, "the activation GELU"),
+        ({"qk_norm": True}, "'blocks.0.attn.q_norm.weight'"),
+        ({"norm_layer": RmsNorm}, "RmsNorm"),
+        ({"pos_embed": "none"}, "no position embeddings"),
+    ],
+)
+def test_models_that_no_vit_space_can_express_are_refused_by_their_part(model: str | dict[str, Any], part: str) -> None:
+    theirs = on_meta(model) if isinstance(model, str) else VisionTransformer(**SMALL | model)
+    with pytest.raises(UserError, match=f"theirs has {part}.*, which no vit space can express"):
+        read_timm(theirs, "theirs")
+
+
+def test_deit3_whose_class_token_has_no_position() -> None:
+    model = randomised(VisionTransformer(**SMALL, no_embed_class=True, init_values=0.2))
+    ours = from_timm(model, read_timm)
+    assert_same_gradients(ours, model, {"blocks.1.ls1.gamma": "blocks.1.ls1.gamma"})
+    assert not ours.get_parameter("stem.8.position")[:, 0].any()
+
+
+def test_dinov2_which_has_no_classifier() -> None:
+    """What is before the classifier is timm's; the classifier is one that no data fit, so that it is made anew."""
+    model: Any = randomised(VisionTransformer(**SMALL | {"patch_size": 4, "num_classes": 0}, init_values=0.2))
+    space, state = read_timm(model, "model")
+    assert space.classes == 1 and not state["head.weight"].any()
+    torch.manual_seed(1)
+    ours, images = load_supernet(space.with_input(classes=5), state).eval(), make_images(space, 2)
+    expected = F.linear(model(images), ours.get_parameter("head.weight"))
+    torch.testing.assert_close(ours(images), expected, rtol=0, atol=1e-5)
+    assert expected.abs().max() > 1e-2
+    theirs = on_meta("vit_small_patch14_dinov2")
+    space, _ = read_timm(theirs, "model")
+    assert space["patch_size"].choices == (14,) and space.input_size == (518, 518)
+    params = sum(each.numel() for each in theirs.parameters())
+    assert cost(space, [space.smallest()])["params"][0] == params + space["width"].choices[0] + 1
 
 
 def test_layer_scale() -> None:

@@ -8,6 +8,8 @@ EITHER = {"global_attention": [False, True], "heads": [1, 2], "query_width": [4,
 LOCAL = {"global_attention": [False], "heads": [2], "query_width": [8, 12], "mlp_width": [9]}
 GLOBAL = {"global_attention": [True], "heads": [1, 4], "query_width": [4, 8], "mlp_width": [5, 11]}
 
+WHOLE_HEADS = {"global_attention": [False, True], "heads": [1, 2, 4], "mlp_width": [7, 10, 15]}
+
 TWINS: dict[str, dict[str, Any]] = {
     "twins": {
         "family": "twins",
@@ -18,6 +20,17 @@ TWINS: dict[str, dict[str, Any]] = {
                 {"width": [6, 10, 14], "depth": [0, 1, 2], "blocks": EITHER},
                 {"width": [8, 11, 16], "depth": [1, 2, 3], "blocks": EITHER},
                 {"width": [12, 20], "depth": [0, 1], "blocks": EITHER},
+            ]
+        },
+    },
+    "twins heads": {
+        "family": "twins",
+        "input": {"size": [12, 9], "channels": 2},
+        "constants": {"patch_sizes": [2, 2], "window": 2, "reductions": [2, 1], "head_dim": 3, "token_head": True},
+        "dimensions": {
+            "stages": [
+                {"width": [6, 10], "blocks": {"repeat": 2, "kept": [True], **WHOLE_HEADS}},
+                {"width": [8, 11, 16], "blocks": {"repeat": 2, "kept": [False, True], **WHOLE_HEADS}},
             ]
         },
     },

@@ -20,8 +20,9 @@ from raynas.families.s3.block import windows_of
 from raynas.families.s3.model import S3Supernet
 from raynas.families.s3.space import grids
 from raynas.nets.released import Checkpoint, read_parameters
+from raynas.nets.timm_weights import with_classifier
 from raynas.space import Space
-from raynas.space.rules import hidden_width
+from raynas.space.rules import ratio_of
 
 _NETWORK = {"embedding.conv": "patch_embed.proj", "embedding.norm": "patch_embed.norm"}
 _MERGING = {"norm": "downsample.norm", "linear": "downsample.reduction"}
@@ -58,6 +59,8 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
     """Read a Swin transformer or S3 of timm as the one-point space of its network; see `raynas.space.families`."""
     state = model.state_dict()
     known: Any = model
+    if "norm.weight" in state:
+        with_classifier(state, "head.fc", len(state["norm.weight"]))
     try:
         blocks = [list(layer.blocks) for layer in known.layers]
         sides = [[max(block.window_size) for block in stage] for stage in blocks]
@@ -110,7 +113,7 @@ def _space(
                 heads, hidden = table.shape[1], len(state[f"{block}.mlp.fc1.weight"])
                 head_dims.add(len(state[f"{block}.attn.qkv.weight"]) // (3 * heads))
                 blocks.append(
-                    {"window": [window(stage, place, table)], "heads": [heads], "mlp_ratio": [_ratio(width, hidden)]}
+                    {"window": [window(stage, place, table)], "heads": [heads], "mlp_ratio": [ratio_of(width, hidden)]}
                 )
             stages.append({"width": [width], "depth": [len(blocks)], "blocks": blocks})
         channels, patch = state["patch_embed.proj.weight"].shape[1:3]
@@ -128,12 +131,6 @@ def _space(
         "dimensions": {"stages": stages},
     }
     return Space.from_dict(definition, name)
-
-
-def _ratio(width: int, hidden: int) -> float:
-    """Return the ratio that gives exactly this hidden width, despite rounding."""
-    ratio = hidden / width
-    return ratio if hidden_width(width, ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def _read(state: Mapping[str, Tensor], space: Space, name: str, timm: bool) -> dict[str, Tensor]:

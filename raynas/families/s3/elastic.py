@@ -7,6 +7,12 @@ from raynas.space.elastic import Whole, unrolled
 
 
 def whole(space: Space) -> Whole:
-    """Return the network of a one-point space with every block for itself; see `raynas.space.elastic.Whole`."""
-    held = {} if space.constants.head_dim is not None else {"heads": "they divide a searched query width"}
-    return Whole({}, unrolled(space.smallest()), held)
+    """Return the network of a one-point space with every block for itself; see `raynas.space.elastic.Whole`.
+
+    If all places run, shifted windows go by places, so that blocks keep theirs when others are left out.
+    """
+    values, held = unrolled(space.smallest()), {}
+    if space.constants.head_dim is None:
+        held["heads"] = "they divide a searched query width"
+    all_run = all(value for name, value in values.items() if name.endswith(".kept"))
+    return Whole({"shifts": "places"} if all_run else {}, values, held)

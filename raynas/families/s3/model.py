@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.families.s3.block import RelativeBias, WindowBlock, WindowShape, resize_bias, windows_of
-from raynas.families.s3.space import MERGED, S3Constants, grids
+from raynas.families.s3.space import MERGED, S3Constants, grids, shifted
 from raynas.nets.block import BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, padded, select_layers
@@ -20,7 +20,7 @@ from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.rules import hidden_width
-from raynas.space.stages import most_blocks, running
+from raynas.space.stages import most_blocks
 
 torch.fx.wrap("padded")
 
@@ -76,7 +76,7 @@ class Merging(nn.Module):
 
 
 class Stage(ElasticStage[WindowBlock]):
-    """A merging, except in the first stage, and blocks; every second block that runs has shifted windows."""
+    """A merging, except in the first stage, and blocks, every second of which has shifted windows."""
 
     joint = "merging"
 
@@ -159,9 +159,9 @@ class S3Supernet(StagedSupernet[Stage]):
         return heads, query, int(hidden_width(arch[f"stages.{stage}.width"], arch[f"{block}.mlp_ratio"]))
 
     def _windows(self, arch: Arch, stage: int, place: int) -> Windows:
-        """Return the windows of a block; every second block that runs has shifted windows."""
-        shifted = running(arch, stage).index(place) % 2 == 1
-        return windows_of(self.grids[stage], int(arch[f"stages.{stage}.blocks.{place}.window"]), shifted)
+        """Return the windows of a block."""
+        window, shifts = int(arch[f"stages.{stage}.blocks.{place}.window"]), shifted(self.space, arch, stage, place)
+        return windows_of(self.grids[stage], window, shifts)
 
     # -- the network -----------------------------------------------------------------------------------------------
 

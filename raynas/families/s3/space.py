@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from raynas.config import Location
+from raynas.config import Location, added_field
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import (
@@ -28,6 +28,7 @@ from raynas.space.stages import (
     StagedConstants,
     check_stages,
     most_blocks,
+    running,
     staged_dimensions,
     staged_templates,
     with_ramp,
@@ -46,12 +47,15 @@ class S3Constants(StagedConstants):
             if the query width is searched (dimension `query_width`) and divided among the chosen heads.
         attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
         norm_eps: epsilon of every LayerNorm.
+        shifts: blocks with shifted windows: every second one of those that `run` in a stage, or of all `places`, so
+            that leaving a block out does not change the windows of those behind it.
     """
 
     patch_size: int = Field(4, ge=1, le=256)
     head_dim: int | None = Field(32, ge=1, le=1024)
     attention_scale: float | None = Field(None, gt=0)
     norm_eps: float = Field(1e-5, gt=0)
+    shifts: Literal["run", "places"] = added_field("run")
 
 
 def grids(space: CodedSpace) -> list[tuple[int, int]]:
@@ -63,6 +67,12 @@ def grids(space: CodedSpace) -> list[tuple[int, int]]:
 def fitted(window: Any, side: int) -> Any:
     """Clip a window's side, a number or array, to the grid's side."""
     return np.clip(window, 1, side)
+
+
+def shifted(space: CodedSpace, arch: Mapping[str, Choice], stage: int, place: int) -> bool:
+    """Return True if a block of an arch has shifted windows."""
+    order = place if space.constants.shifts == "places" else running(arch, stage).index(place)
+    return order % 2 == 1
 
 
 def _required(constants: S3Constants, given: set[str]) -> list[str]:
@@ -86,12 +96,19 @@ def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
 
 
 def _acting(space: CodedSpace, arch: Mapping[str, Choice]) -> dict[str, Choice]:
-    """Return the arch's values with windows clipped to their grid: larger ones give the same network."""
+    """Return the arch's values with windows clipped to their grid, since larger ones give the same network.
+
+    If shifts go by places, whether a block's windows are shifted is a value of its own.
+    """
     sides = [max(grid) for grid in grids(space)]
-    return {
-        name: min(value, sides[int(name.split(".")[1])]) if name.endswith(".window") else value
-        for name, value in arch.items()
-    }
+    values = dict(arch)
+    for name, value in arch.items():
+        if name.endswith(".window"):
+            _, stage, _, place, _ = name.split(".")
+            values[name] = min(value, sides[int(stage)])
+            if space.constants.shifts == "places":
+                values[name.replace("window", "shifted")] = shifted(space, arch, int(stage), int(place))
+    return values
 
 
 _BLOCK = {

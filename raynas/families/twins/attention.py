@@ -19,7 +19,7 @@ class AttentionShape:
     """Active channels of a block's attention.
 
     Attributes:
-        query: channels of each of query, key and value.
+        query: the query axis, in heads if their width is fixed, else in channels of each of query, key and value.
         heads: number of heads that divide the selected query channels, in their order.
     """
 
@@ -33,6 +33,7 @@ class Attention(nn.Module):
 
     Args:
         grid: rows and columns of the stage's tokens.
+        query: units of the query axis.
     """
 
     def __init__(
@@ -41,9 +42,9 @@ class Attention(nn.Module):
         super().__init__()
         self.grid = grid
         self.scale = constants.attention_scale
-        private = constants.private_heads.replace("none", "")
-        self.qkv = SplitQkv(width, query, unit=1, bias=True, private=private, heads=heads)
-        self.proj = ElasticLinear(query, width)
+        private, unit = constants.private_heads.replace("none", ""), constants.head_dim or 1
+        self.qkv = SplitQkv(width, query, unit, bias=True, private=private, heads=heads)
+        self.proj = ElasticLinear(query * unit, width, in_unit=unit)
 
     def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
         """Return the channels of each layer's axes."""

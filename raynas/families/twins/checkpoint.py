@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.families.twins.model import TwinsSupernet
+from raynas.nets.timm_weights import with_classifier
 from raynas.space import Space
 
 # timm's names by our names inside a stage or a block, with `{}` for the stage.
@@ -28,6 +29,8 @@ _BLOCK = {
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
     """Read one of timm's Twins-SVT models as the one-point space of its network; see `raynas.space.families`."""
     state = {key: value.detach().float() for key, value in model.state_dict().items()}
+    if "norm.weight" in state:
+        with_classifier(state, "head", len(state["norm.weight"]))
     space = _space(model, state, name)
     with torch.device("meta"):
         ours = TwinsSupernet(space).state_dict()

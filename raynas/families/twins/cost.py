@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from raynas.families.twins.space import grids
+from raynas.families.twins.space import grids, query_gene
 from raynas.nets.terms import Counts, Term, counts, head, mlp
 from raynas.space import Space
 from raynas.space.stages import most_blocks
@@ -38,9 +38,9 @@ def terms(space: Space) -> list[Term]:
         for block in (f"{here}.blocks.{i}" for i in range(blocks)):
             if not space.has(f"{block}.heads"):  # never kept
                 continue
-            attended = (width, f"{block}.global_attention", f"{block}.query_width")
+            attended = (width, f"{block}.global_attention", f"{block}.{query_gene(space.constants)}")
             reduction = space.constants.reductions[stage]
-            attention = partial(_attention, grid, space.constants.window, reduction)
+            attention = partial(_attention, grid, space.constants.window, reduction, space.constants.head_dim or 1)
             listed += [
                 Term(f"{block}.attention", attended, attention),
                 Term(f"{block}.mlp", (width, f"{block}.mlp_width"), partial(mlp, math.prod(grid))),
@@ -61,9 +61,16 @@ def _position(tokens: int, width: np.ndarray) -> Counts:
 
 
 def _attention(
-    grid: tuple[int, int], window: int, reduction: int, width: np.ndarray, is_global: np.ndarray, query: np.ndarray
+    grid: tuple[int, int],
+    window: int,
+    reduction: int,
+    unit: int,
+    width: np.ndarray,
+    is_global: np.ndarray,
+    units: np.ndarray,
 ) -> Counts:
-    """Return the cost of a block's first half: norm, and attention of either kind."""
+    """Return the cost of a block's first half: norm, and attention of either kind; a unit has `unit` channels."""
+    query = units * unit
     tokens, acts, linear = math.prod(grid), query > 0, width * query
     padded = math.prod(-(-side // window) * window for side in grid)
     keys = math.prod(-(-side // reduction) for side in grid)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.families.twins.attention import AttentionShape, GlobalAttention, LocalAttention
-from raynas.families.twins.space import grids
+from raynas.families.twins.space import grids, query_gene
 from raynas.nets.channels import Channels
 from raynas.nets.layers import Bank, ElasticDepthwiseConv, ElasticLinear, ElasticNorm, ElasticPatchConv, select_layers
 from raynas.nets.sharing import Sharing
@@ -43,7 +43,7 @@ class Block(nn.Module):
         super().__init__()
         constants = space.constants
         heads = space[f"{place}.heads"].choices
-        query, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("query_width", "mlp_width"))
+        query, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in (query_gene(constants), "mlp_width"))
 
         def attention(kind: str) -> nn.Module:
             if kind == "lsa":
@@ -179,10 +179,12 @@ class TwinsSupernet(StagedSupernet[Stage]):
         block = self._stages[stage].block(place)
         is_global, heads, query, hidden = (
             arch[f"stages.{stage}.blocks.{place}.{leaf}"]
-            for leaf in ("global_attention", "heads", "query_width", "mlp_width")
+            for leaf in ("global_attention", "heads", query_gene(arch.space.constants), "mlp_width")
         )
-        attention = AttentionShape(width, share(int(query), block.query), int(heads))
-        return TwinsBlockShape(kind_of(is_global), attention, share(int(hidden), block.fc1.weight.shape[0], "hidden"))
+        kind = kind_of(is_global)
+        units = share(int(query), block.query, block.attention.of(kind).qkv.unit_kind)
+        hidden = share(int(hidden), block.fc1.weight.shape[0], "hidden")
+        return TwinsBlockShape(kind, AttentionShape(width, units, int(heads)), hidden)
 
     @property
     def token_grid(self) -> tuple[int, int]:

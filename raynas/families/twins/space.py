@@ -12,9 +12,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raynas.config import Location
+from raynas.config import Location, added_field
 from raynas.space.codes import CodedSpace
-from raynas.space.rules import MAX_TOKENS, Family, Rule, check_blocks, check_no_distillation_token
+from raynas.space.rules import (
+    MAX_TOKENS,
+    Family,
+    Rule,
+    check_blocks,
+    check_no_distillation_token,
+    with_attention_scale,
+)
 from raynas.space.stages import (
     StagedConstants,
     check_stages,
@@ -35,6 +42,8 @@ class TwinsConstants(StagedConstants):
         window: side of local attention's windows, in tokens. A grid that it does not divide is padded with zeros,
             which queries attend to as to other tokens (as in the release).
         reductions: for each stage, the side of the square of tokens that global attention reads as one; 1 reads all.
+        head_dim: channels of one attention head; query width is `head_dim * heads`, whatever the embedding width. None
+            if the query width is searched (dimension `query_width`) and divided among the chosen heads.
         attention_scale: factor on the raw scores; by default one over the square root of a head's channels.
         private_heads: query, key and value projections with separate parameters for each head count.
         norm_eps: epsilon of the blocks' norms and of the final norm.
@@ -44,6 +53,7 @@ class TwinsConstants(StagedConstants):
     patch_sizes: tuple[Tokens, ...] = (4, 2, 2, 2)
     window: Tokens = 7
     reductions: tuple[Tokens, ...] = (8, 4, 2, 1)
+    head_dim: int | None = added_field(None, ge=1, le=1024)
     attention_scale: float | None = Field(None, gt=0)
     private_heads: Literal["none", "qk", "v", "qkv"] = "none"
     norm_eps: float = Field(1e-6, gt=0)
@@ -57,6 +67,16 @@ def grids(space: CodedSpace) -> list[tuple[int, int]]:
         size = -(-size[0] // patch), -(-size[1] // patch)
         found.append(size)
     return found
+
+
+def query_gene(constants: TwinsConstants) -> str:
+    """Return the dimension of a block's query axis: the heads if they determine it."""
+    return "query_width" if constants.head_dim is None else "heads"
+
+
+def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
+    block = [leaf for leaf in _BLOCK if leaf != "query_width" or constants.head_dim is None]
+    return staged_templates(given, block)
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
@@ -82,7 +102,7 @@ _BLOCK = {
 FAMILY = Family(
     constants=TwinsConstants,
     dimensions=staged_dimensions(_BLOCK),
-    resolve=with_ramp,
+    resolve=lambda constants, dimensions: with_ramp(with_attention_scale(constants), dimensions),
     check=_check,
-    required=lambda constants, given: staged_templates(given, _BLOCK),
+    required=_required,
 )

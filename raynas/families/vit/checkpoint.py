@@ -10,15 +10,21 @@ taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from timm.layers import Attention, Mlp, PatchEmbed
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.families.vit.model import VitSupernet
 from raynas.nets.released import Checkpoint, read_parameters
+from raynas.nets.timm_weights import with_classifier
 from raynas.space import Space, load_space
+from raynas.space.rules import ratio_of
 
 INITIAL_SCALE = 1e-5
 """Initial layer scale of spaces made of networks whose factors are trained already (timm's and DeiT III's)."""
@@ -158,6 +164,9 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
     )
 
 
+_POOLS = {"token": "token", "avg": "mean"}
+"""Our names of pooling by timm's."""
+
 _TIMM = {
     "stem.{patch}.class_token": "cls_token",
     "stem.{patch}.position": "pos_embed",
@@ -171,37 +180,40 @@ _TIMM_BLOCK = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": 
 
 def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
     """Read one of timm's DeiTs or ViTs as the one-point space of its network; see `raynas.space.families`."""
-    state = {key: value.detach().float() for key, value in model.state_dict().items()}
-    try:
-        patch = int(state["patch_embed.proj.weight"].shape[-1])
-        heads = int(model.blocks[0].attn.num_heads)  # type: ignore[index, union-attr]
-        size = tuple(model.patch_embed.img_size)  # type: ignore[union-attr, arg-type]
-        pool = {"token": "token", "avg": "mean"}[model.global_pool]  # type: ignore[index]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{name} is not a vision transformer that a vit space can express (no {error})") from error
+    part = next(_foreign_parts(model), None)
+    if part is not None:
+        raise UserError(f"{name} has {part}, which no vit space can express")
+    known: Any = model
+    state = {key: value.detach().float() for key, value in known.state_dict().items()}
     distils = "dist_token" in state
     if distils:  # our class tokens are one parameter
         state["cls_token"] = torch.cat([state["cls_token"], state.pop("dist_token")], dim=1)
-    width = state["norm.weight"].shape[0] if "norm.weight" in state else 0
-    depth = len(model.blocks)  # type: ignore[arg-type]
+    if known.no_embed_class and "cls_token" in state:  # a token without a position has one of zeros
+        state["pos_embed"] = F.pad(state["pos_embed"], (0, 0, state["cls_token"].shape[1], 0))
+    for head in ("head", "head_dist") if distils else ("head",):
+        with_classifier(state, head, known.embed_dim)
+    attention, width = known.blocks[0].attn, known.embed_dim
     definition = {
         "family": "vit",
-        "input": {"size": list(size), "channels": state["patch_embed.proj.weight"].shape[1]},
-        "classes": state["head.weight"].shape[0] if "head.weight" in state else 1,
+        "input": {"size": list(known.patch_embed.img_size), "channels": known.in_chans},
+        "classes": len(state["head.weight"]),
         "constants": {
-            "head_dim": width // heads,
-            "class_token": "cls_token" in state,
-            "pool": pool,
-            "qkv_bias": "head" if "blocks.0.attn.qkv.bias" in state else "none",
-            "norm_eps": getattr(model.norm, "eps", 1e-6),
+            "head_dim": attention.head_dim,
+            "class_token": known.cls_token is not None,
+            "pool": _POOLS[known.global_pool],
+            "qkv_bias": "none" if attention.qkv.bias is None else "head",
+            "norm_eps": known.norm.eps,
             "distillation_token": distils,
             "layer_scale": INITIAL_SCALE if "blocks.0.ls1.gamma" in state else None,
         },
         "dimensions": {
-            "patch_size": [patch],
+            "patch_size": [known.patch_embed.patch_size[0]],
             "width": [width],
-            "depth": [depth],
-            "blocks": {"heads": [heads], "mlp_ratio": [state["blocks.0.mlp.fc1.weight"].shape[0] / max(width, 1)]},
+            "depth": [len(known.blocks)],
+            "blocks": {
+                "heads": [attention.num_heads],
+                "mlp_ratio": [ratio_of(width, known.blocks[0].mlp.fc1.out_features)],
+            },
         },
     }
     space = Space.from_dict(definition, name)
@@ -219,8 +231,37 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
             raise UserError(f"{name} has no {source} of shape {list(ours[key].shape)}: no vit space can express it")
         value = state.pop(source)
         if ".qkv." in key:  # [3, heads, head_dim] to [heads, 3, head_dim]
-            value = value.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+            value = value.unflatten(0, (3, attention.num_heads, -1)).transpose(0, 1).flatten(0, 2)
         read[key] = value.clone(memory_format=torch.contiguous_format)
     if state:
         raise UserError(f"{name} has {next(iter(state))!r}, which no vit space can express")
     return space, read
+
+
+def _foreign_parts(model: nn.Module) -> Iterator[str]:
+    """Yield parts of a timm model that no vit space has, as far as the names and shapes of parameters do not tell."""
+    if not isinstance(model, VisionTransformer):
+        yield f"the architecture {type(model).__name__}"
+        return
+    known: Any = model
+    if known.reg_token is not None:
+        yield "register tokens (reg_token)"
+    if known.pos_embed is None:
+        yield "no position embeddings (pos_embed)"
+    if known.attn_pool is not None or known.global_pool not in _POOLS or known.pool_include_prefix:
+        yield f"the pooling {known.global_pool!r}"
+    for path, place in (("norm_pre", "before the blocks"), ("fc_norm", "behind the pooling")):
+        if not isinstance(known.get_submodule(path), nn.Identity):
+            yield f"a norm {place} ({path})"
+    if type(known.patch_embed) is not PatchEmbed or len(set(known.patch_embed.patch_size)) > 1:
+        yield f"a {type(known.patch_embed).__name__} of patches {known.patch_embed.patch_size} (patch_embed)"
+    for index, block in enumerate(known.blocks):
+        wanted = {block: Block, getattr(block, "attn", None): Attention, getattr(block, "mlp", None): Mlp}
+        if other := [type(part).__name__ for part, kind in wanted.items() if type(part) is not kind]:
+            yield f"a {other[0]} in blocks.{index}"
+            return
+        if not isinstance(block.mlp.act, nn.GELU) or block.mlp.act.approximate != "none":
+            yield f"the activation {block.mlp.act} in blocks.{index}"
+        for norm in (known.norm, block.norm1, block.norm2):
+            if not isinstance(norm, nn.LayerNorm) or norm.eps != known.norm.eps:
+                yield f"{norm} in blocks.{index}, where the last norm is {known.norm}"
