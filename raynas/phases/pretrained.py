@@ -14,7 +14,6 @@ from raynas.data.load import Data
 from raynas.data.preprocessing import preprocessing_of
 from raynas.errors import UserError
 from raynas.locations import hide_secrets, is_uri
-from raynas.nets import build_supernet
 from raynas.nets.released import check_finite
 from raynas.nets.supernet import Supernet
 from raynas.nets.timm_weights import load_timm
@@ -25,8 +24,6 @@ from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import MARKER
 from raynas.runs.network_folder import ARCH_FILE, load_network_folder
 from raynas.runs.run import Run, open_run
-
-HEADS = ("head", "token_head", "distillation_head")
 
 
 @dataclass(frozen=True)
@@ -85,18 +82,10 @@ class Pretrained:
         if new_head:
             what = f"the {data.classes} classes of {hide_secrets(data.name)}"
             progress(f"{self.name} gets a new classifier for {what}; all other weights are kept")
-            network = with_new_head(network, data.classes, seed)
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(seed)
+                network.reset_classifier(data.classes)
         return replace(self, network=network.eval())
-
-
-def with_new_head(network: Supernet, classes: int, seed: int) -> Supernet:
-    """Return a network with random classifiers for a number of classes; the rest is shared with the given one."""
-    space, state = network.space.with_input(classes=classes), network.state_dict()
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        fresh = build_supernet(space).state_dict()
-    state |= {name: fresh[name] for name in state if name.partition(".")[0] in HEADS}
-    return load_supernet(space, state)
 
 
 def read_pretrained(source: str | os.PathLike[str], weights_file: str | Path | None = None) -> Pretrained:
