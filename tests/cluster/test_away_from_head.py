@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import raynas
+from raynas.config import write_yaml
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 from tests.cluster.test_growing import wait_for_nodes
 
@@ -62,6 +63,34 @@ def test_every_phase_from_no_nodes_and_back(tmp_path: Path) -> None:
         on_head(cluster, "rank", run, "--archs", "16", "--buckets", "2", "--train", "2", "--replicas", "1", *two[:2])
         on_head(cluster, "export", run, "--inherited", "--to", str(tmp_path / "export"), "--no-onnx")
         wait_for_nodes(cluster, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_tuning_and_ablation_from_no_nodes_and_back(tmp_path: Path) -> None:
+    few = ("--set", "recipe.epochs=2", "--set", "recipe.warmup_epochs=0", "--set", "search.evaluations=12")
+    write_yaml(
+        tmp_path / "ablation.yaml",
+        {
+            "preset": "digits/preset_tune",
+            "set": {"recipe.epochs": 2, "recipe.warmup_epochs": 0, "search.evaluations": 12},
+            "rows": {"as it is": {}, "no smoothing": {"recipe.smoothing": 0}},
+            "seeds": [0],
+            "measure": ["probes", "searched"],
+        },
+    )
+    with autoscaling_cluster(tmp_path / "cluster", {"CPU": 2}, most=2, idle_s=15) as cluster:
+        assert cluster.raylets() == []
+        tuned = str(tmp_path / "tuned")
+        on_head(
+            cluster, "tune", "digits/preset_tune", "--run", tuned, "--trials", "3", "--set", "tune.pruner=none", *few
+        )
+        wait_for_nodes(cluster, 0)
+        on_head(cluster, "ablate", str(tmp_path / "ablation.yaml"), "--run", str(tmp_path / "ablated"))
+        wait_for_nodes(cluster, 0)
+    for run, trials in (("tuned", 3), ("ablated", 2)):
+        rows = raynas.open_run(str(tmp_path / run)).table("trials").to_pylist()
+        assert [row["state"] for row in rows if row["state"] == "finished"] == ["finished"] * trials, rows
 
 
 @pytest.mark.slow

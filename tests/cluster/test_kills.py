@@ -34,8 +34,8 @@ SETTINGS = {
 COMMANDS = ("pipeline", "evolve-space")
 PROCESSES = {"worker": b"TrainWorker", "replica": b"Replica", "trial": b"ImplicitFunc"}
 """Part of the title of each kind of Ray process."""
-BETWEEN_S = (4.0, 24.0)
-"""Seconds between a kill, or a start, and the next kill."""
+BETWEEN = (0.0, 0.6)
+"""Time between a kill, or a start, and the next kill, as a part of what the undisturbed command takes."""
 
 
 def victims(cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> dict[str, list[int]]:
@@ -54,15 +54,18 @@ def victims(cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> dict[
 
 
 class Killer:
-    """Kills of random processes at random times, the same for a seed as far as the machine's speed allows."""
+    """Kills of random processes at random times, the same for a seed as far as the machine's speed allows.
+
+    Attributes:
+        seconds: what the command that is disturbed takes when it is not.
+    """
 
     def __init__(self, seed: int):
-        self.random, self.killed, self.head_lost = random.Random(seed), Counter[str](), False
-        self.wait()
+        self.random, self.killed, self.head_lost, self.seconds = random.Random(seed), Counter[str](), False, 0.0
 
     def wait(self) -> None:
         """Let some time go by before the next kill."""
-        self.next = time.monotonic() + self.random.uniform(*BETWEEN_S)
+        self.next = time.monotonic() + self.random.uniform(*BETWEEN) * self.seconds
 
     @property
     def left(self) -> int:
@@ -151,18 +154,21 @@ def test_random_kills_change_no_result(tmp_path: Path) -> None:
     preset = override(PRESET, SETTINGS)
     write_yaml(tmp_path / "preset.yaml", preset.model_dump(mode="json", exclude_unset=True))
     killer = Killer(seed=int(os.environ.get("RAYNAS_TEST_SEED", "0")))
-    undisturbed = {}
+    undisturbed, seconds = {}, {}
     with Clusters(tmp_path) as clusters:
         for name in COMMANDS:
             quiet = Killer(seed=0)
             quiet.killed["none"] = KILLS  # none is left
+            began = time.monotonic()
             finish(name, tmp_path, f"undisturbed-{name}", clusters, quiet)
+            seconds[name] = time.monotonic() - began
             undisturbed[name] = results(tmp_path / f"undisturbed-{name}")
             assert any(undisturbed[name].values())
         for number in range(KILLS):
             if not killer.left:
                 break
             name = COMMANDS[number % len(COMMANDS)]
+            killer.seconds = seconds[name]
             finish(name, tmp_path, f"run{number}", clusters, killer)
             found = results(tmp_path / f"run{number}")
             assert {key: value for key, value in found.items() if undisturbed[name].get(key) != value} == {}
