@@ -41,7 +41,7 @@ SHORT = (
 
 def on_head(cluster: SimulatedCluster, *command: str) -> str:
     """Run a command on the head, and return its output."""
-    code, output = cluster.run(sys.executable, "-c", HEAD, *command, timeout=400, PYTHONPATH=str(ROOT))
+    code, output = cluster.run(sys.executable, "-c", HEAD, *command, timeout=900, PYTHONPATH=str(ROOT))
     assert code == 0, output
     return output
 

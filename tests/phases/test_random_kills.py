@@ -7,6 +7,7 @@ import random
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 import raynas
@@ -28,6 +29,7 @@ def carry_out(run: Path) -> None:
     raynas.evaluate(run, resources=here)
 
 
+@pytest.mark.timeout(600)
 def test_random_kills_change_no_result(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *(f"raynas.phases.{phase}" for phase in PHASES)])  # then starts are quick

@@ -99,8 +99,22 @@ def _check(
             ready = preflight(row.preset, resources, None, lambda line: notes.update({line: None}), False, retrained)
             if table is not None:
                 archs_of(table, ready.space, truth or "")
+    if retrained and (keys := retrained_apart(rows)):
+        both, more = ", ".join(keys), " and so on" if keys[1:] else ""
+        line = (
+            f"note: rows differ in {both} of the supernet's recipe, and of the retraining's with it; to retrain all by "
+        )
+        notes[f"{line}one recipe, set retrain.recipe.{keys[0]}{more}"] = None
     for line in notes:
         progress(line)
+
+
+def retrained_apart(rows: Sequence[AblationRow]) -> list[str]:
+    """Return the settings of the supernet's recipe that differ between rows, and that retraining takes over from it."""
+    recipes = [(row.preset.recipe.model_dump(), row.preset.retrain_recipe.model_dump()) for row in rows]
+    first = recipes[0]
+    apart = [{key for each in recipes for key in each[i] if each[i][key] != first[i][key]} for i in (0, 1)]
+    return sorted(apart[0] & apart[1])
 
 
 @contextmanager

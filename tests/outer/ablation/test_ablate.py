@@ -15,7 +15,9 @@ import yaml
 
 import raynas
 from raynas.errors import RunDirError, UserError
+from raynas.outer.ablation.loop import retrained_apart
 from raynas.outer.trials import read_trials
+from raynas.presets.ablation import load_ablation
 from raynas.runs.run import Run
 from tests.small_run import PRESET
 
@@ -157,6 +159,21 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_is_written(
     with pytest.raises(UserError, match=message):
         raynas.ablate(change(file, **settings), tmp_path / "run", resources=HERE)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("system", ["vitas", "digits"])
+@pytest.mark.parametrize("table", ["v1_recipe", "v2_recipe", "v2_sharing"])
+def test_tables_of_the_supernets_recipe_retrain_all_rows_by_one(system: str, table: str) -> None:
+    ablation = load_ablation(f"{system}/ablation_{'vitas_' if system == 'digits' else ''}{table}")
+    rows = ablation.rows()
+    assert retrained_apart(rows) == []
+    assert len({row.preset.recipe.model_dump_json() for row in rows}) > 1
+
+
+def test_a_toggle_that_acts_in_retraining_too_is_found(file: Path) -> None:
+    rows = {"a": {}, "b": {"recipe.drop_path": 0.1}, "c": {"recipe.cutmix": 1.0, "retrain.recipe.cutmix": 0.0}}
+    ablation = load_ablation(change(file, rows=rows))
+    assert retrained_apart(ablation.rows()) == ["drop_path"]
 
 
 @pytest.mark.slow
