@@ -584,14 +584,27 @@ def retrain(
         how: Literal["finetuned", "scratch"] = "finetuned" if start == "inherited" else "scratch"
         recipe = recipe_of(preset, opened.space.input_size, progress)
         return retrain_archs(
-            opened, found, recipe, how, seeds, train_on, parallel, progress, size=size, resources=resources
+            opened,
+            found,
+            recipe,
+            how,
+            seeds,
+            train_on,
+            parallel,
+            progress,
+            size=size,
+            resources=resources,
+            windows=preset.retrain.windows,
         )
     finetune = preset.retrain.finetune
     if finetune is None:
         raise UserError("--from trained fine-tunes at another image size: give --size, or retrain.finetune.size")
     networks = [opened.trained_network(arch, seed, train_on) for arch in found for seed in seeds]
     recipe = recipe_of(preset, opened.space.input_size, progress, finetune=True)
-    return finetune_resized(opened, networks, recipe, finetune.size, parallel, progress, resources=resources)
+    windows = preset.retrain.windows
+    return finetune_resized(
+        opened, networks, recipe, finetune.size, parallel, progress, resources=resources, windows=windows
+    )
 
 
 @typed

@@ -315,37 +315,46 @@ class Supernet(TimmConventions):
             state |= self._averages(statistics, arch, side or self.sides[0])
         return self._give(subnet, state)
 
-    def resized(self: SupernetT, size: int | tuple[int, int]) -> SupernetT:
+    def resized(self: SupernetT, size: int | tuple[int, int], scaled: bool = False) -> SupernetT:
         """Return the same network for images of another size, with its own memory, as for fine-tuning on larger images.
 
         Position embeddings are resized to the new grids of tokens (see `resize_table`); the rest is copied.
 
         Args:
             size: height and width in pixels, or one number for both.
+            scaled: windows scale with the images (family s3), in place of keeping their number of tokens.
 
         Raises:
-            UserError: the family cannot take such images.
+            UserError: the family cannot take such images, or has no windows that scale.
         """
-        return self._sized(size, copy=True)
+        return self.fitted_to(self.space_at(size, scaled))
 
     @torch.no_grad()
-    def _sized(self: SupernetT, size: int | tuple[int, int], copy: bool) -> SupernetT:
-        """Return the same network for images of another size; `copy`: with its own memory."""
-        space = self.space_at(size)
+    def fitted_to(self: SupernetT, space: Space, copy: bool = True) -> SupernetT:
+        """Return the same network in a space that `space_at` gives.
+
+        Args:
+            copy: True for a network with its own memory; False for one that shares all but the resized tables.
+        """
         with torch.device("meta"):
             other = type(self)(space)
         state, grids = self.state_dict(keep_vars=not copy), other.position_grids()
         for name, before in self.position_grids().items():
             if grids[name] != before:
-                state[name] = self.resize_table(state[name].detach(), before, grids[name])
+                state[name] = other.resize_table(state[name].detach(), before, grids[name])
         return self._give(other, state, copy)
 
-    def space_at(self, size: int | tuple[int, int]) -> Space:
+    def space_at(self, size: int | tuple[int, int], scaled: bool = False) -> Space:
         """Return the space of the same networks for images of another size.
 
+        Args:
+            scaled: windows scale with the images.
+
         Raises:
-            UserError: the family cannot take such images.
+            UserError: the family cannot take such images, or has no windows that scale.
         """
+        if scaled and not self.windows_scale:
+            raise UserError(f"family {self.space.family} has no windows that scale with the images: leave it out")
         return self.space.with_input(size=size)
 
     def _give(self, other: SupernetT, state: Mapping[str, Tensor], copy: bool = True) -> SupernetT:

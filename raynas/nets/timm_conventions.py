@@ -183,8 +183,12 @@ class TimmConventions(Classifiers):
         """Return the stem's output for checked images, the shape, and the factors of stochastic depth."""
         raise NotImplementedError
 
-    def _sized(self: Any, size: int | tuple[int, int], copy: bool) -> Any:
-        """Return the same network for images of another size; `copy`: with its own memory."""
+    def space_at(self, size: int | tuple[int, int], scaled: bool = False) -> Space:
+        """Return the space of the same networks for images of another size; `scaled`: windows scale with them."""
+        raise NotImplementedError
+
+    def fitted_to(self: Any, space: Space, copy: bool = True) -> Any:
+        """Return the same network in a space that `space_at` gives; `copy`: with its own memory."""
         raise NotImplementedError
 
     # -- description -----------------------------------------------------------------------------------------------
@@ -392,6 +396,9 @@ class TimmConventions(Classifiers):
             self.global_pool = ""
         return found
 
+    windows_scale: ClassVar[bool] = False
+    """True if the family's windows can scale with the images."""
+
     norms_all: ClassVar[bool] = False
     """True if the final norm is for the channels of all levels."""
 
@@ -419,14 +426,17 @@ class TimmConventions(Classifiers):
     def set_input_size(self, img_size: int | tuple[int, int] | None = None) -> None:
         """Change the network to images of another size, in place; see `Supernet.resized`.
 
+        Windows of family s3 scale with the images, as those of timm's Swin do.
+
         Raises:
             UserError: the family cannot take such images.
         """
         if img_size is None:
             return
-        other = self._sized(img_size, copy=False)
-        if other.space.input_size == self.space.input_size:
+        space = self.space_at(img_size, scaled=self.windows_scale)
+        if space.input_size == self.space.input_size:
             return
+        other = self.fitted_to(space, copy=False)
         hooks = {name: value for name, value in vars(self).items() if "hook" in name}
         self.__dict__ = {**vars(self), **vars(other), **hooks}
         if self._described is not None:

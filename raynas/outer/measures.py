@@ -338,4 +338,5 @@ def _retrain(of: Measured, resources: Resources, progress: Progress) -> None:
         paths = {row["path"] for row in rows}
         trained = [network for network in run.networks() if network.path in paths]
         size, recipe = settings.finetune.size, recipe_of(preset, run.space.input_size, progress, finetune=True)
-        finetune_resized(run, trained, recipe, size, None, progress, labels, resources, of.retraining)
+        windows = settings.windows
+        finetune_resized(run, trained, recipe, size, None, progress, labels, resources, of.retraining, windows)

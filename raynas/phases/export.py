@@ -231,7 +231,7 @@ With timm (fine-tune it on other classes: `num_classes=...` makes a new head):
 ```python
 import raynas.timm, timm
 
-model = timm.create_model("raynas_vit", pretrained=True, arch="{name}").eval()
+model = timm.create_model("local-dir:{name}", pretrained=True).eval()
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
 {_classify(reading)}
 ```

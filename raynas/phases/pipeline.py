@@ -226,7 +226,9 @@ def finetune_winner(
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
         recipe = recipe_of(preset, run.space.input_size, progress, finetune=True)
-        finetune_resized(run, retrained, recipe, finetune.size, None, progress, labels, resources)
+        finetune_resized(
+            run, retrained, recipe, finetune.size, None, progress, labels, resources, windows=preset.retrain.windows
+        )
 
 
 def _bounds(bounds: tuple[float | None, float | None]) -> str:

@@ -39,6 +39,7 @@ from raynas.training.preflight import check_trainable
 from raynas.training.recipe import Recipe
 
 How = Literal["scratch", "finetuned"]
+Windows = Literal["kept", "scaled"]
 
 
 def retrain(
@@ -55,6 +56,7 @@ def retrain(
     purpose: str = "retraining",
     resources: Resources | None = None,
     name: str | None = None,
+    windows: Windows = "kept",
 ) -> list[Row]:
     """Train networks into `networks/<arch>-<how>-<seed>/` and table `networks`; see `raynas.retrain`.
 
@@ -67,6 +69,7 @@ def retrain(
         purpose: name of the phase in table `phases`.
         resources: workers of each training; None for those of `default_resources`.
         name: name of these trainings, if the run holds others of the same archs and seeds by other recipes.
+        windows: at another size, windows are `kept` (as many tokens) or `scaled` with the images.
 
     Returns:
         The rows of table `networks`, all seeds of an arch together.
@@ -76,7 +79,7 @@ def retrain(
         data = run.data_config
         trainings = []
         for arch in archs:
-            at, other_size = _at_size(arch, size)
+            at, other_size = _at_size(arch, size, windows)
             start = Network(arch, "inherited") if how == "finetuned" else None
             own = recipe if isinstance(recipe, Recipe) else recipe(arch)
             for seed in seeds:
@@ -96,6 +99,7 @@ def finetune_resized(
     labels: Mapping[str, str] | None = None,
     resources: Resources | None = None,
     name: str | None = None,
+    windows: Windows = "kept",
 ) -> list[Row]:
     """Fine-tune networks that were trained in a run on images of another size; see `raynas.retrain`.
 
@@ -104,6 +108,7 @@ def finetune_resized(
 
     Args:
         name: the name that the networks were trained under, if they have one.
+        windows: as for `retrain`.
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
@@ -119,7 +124,7 @@ def finetune_resized(
                 raise UserError(
                     f"{network.name} is no network that was trained in {run.name}: raynas retrain trains one"
                 )
-            at, other_size = _at_size(network.arch, size)
+            at, other_size = _at_size(network.arch, size, windows)
             if other_size is None:
                 height, width = at.space.input_size
                 raise UserError(f"{network.name} is of {height} x {width} pixels already: give another size")
@@ -143,14 +148,14 @@ def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] |
     return f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}{where}"
 
 
-def _at_size(arch: Arch, size: int | Size | None) -> tuple[Arch, Size | None]:
+def _at_size(arch: Arch, size: int | Size | None, windows: Windows) -> tuple[Arch, Size | None]:
     """Return the arch for an image size, and that size; the arch itself and None if it has that size already."""
     wanted = (size, size) if isinstance(size, int) else size
     if wanted is None or wanted == arch.space.input_size:
         return arch, None
     with torch.device("meta"):
         network = build_supernet(arch.space.fix(arch))
-    return network.space_at(wanted).smallest(), wanted
+    return network.space_at(wanted, scaled=windows == "scaled").smallest(), wanted
 
 
 def _train_and_keep(
@@ -235,6 +240,7 @@ def _begin(run: Run, training: NetworkTraining, teachers: Mapping[str, Any]) -> 
         "train_on": training.train_on,
         "how": network.how,
         **({} if training.size is None else {"size": training.size}),
+        **({} if (of := getattr(training.arch.space.constants, "windows_for", None)) is None else {"windows_for": of}),
     }
     again = f"give the same, or delete {run.name}/{network.path} to train it anew"
     if not begin(run, f"{network.path}/training", {**settings, **teachers}, again):

@@ -132,7 +132,7 @@ def _weights_to_start_from(job: TrainingJob, run: Run) -> dict[str, Tensor] | No
         return None
     if isinstance(job.start, str):
         return parse_weights(run.read_bytes(job.start), job.start)
-    return run.model(job.start).resized(job.space.input_size).state_dict()
+    return run.model(job.start).fitted_to(job.space).state_dict()
 
 
 def score(job: TrainingJob, data: Data, state: TrainingState, device: torch.device) -> tuple[float | None, str]:

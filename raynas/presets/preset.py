@@ -75,6 +75,7 @@ class RetrainConfig(Config):
         seeds: seeds of the trainings, all different.
         start: `scratch`, or `inherited` for fine-tuning from the supernet's weights.
         finetune: fine-tuning of the result at another image size; None for none.
+        windows: at another image size, windows (of family s3) are `kept`, as many tokens, or `scaled` with the images.
     """
 
     recipe: dict[str, Any] = Field(default_factory=dict)
@@ -83,6 +84,7 @@ class RetrainConfig(Config):
     seeds: Annotated[tuple[Seed, ...], Different] = Field(default=(0,), min_length=1, max_length=MOST_SEEDS)
     start: Literal["scratch", "inherited"] = "scratch"
     finetune: FinetuneConfig | None = None
+    windows: Literal["kept", "scaled"] = added_field("kept")
 
 
 class Preset(Config):

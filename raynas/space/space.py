@@ -28,7 +28,7 @@ from raynas.text import nearest, shown
 _OF_TRAINING = ("drop_path_depth", "drop_path_depths")
 """Constants that act in training only and default to the space's depths, so that published archs differ in them."""
 
-RESIZED = ("size", "depth_macs", "max_depth")
+RESIZED = ("size", "depth_macs", "max_depth", "windows_for")
 """Names in `Space.differences` that change if a network is resized to other images; see `Supernet.space_at`."""
 
 

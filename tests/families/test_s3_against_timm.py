@@ -13,7 +13,8 @@ from torch import nn
 from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.families.s3.checkpoint import read_timm
-from raynas.space import load_arch
+from raynas.nets import build_supernet
+from raynas.space import load_arch, load_space
 from tests.costs.flop_counter import count_macs
 from tests.families.nets_spaces import make_images
 from tests.families.timm_parts import assert_same_gradients, assert_same_logits, from_timm, on_meta, randomised
@@ -83,6 +84,45 @@ def test_resized_it_is_timms_of_that_size() -> None:
     model, larger = small((16, 16), 2), small((32, 32), 2)
     larger.load_state_dict({name: value for name, value in model.state_dict().items() if "mask" not in name}, False)
     assert_same_logits(from_timm(model, read_timm).resized(32), larger)
+
+
+def test_windows_scale_with_the_image_as_timms() -> None:
+    """Tables are interpolated, the last grid is one window, and costs are those of the larger windows."""
+    model = small((32, 32), (2, 4, 4))
+    ours = from_timm(model, read_timm)
+    larger = ours.resized((64, 96), scaled=True)
+    model.set_input_size((64, 96))  # type: ignore[operator]  # timm's rule, 2 to 4 x 6 tokens
+    assert_same_logits(larger, model)
+    arch, image = larger.space.smallest(), make_images(larger.space, 1)
+    assert arch == ours.space.smallest()
+    assert cost(larger.space, [arch])["macs"][0] == count_macs(larger, image) == count_macs(model, image)
+    again = larger.extract(arch).resized((32, 32))
+    assert again.space.constants.windows_for == (32, 32)  # and so it is the first network again, but for rounding
+    in_place = from_timm(small((32, 32), (2, 4, 4)), read_timm)
+    in_place.set_input_size((64, 96))
+    assert_same_logits(in_place, model)
+    kept = ours.resized((64, 96))
+    assert kept.space.constants.windows_for is None and count_macs(kept, image) < count_macs(larger, image)
+    with pytest.raises(UserError, match="family vit has no windows"):
+        build_supernet(load_space("digits/vit")).resized(16, scaled=True)
+
+
+@pytest.mark.parametrize(("size", "printed"), [("small", 33), ("base", 46)])
+def test_s3_at_384_has_the_printed_macs(size: str, printed: int) -> None:
+    """Windows of 7 tokens are 12, those of 14 are 24 (S3, Table 4)."""
+    name = SIZES[size][0]
+    arch = load_arch(f"s3/published/{size}")
+    with torch.device("meta"):
+        space = build_supernet(arch.space.fix(arch)).space_at(384, scaled=True)
+    macs = int(cost(space, [space.smallest()])["macs"][0])
+    assert round(macs / 1e9) == printed
+    model = on_meta(name)
+    model.set_input_size((384, 384))  # type: ignore[operator]
+    theirs = read_timm(model, name)[0]
+    windows = {"small": [24, 24, 24, 12], "base": [12, 12, 24, 12]}[size]
+    assert [theirs.smallest()[f"stages.{stage}.blocks.0.window"] for stage in range(4)] == windows
+    assert int(cost(theirs, [theirs.smallest()])["macs"][0]) == macs
+    assert theirs.smallest().network_id == space.smallest().network_id
 
 
 @pytest.mark.parametrize(

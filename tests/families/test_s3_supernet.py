@@ -79,7 +79,7 @@ def test_attention_in_windows_of_any_size_on_any_grid(grid: tuple[int, int]) -> 
     for arch, shifted in product(space.enumerate(), (False, True)):
         shape = supernet.shape(arch)[0].blocks[0]
         window = arch["stages.0.blocks.0.window"]
-        changed = type(shape)(**{**vars(shape), "windows": windows_of(grid, window, shifted)})
+        changed = type(shape)(**{**vars(shape), "windows": windows_of(grid, (window, window), shifted)})
         expected = attended(layer, x[0], grid, window, window // 2 if shifted else 0, heads=2)
         torch.testing.assert_close(layer.attend(x, changed)[0], expected, rtol=0, atol=1e-12)
 

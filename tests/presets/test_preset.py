@@ -288,6 +288,20 @@ def test_vit_resnas_preset_is_the_papers_procedure() -> None:
     assert (retrain.epochs, retrain.ema, retrain.token_labels) == (300, 0.99996, recipe.token_labels)
 
 
+def test_vit_resnas_small_and_medium_have_their_presets() -> None:
+    """Section 4.3 and the released scripts; the paper's fine-tuning of Medium at 280, 336 and 392 pixels."""
+    tiny, small, medium = (load_preset(f"vit_resnas/preset{name}") for name in ("", "_small", "_medium"))
+    for preset, budget in ((small, 2.9e9), (medium, 4.6e9)):
+        assert preset.space == "vit_resnas/small" and preset.search.constraints["macs"] == (0.975 * budget, budget)
+        assert preset.recipe == tiny.recipe.model_copy(update={"drop_path": 0.3}) and preset.plan == tiny.plan
+    tuning = medium.finetune_recipe
+    assert (tuning.epochs, tuning.batch_size, tuning.weight_decay, tuning.drop_path) == (30, 512, 1e-8, 0.75)
+    assert (tuning.effective_lr, tuning.scaled_lr(tuning.min_lr), tuning.warmup_epochs) == (5e-6, 5e-6, 5)
+    assert tuning.ema == medium.retrain_recipe.ema and tuning.token_labels == medium.recipe.token_labels
+    assert small.retrain.finetune is None and medium.retrain.finetune is not None
+    check_later(medium, load_space(medium.space))
+
+
 def test_s3_preset_is_the_papers_procedure() -> None:
     """Section 5 and the appendix: the sandwich without distillation, 300 epochs, and the evolution in one space."""
     preset = load_preset("s3")
@@ -304,6 +318,7 @@ def test_s3_preset_is_the_papers_procedure() -> None:
     steps = {axis.name: step_of(axis, evolution.steps) for axis in axes_of(load_space(preset.space))}
     first = {"width": 64, "depth": 1, "blocks.*.window": 7, "blocks.*.heads": 2, "blocks.*.mlp_ratio": 0.5}
     assert steps == {f"stages.{stage}.{leaf}": step for stage in range(4) for leaf, step in first.items()}
+    assert preset.retrain.windows == "scaled"
     assert (preset.retrain.finetune.size, tuning.epochs, tuning.weight_decay) == ((384, 384), 10, 1e-8)  # type: ignore[union-attr]
     assert (tuning.effective_lr, tuning.scaled_lr(tuning.min_lr), tuning.warmup_epochs) == (1e-5, 1e-5, 0)
     for name in ("s3", "digits/preset_s3"):

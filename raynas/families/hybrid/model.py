@@ -167,14 +167,14 @@ class HybridSupernet(StagedSupernet[Stage]):
             if isinstance(layer, TransformerBlock)
         }
 
-    def space_at(self, size: int | tuple[int, int]) -> Space:
+    def space_at(self, size: int | tuple[int, int], scaled: bool = False) -> Space:
         """Return the space of the same networks for images of another size.
 
         Raises:
             UserError: the archs choose the resolution; or they use different parts of one table of positions, which
                 cannot be resized for all.
         """
-        space = super().space_at(size)
+        space = super().space_at(size, scaled)
         if space.input_size == self.space.input_size:
             return space
         if self.space.has("resolution"):

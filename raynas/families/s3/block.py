@@ -31,10 +31,15 @@ class WindowShape(BlockShape):
     windows: Windows
 
 
-def windows_of(grid: tuple[int, int], window: int, shifted: bool) -> Windows:
-    """Return the windows of a block, clipped to the grid; an axis covered by one window is not shifted."""
-    rows, columns = (int(fitted(window, side)) for side in grid)
-    down, right = (window // 2 if shifted and side > window else 0 for side in grid)
+def windows_of(grid: tuple[int, int], sides: tuple[int, int], shifted: bool) -> Windows:
+    """Return the windows of a block, clipped to the grid; an axis covered by one window is not shifted.
+
+    Args:
+        sides: rows and columns of a window; see `window_sides`.
+    """
+    pairs = [(int(window), side) for window, side in zip(sides, grid, strict=True)]
+    rows, columns = (int(fitted(window, side)) for window, side in pairs)
+    down, right = (window // 2 if shifted and side > window else 0 for window, side in pairs)
     return Windows(grid, (rows, columns), (down, right))
 
 

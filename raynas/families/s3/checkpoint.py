@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from raynas.errors import UserError
 from raynas.families.s3.block import windows_of
 from raynas.families.s3.model import S3Supernet
-from raynas.families.s3.space import grids
+from raynas.families.s3.space import grids, window_sides
 from raynas.nets.released import Checkpoint, read_parameters
 from raynas.nets.timm_weights import with_classifier
 from raynas.space import Space
@@ -73,7 +73,8 @@ def read_timm(model: nn.Module, name: str) -> tuple[Space, dict[str, Tensor]]:
     arch = space.smallest()
     for stage, (grid, listed) in enumerate(zip(grids(space), blocks, strict=True)):
         for place, block in enumerate(listed):
-            windows = windows_of(grid, arch[f"stages.{stage}.blocks.{place}.window"], shifted=place % 2 == 1)
+            wanted = window_sides(space, arch[f"stages.{stage}.blocks.{place}.window"])
+            windows = windows_of(grid, wanted, shifted=place % 2 == 1)
             theirs = (tuple(block.input_resolution), tuple(block.window_size), tuple(block.shift_size))
             if theirs != (windows.grid, windows.window, windows.shift) or any(windows.padding):
                 what = f"windows of {theirs[1]}, shifted by {theirs[2]}, on a grid of {theirs[0]}"

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from raynas.families.s3.space import MERGED, fitted, grids
+from raynas.families.s3.space import MERGED, fitted, grids, window_sides
 from raynas.nets.terms import Counts, Term, counts, head, mlp
 from raynas.space import Space
 from raynas.space.rules import hidden_width
@@ -33,7 +33,7 @@ def terms(space: Space) -> list[Term]:
                 continue
             query = (f"{block}.query_width",) if space.constants.head_dim is None else ()
             attended = (width, f"{block}.window", f"{block}.heads", *query)
-            listed.append(Term(f"{block}.attention", attended, partial(_attention, grid, space.constants.head_dim)))
+            listed.append(Term(f"{block}.attention", attended, partial(_attention, space, grid)))
             listed.append(Term(f"{block}.mlp", (width, f"{block}.mlp_ratio"), partial(_mlp, tokens)))
     return [*listed, Term("head", (width,), partial(head, space))]
 
@@ -51,16 +51,17 @@ def _merging(tokens: int, before: np.ndarray, width: np.ndarray) -> Counts:
 
 
 def _attention(
+    space: Space,
     grid: tuple[int, int],
-    head_dim: int | None,
     width: np.ndarray,
     window: np.ndarray,
     heads: np.ndarray,
     *query_width: np.ndarray,
 ) -> Counts:
     """Return the cost of a block's first half: norm, query, key, value, attention with biases, projection."""
+    head_dim = space.constants.head_dim
     query = query_width[0] if head_dim is None else heads * head_dim
-    sides = [fitted(window, side) for side in grid]
+    sides = [fitted(window, side) for window, side in zip(window_sides(space, window), grid, strict=True)]
     padded = np.prod([-(-length // side) * side for length, side in zip(grid, sides, strict=True)], axis=0)
     linear = 4 * width * query
     table = heads * np.prod([2 * side - 1 for side in sides], axis=0)

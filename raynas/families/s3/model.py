@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.families.s3.block import RelativeBias, WindowBlock, WindowShape, resize_bias, windows_of
-from raynas.families.s3.space import MERGED, S3Constants, grids, shifted
+from raynas.families.s3.space import MERGED, S3Constants, grids, shifted, window_sides
 from raynas.nets.block import BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, padded, select_layers
@@ -99,7 +99,7 @@ class Stage(ElasticStage[WindowBlock]):
                 qkv = SplitQkv(width, query, unit=1, bias=True, private="", heads=())
             else:
                 qkv = ElasticQkv(width, heads, constants.head_dim, bias="head")
-            bias = RelativeBias(heads, windows_of(grid, window, shifted=False).window)
+            bias = RelativeBias(heads, windows_of(grid, window_sides(space, window), shifted=False).window)
             unit, scale, eps = constants.head_dim or 1, constants.attention_scale, constants.norm_eps
             return WindowBlock(bias, width, hidden, qkv, unit, scale, eps)
 
@@ -160,8 +160,8 @@ class S3Supernet(StagedSupernet[Stage]):
 
     def _windows(self, arch: Arch, stage: int, place: int) -> Windows:
         """Return the windows of a block."""
-        window, shifts = int(arch[f"stages.{stage}.blocks.{place}.window"]), shifted(self.space, arch, stage, place)
-        return windows_of(self.grids[stage], window, shifts)
+        sides = window_sides(self.space, int(arch[f"stages.{stage}.blocks.{place}.window"]))
+        return windows_of(self.grids[stage], sides, shifted(self.space, arch, stage, place))
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -186,8 +186,27 @@ class S3Supernet(StagedSupernet[Stage]):
         }
 
     def resize_table(self, table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
-        """Resize a block's table of biases to another window; see `resize_bias`."""
-        return resize_bias(table, before, after)
+        """Resize a block's table of biases to another window.
+
+        A window of more tokens adds offsets (see `resize_bias`). One that scales with the image has the same offsets in
+        pixels, between which the table is interpolated.
+        """
+        if self.space.constants.windows_for is None:
+            return resize_bias(table, before, after)
+        from timm.layers import resize_rel_pos_bias_table  # local: timm takes seconds to import
+
+        shape = (len(table), *(2 * side - 1 for side in after))
+        return resize_rel_pos_bias_table(table, after, shape, before)
+
+    windows_scale = True
+
+    def space_at(self, size: int | tuple[int, int], scaled: bool = False) -> Space:
+        """Return the space of the same networks for images of another size."""
+        constants = self.space.constants
+        if not scaled or constants.windows_for is not None:
+            return super().space_at(size)
+        fixed = constants.model_copy(update={"windows_for": self.space.input_size})
+        return self.space.replace(constants=fixed).with_input(size=size)
 
     # -- timm's conventions ----------------------------------------------------------------------------------------
 

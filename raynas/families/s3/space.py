@@ -15,6 +15,7 @@ from pydantic import Field
 
 from raynas.config import Location, added_field
 from raynas.space.codes import CodedSpace
+from raynas.space.definition import Pixels
 from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import (
     MAX_TOKENS,
@@ -49,6 +50,8 @@ class S3Constants(StagedConstants):
         norm_eps: epsilon of every LayerNorm.
         shifts: blocks with shifted windows: every second one of those that `run` in a stage, or of all `places`, so
             that leaving a block out does not change the windows of those behind it.
+        windows_for: height and width of the images that windows are given for: they scale with images of another size
+            (7 tokens for 224 pixels are 12 for 384). None: they are as many tokens for any images.
     """
 
     patch_size: int = Field(4, ge=1, le=256)
@@ -56,12 +59,31 @@ class S3Constants(StagedConstants):
     attention_scale: float | None = Field(None, gt=0)
     norm_eps: float = Field(1e-5, gt=0)
     shifts: Literal["run", "places"] = added_field("run")
+    windows_for: tuple[Pixels, Pixels] | None = added_field(None)
 
 
 def grids(space: CodedSpace) -> list[tuple[int, int]]:
     """Return rows and columns of every stage's tokens; partial patches and merged squares at the border count."""
     sides = [space.constants.patch_size * 2**stage for stage in range(len(most_blocks(space.dimensions)))]
-    return [(-(-space.input_size[0] // side), -(-space.input_size[1] // side)) for side in sides]
+    return [_grid(space.input_size, side) for side in sides]
+
+
+def _grid(size: tuple[int, int], side: int) -> tuple[int, int]:
+    return -(-size[0] // side), -(-size[1] // side)
+
+
+def window_sides(space: CodedSpace, window: Any) -> tuple[Any, Any]:
+    """Return rows and columns of windows, before grids clip them.
+
+    Args:
+        window: a value of a dimension `window`, a number or array.
+    """
+    constants = space.constants
+    if constants.windows_for is None:
+        return window, window
+    here, there = (_grid(size, constants.patch_size) for size in (space.input_size, constants.windows_for))
+    rows, columns = (np.maximum(1, window * now // before) for now, before in zip(here, there, strict=True))
+    return rows, columns
 
 
 def fitted(window: Any, side: int) -> Any:
@@ -105,7 +127,7 @@ def _acting(space: CodedSpace, arch: Mapping[str, Choice]) -> dict[str, Choice]:
     for name, value in arch.items():
         if name.endswith(".window"):
             _, stage, _, place, _ = name.split(".")
-            values[name] = min(value, sides[int(stage)])
+            values[name] = min(int(max(window_sides(space, value))), sides[int(stage)])
             if space.constants.shifts == "places":
                 values[name.replace("window", "shifted")] = shifted(space, arch, int(stage), int(place))
     return values

@@ -250,7 +250,7 @@ class VitSupernet(Supernet):
             if isinstance(stem, PatchStem)
         }
 
-    def space_at(self, size: int | tuple[int, int]) -> Space:
+    def space_at(self, size: int | tuple[int, int], scaled: bool = False) -> Space:
         """Return the space of the same networks for images of another size.
 
         Raises:
@@ -258,7 +258,7 @@ class VitSupernet(Supernet):
         """
         constants = self.space.constants
         if constants.depth_macs is None:
-            return super().space_at(size)
+            return super().space_at(size, scaled)
         if self._only is None:
             raise UserError(
                 f"space {self.space.name}: depths follow from depth_macs: resize a subnet, supernet.extract"
