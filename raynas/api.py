@@ -105,23 +105,26 @@ def import_model(
     space: str | None = None,
     preset: PresetLike | None = None,
     weights: str | Path | None = None,
+    size: Positive | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Read a released supernet, or a model of timm, into a new run directory.
+    """Read a released supernet, or a trained network, into a new run directory.
 
     A timm model, or a checkpoint of one network, is a space of one arch. It is the run's `best` at once: evaluate it,
     or fine-tune it with `retrain`.
 
     Args:
         system: the layout of the checkpoint: `autoformer`, `vit-resnas`, `nasvit` (also AlphaNet), `s3` (also Swin) or
-            `timm`.
-        checkpoint: the file as released; for timm the name of a model, such as `twins_svt_small`.
+            `timm`, whose data must have the checkpoint's classes; or `transfer`, for data of any classes.
+        checkpoint: the file as released; for timm the name of a model, such as `twins_svt_small`; for transfer a run
+            directory, whose winner is taken, the folder of a network, or the name of a timm model.
         run_dir: the run directory to write.
         data: the dataset that subnets are scored on.
         overrides: changes to the preset by dotted key.
         space: the space or arch of the checkpoint, by name or path; None to recognise it from the checkpoint.
         preset: settings of search and retraining; None for the system's own preset.
         weights: a file with a timm model's weights, instead of those that timm downloads.
+        size: for transfer: height and width of the images in pixels; None for the data's, or the network's.
         progress: called with lines of text.
 
     Raises:
@@ -129,10 +132,18 @@ def import_model(
         UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
             classes.
     """
-    from raynas.phases.import_ import import_supernet, preset_of
+    from raynas.phases.import_ import TRANSFER, import_supernet, preset_of
 
     checked = _preset(preset or preset_of(system), data, overrides, check_data=False)
     _refuse_nested(run_dir)
+    if system == TRANSFER:
+        if space is not None:
+            raise UserError("the space of a trained network follows from it: leave the space out")
+        from raynas.phases.transfer import transfer
+
+        return transfer(checkpoint, checked, run_dir, size, weights, progress)
+    if size is not None:
+        raise UserError(f"--size is for networks that are transferred: raynas import {TRANSFER}")
     return import_supernet(system, checkpoint, run_dir, checked, space, weights, progress)
 
 
@@ -540,14 +551,21 @@ def retrain(
     size: Positive | None = None,
     seeds: Seeds | None = None,
     train_on: Literal["train", "train+search"] | None = None,
+    data: DataLike | None = None,
+    run_dir: RunLike | None = None,
+    preset: PresetLike | None = None,
+    weights: str | Path | None = None,
     resources: Resources | None = None,
     parallel: Positive | None = None,
     progress: Progress = silent,
 ) -> list[Row]:
     """Train found networks on their own, or continue their training.
 
+    With `data` and `run_dir` a trained network is transferred to other images: it becomes the `best` of a run of its
+    own, with a new classifier if the classes are others, and is fine-tuned there.
+
     Args:
-        run: the run directory.
+        run: the run directory; with `data` also the folder of a network, or the name of a timm model.
         archs: networks to train: archs, or `best`, `reference`, the id of a scored subnet, an arch file.
         overrides: changes to the run's preset by dotted key.
         start: weights to begin with: random ones (`scratch`), those inherited from the supernet (`inherited`), or
@@ -555,6 +573,10 @@ def retrain(
         size: height and width of the images in pixels; None: the run's, for `trained` the preset's.
         seeds: one training with each; None: as the preset says.
         train_on: images to train on; None: as the preset says.
+        data: other images than the run's.
+        run_dir: with other images: the run directory to write.
+        preset: with other images: the settings; None for `transfer`.
+        weights: with other images: a file with a timm model's weights, instead of those that timm downloads.
         resources: the Ray Train workers of each network; without workers this process trains one after the other. None:
             on a cluster one worker; else this process for one network, or with `parallel=1`, and one worker for each of
             several.
@@ -569,7 +591,18 @@ def retrain(
         TrainingCollapsed: a training broke down twice; the other networks are finished first.
         UserError: an arch is not found, is for other images or classes than the run's, or the recipe does not fit.
     """
-    opened = _open(run)
+    if data is not None:
+        if run_dir is None:
+            raise UserError("other images than the run's are for a run of their own: name its directory (--run DIR)")
+        opened = import_model(
+            "transfer", os.fspath(getattr(run, "name", run)), run_dir, data, overrides, preset=preset, weights=weights,
+            size=size, progress=progress,
+        )  # fmt: skip
+        size = None
+    elif run_dir is not None or preset is not None or weights is not None:
+        raise UserError("--run, --preset and --weights are for other images than the run's: give them (--data)")
+    else:
+        opened = _open(run)
     if start == "trained" and size is not None:
         overrides = {"retrain.finetune.size": size, **(overrides or {})}
     preset = run_preset(opened, overrides)

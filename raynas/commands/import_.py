@@ -6,17 +6,25 @@ import argparse
 import shlex
 
 import raynas
-from raynas.commands.options import add_data, add_run_to_make, add_set, doing, given
+from raynas.commands.options import add_data, add_run_to_make, add_set, doing, given, positive
 
 EXAMPLES = """\
 raynas import autoformer supernet-tiny.pth --run runs/tiny --data /data/imagenet
-raynas import timm twins_svt_small --run runs/twins --data /data/imagenet"""
+raynas import timm twins_svt_small --run runs/twins --data /data/imagenet
+raynas import transfer runs/a --run runs/flowers --data /data/flowers --size 320"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("system", help="the layout of the checkpoint: autoformer, vit-resnas, nasvit, s3 or timm")
-    text = "the released file; with timm the name of a model, whose weights timm downloads"
+    text = (
+        "the layout of the checkpoint: autoformer, vit-resnas, nasvit, s3 or timm; or transfer, for a trained network "
+        "and data of other classes: its classifier is made anew"
+    )
+    parser.add_argument("system", help=text)
+    text = (
+        "the released file; with timm the name of a model, whose weights timm downloads; with transfer a run "
+        "directory, the folder of a network, or the name of a timm model"
+    )
     parser.add_argument("checkpoint", help=text)
     text = "with timm: a file with the model's weights, instead of a download"
     parser.add_argument("--weights", metavar="FILE", help=text)
@@ -26,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "preset for search and retraining (default: the system's own preset)"
     parser.add_argument("--preset", help=text)
     add_data(parser, required=True)
+    text = "with transfer: height and width of the images (default: the data's, or the network's)"
+    parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
     add_set(parser)
 
 

@@ -19,7 +19,9 @@ from raynas.commands.options import (
     positive,
 )
 
-EXAMPLES = "raynas retrain runs/a --seeds 3 --arch best"
+EXAMPLES = """\
+raynas retrain runs/a --seeds 3 --arch best
+raynas retrain my_network --data /data/flowers --run runs/flowers --size 320"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="start", choices=["scratch", "inherited", "trained"], help=text)
     text = "height and width of the images (default: the run's; with --from trained the preset's)"
     parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
+    text = "other images than the run's: the network is transferred to them, in a run of its own (--run)"
+    parser.add_argument("--data", help=text)
+    parser.add_argument("--run", dest="run_dir", metavar="DIR", help="with --data: the run directory to write")
+    parser.add_argument("--preset", help="with --data: the settings (default: transfer)")
+    text = "with --data: a file with a timm model's weights, instead of a download"
+    parser.add_argument("--weights", metavar="FILE", help=text)
     text = "images to train on (default: as the preset says)"
     parser.add_argument("--on", dest="train_on", choices=["train", "train+search"], help=text)
     add_seeds(parser, "train N times, with seeds 0 to N - 1 (default: as the preset says)")
@@ -55,10 +63,11 @@ def run(options: argparse.Namespace) -> None:
     from raynas.reports.lines import retrained_lines
 
     print("\n".join(retrained_lines(rows)))
-    name = shlex.quote(options.run)
+    name = shlex.quote(options.run_dir or options.run)
     finetune = None
     if options.size is None and options.start != "trained":
-        finetune = override(raynas.open_run(options.run).preset, arguments["overrides"]).retrain.finetune
+        run = raynas.open_run(options.run_dir or options.run)
+        finetune = override(run.preset, arguments["overrides"]).retrain.finetune
     if finetune is not None:
         same = "".join(f" --arch {shlex.quote(arch)}" for arch in options.archs or [])
         same += f" --seeds {len(options.seeds)}" if options.seeds else ""

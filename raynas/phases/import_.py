@@ -27,12 +27,16 @@ from raynas.space import Space, load_arch, load_space
 from raynas.space.families import family_module
 from raynas.space.load import describes_arch
 
+TRANSFER = "transfer"
+"""Name of no system: trained networks of any kind, for data of any classes (see `raynas.phases.transfer`)."""
+
 SYSTEMS = {
     "autoformer": "autoformer/preset",
     "vit-resnas": "vit_resnas/preset",
     "nasvit": "nasvit/preset_released",
     "s3": "s3/preset",
     "timm": "timm/preset",
+    TRANSFER: "transfer/preset",
 }
 """Systems whose checkpoints can be read, with the preset to search and retrain them."""
 
@@ -74,7 +78,7 @@ def import_supernet(
     if images.classes != found.classes:
         other = f"train a supernet on {images.name} (raynas train)"
         if system == "timm":
-            other = f"fine-tune the model to {images.classes} classes in timm and give that file (--weights)"
+            other = "give its classifier up and fine-tune the model (raynas retrain MODEL --data ... --run ...)"
         raise UserError(
             f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}: "
             f"give data of the same {found.classes} classes (--data), or {other}"
@@ -86,12 +90,29 @@ def import_supernet(
         progress(line)
     if system == "timm":
         _compare_reading(model.pretrained_cfg, images, progress)
+    return write_imported(run_dir, system, str(checkpoint), found, weights, preset, images)
+
+
+def write_imported(
+    run_dir: Run | str | os.PathLike[str],
+    system: str,
+    checkpoint: str,
+    found: Space,
+    weights: Mapping[str, Tensor],
+    preset: Preset,
+    images: Data,
+) -> Run:
+    """Write a run directory that begins with given weights of a space; a network alone is its `best`.
+
+    Raises:
+        RunDirError: the run directory holds another supernet.
+    """
     run = Run(run_dir, create=True)
     fingerprint = weights_fingerprint(weights)
     with run.lock():
         if run.about_supernet.get("fingerprint", fingerprint) != fingerprint:
             raise RunDirError(f"{run.name} holds another supernet: name another run directory")
-        source = {"system": system, "checkpoint": str(checkpoint), "fingerprint": fingerprint}
+        source = {"system": system, "checkpoint": checkpoint, "fingerprint": fingerprint}
         begin(run, "import", {**source, "space": found.fingerprint, "data": images.fingerprint})
         run.write_space(found)
         run.write_preset(preset)
