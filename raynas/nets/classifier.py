@@ -43,17 +43,15 @@ class Classifiers(nn.Module):
     classified: int
     """The largest width of their inputs."""
 
+    num_prefix_tokens: int
+    """Number of class tokens, which are in front of the patch tokens, under timm's name for it."""
+
     def add_classifiers(self, width: int, space: Space) -> None:
         """Add the space's classifiers, for features of the largest width."""
         self.classified = width
         self.head = ElasticLinear(width, space.classes)
         self.token_head = ElasticLinear(width, space.classes) if space.constants.token_head else None
         self.distillation_head = ElasticLinear(width, space.classes) if space.constants.distillation_token else None
-
-    @property
-    def num_prefix_tokens(self) -> int:
-        """Number of class tokens, which are in front of the patch tokens, under timm's name for it."""
-        return getattr(self.space.constants, "class_tokens", 0)
 
     def remove_classifiers(self) -> None:
         """Remove the classifiers, so that logits are their inputs."""

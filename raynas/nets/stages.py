@@ -264,6 +264,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         """Return patterns of parameter names by layer: the embedding, then blocks or stages, then the head."""
         blocks = [(r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^stages\.(\d+)", (0,))]
         return {
-            "stem": r"^(stem|embedding|stages\.0\.(embedding|norm))\b",
+            "stem": r"^(?:stem|embedding|stages\.0\.(?:embedding|norm))\b",
             "blocks": [*([(r"^stages\.(\d+)", None)] if coarse else blocks), (r"^norm", (99999,))],
         }

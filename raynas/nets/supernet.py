@@ -98,6 +98,7 @@ class Supernet(TimmConventions):
         super().__init__()
         self.space = space
         self.global_pool, self._removed = self.pooling, Removed()
+        self.num_prefix_tokens = getattr(space.constants, "class_tokens", 0)
         self.drop_path = self.dropout = 0.0
         self.drop_path_over: Ramp = "supernet"
         self._only = space.smallest() if all(len(d.choices) == 1 for d in space.dimensions) else None

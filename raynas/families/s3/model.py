@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -196,7 +197,9 @@ class S3Supernet(StagedSupernet[Stage]):
         from timm.layers import resize_rel_pos_bias_table  # local: timm takes seconds to import
 
         shape = (len(table), *(2 * side - 1 for side in after))
-        return resize_rel_pos_bias_table(table, after, shape, before)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about timm's indexing
+            return resize_rel_pos_bias_table(table, after, shape, before)
 
     windows_scale = True
 

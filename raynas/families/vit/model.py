@@ -310,8 +310,8 @@ class VitSupernet(Supernet):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return patterns of parameter names by layer: the stem, every block (the last with the norm), the head."""
         return {
-            "stem": r"^(class_token|stem)\b",
-            "blocks": [(r"^blocks\.(\d+)", None), (r"^(norm|class_blocks)\b", (99999,))],
+            "stem": r"^(?:class_token|stem)\b",
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^(?:norm|class_blocks)\b", (99999,))],
         }
 
     # -- parts -----------------------------------------------------------------------------------------------------

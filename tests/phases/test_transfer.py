@@ -1,0 +1,127 @@
+"""`raynas retrain NETWORK --data DIR --run RUN`: a trained network on images of other classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+import raynas
+from raynas.errors import RunDirError, UserError
+from raynas.nets import build_supernet
+from raynas.presets.preset import load_preset
+from raynas.runs.run import Run
+from raynas.space import load_space, save_arch
+from tests.data.pictures import write_classes
+
+SMALL = {"recipe.epochs": 1, "recipe.batch_size": 8, "recipe.warmup_epochs": 0}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network for 10 classes of 8 x 8 grey pixels, and images of 3 classes."""
+    root = tmp_path_factory.mktemp("transfer")
+    space = load_space("digits/vit")
+    torch.manual_seed(0)
+    network = build_supernet(space).extract(space.sample(np.random.default_rng(0)))
+    (root / "network").mkdir()
+    save_arch(network.space.smallest(), root / "network" / "arch.yaml")
+    save_file(network.state_dict(), root / "network" / "model.safetensors")
+    for split in ("train", "test"):
+        write_classes(root / "pets" / split, {"cat": 12, "dog": 12, "owl": 12}, size=(20, 20), mode="L")
+    return root
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "supernet.safetensors")
+
+
+def test_a_folder_is_fine_tuned_on_other_classes_and_sizes_and_goes_on(root: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    arguments: dict[str, Any] = {"data": str(root / "pets"), "run_dir": tmp_path / "run", "overrides": SMALL}
+    rows = raynas.retrain(str(root / "network"), **arguments, size=16, progress=lines.append)
+    run = Run(tmp_path / "run")
+    assert [(row["how"], row["height"], row["arch"]) for row in rows] == [("finetuned", 16, run.arch("best").id)]
+    assert sum("gets a new classifier for the 3 classes" in line for line in lines) == 1
+    assert run.space.classes == 3 and run.space.input_size == (16, 16) and run.space.cardinality() == 1
+    before, after = load_file(root / "network" / "model.safetensors"), weights(tmp_path / "run")
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert {name.split(".")[0] for name in changed} == {"head", "stem"}  # positions of another grid, and the classifier
+    trained = run.networks()[0]
+    assert run.model(trained).num_classes == 3
+    again = raynas.retrain(str(root / "network"), **arguments, size=16)
+    assert [row["path"] for row in again] == [row["path"] for row in rows]
+    with pytest.raises(RunDirError):  # another size is another network
+        raynas.retrain(str(root / "network"), **arguments, size=8)
+    rows = raynas.evaluate(tmp_path / "run")
+    assert {row["how"] for row in rows} == {"inherited", "finetuned"}
+    # and from that run, whose classes are known, to others
+    write_classes(tmp_path / "birds", {"kite": 12, "rook": 12}, size=(20, 20), mode="L")
+    other = raynas.import_model("transfer", str(tmp_path / "run"), tmp_path / "birds_run", str(tmp_path / "birds"))
+    assert other.space.classes == 2 and other.space.input_size == (16, 16)
+    own, kept = run.model(trained).state_dict(), weights(tmp_path / "birds_run")
+    assert {name for name, value in kept.items() if not torch.equal(value, own[name])} == {"head.weight", "head.bias"}
+    same = raynas.import_model("transfer", str(tmp_path / "run"), tmp_path / "same", str(root / "pets"))
+    assert same.has_arch("best")
+    assert all(torch.equal(value, own[name]) for name, value in weights(tmp_path / "same").items())
+
+
+def test_a_timm_model_is_transferred_with_its_own_normalisation(root: Path, tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    torch.manual_seed(0)
+    model: Any = timm.create_model(name, num_classes=7)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    lines: list[str] = []
+    run = raynas.import_model(
+        "transfer", name, tmp_path / "run", str(root / "pets"), weights=tmp_path / "weights.safetensors", size=32,
+        progress=lines.append,
+    )  # fmt: skip
+    assert run.space.classes == 3 and run.space.input_size == (32, 32) and run.space.channels == 3
+    data = run.data()
+    assert (list(data.mean), list(data.std)) == (
+        list(model.pretrained_cfg["mean"]), list(model.pretrained_cfg["std"])
+    )  # fmt: skip
+    assert any("3 classes" in line for line in lines) and any("32 x 32" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"data": "pets"}, "name its directory"),
+        ({"run_dir": "run"}, "give them"),
+        ({"data": "pets", "run_dir": "run", "overrides": {"data.channels": 3}}, r"1 channel\(s\)"),
+        ({"data": "pets", "run_dir": "run", "overrides": {"retrain.windows": "scaled"}, "size": 16}, "no windows"),
+    ],
+)
+def test_mistakes(arguments: dict[str, Any], words: str, root: Path, tmp_path: Path) -> None:
+    given = {**arguments}
+    if "data" in given:
+        given["data"] = str(root / given["data"])
+    if "run_dir" in given:
+        given["run_dir"] = tmp_path / "run"
+    with pytest.raises(UserError, match=words) as raised:
+        raynas.retrain(str(root / "network"), **given)
+    assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
+
+
+def test_size_and_space_are_refused_where_they_mean_nothing(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="transferred"):
+        raynas.import_model("s3", "x.pth", tmp_path / "run", "digits", size=16)
+    with pytest.raises(UserError, match="leave the space out"):
+        raynas.import_model("transfer", str(root / "network"), tmp_path / "run", "digits", space="digits/vit")
+
+
+def test_published_recipes() -> None:
+    """As DeiT's author gives them for CIFAR and Cars, and for iNaturalist."""
+    cifar, inat = (load_preset(f"transfer/preset_{name}").retrain_recipe for name in ("cifar", "inaturalist"))
+    assert (cifar.opt, cifar.effective_lr, cifar.weight_decay, cifar.epochs, cifar.batch_size) == (
+        "sgd", 0.01, 1e-4, 1000, 768
+    )  # fmt: skip
+    assert (cifar.drop_path, cifar.augment.reprob) == (0, 0)
+    assert (inat.opt, inat.effective_lr, inat.weight_decay, inat.epochs) == ("adamw", pytest.approx(7.5e-5), 0.05, 360)
+    assert (inat.drop_path, inat.augment.reprob, inat.warmup_epochs) == (0.1, 0.1, 5)
