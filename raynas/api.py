@@ -594,10 +594,10 @@ def retrain(
     if data is not None:
         if run_dir is None:
             raise UserError("other images than the run's are for a run of their own: name its directory (--run DIR)")
+        source = os.fspath(run) if isinstance(run, str | os.PathLike) else run.name
         opened = import_model(
-            "transfer", os.fspath(getattr(run, "name", run)), run_dir, data, overrides, preset=preset, weights=weights,
-            size=size, progress=progress,
-        )  # fmt: skip
+            "transfer", source, run_dir, data, overrides, preset=preset, weights=weights, size=size, progress=progress
+        )
         size = None
     elif run_dir is not None or preset is not None or weights is not None:
         raise UserError("--run, --preset and --weights are for other images than the run's: give them (--data)")

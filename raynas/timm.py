@@ -80,6 +80,7 @@ def raynas_vit(
         model.reset_classifier(model.num_classes, global_pool)
     model.dropout, model.drop_path, model.drop_path_over = drop_rate, drop_path_rate, "network"
     most = min(3 if model.space.family == "vit" else 4, len(model.levels()))
+    features: dict[str, Any] = {"features_only": True, "out_indices": most if out_indices is None else out_indices}
     layout = getattr(model, "output_fmt", "NCHW") if feature_cls is None else "NCHW"
     return build_model_with_cfg(
         lambda **_: model,
@@ -87,6 +88,5 @@ def raynas_vit(
         pretrained=False,
         pretrained_cfg=model.pretrained_cfg,
         feature_cfg={"feature_cls": "getter", "output_fmt": layout},
-        features_only=features_only,
-        **({"out_indices": most if out_indices is None else out_indices} if features_only else {}),
+        **(features if features_only else {}),
     )

@@ -113,6 +113,7 @@ class TimmConventions(Classifiers):
 
     layout: ClassVar[Layout] = "NLC"
     space: Space
+    norm: nn.Module
     global_pool: str
     _removed: Removed
     _settled: tuple[Any, list[int]] | None
@@ -421,7 +422,7 @@ class TimmConventions(Classifiers):
         """Keep no intermediate results of blocks for the backward pass, which then computes them again."""
         for module in self.modules():
             if hasattr(module, "grad_checkpointing"):
-                module.grad_checkpointing = enable
+                setattr(module, "grad_checkpointing", enable)  # noqa: B010  which modules have it is not typed
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None) -> None:
         """Change the network to images of another size, in place; see `Supernet.resized`.

@@ -116,7 +116,11 @@ def write_imported(
         begin(run, "import", {**source, "space": found.fingerprint, "data": images.fingerprint})
         run.write_space(found)
         run.write_preset(preset)
-        about = {"fingerprint": fingerprint, "weights": f"imported from {system}", "space": found.fingerprint}
+        about: dict[str, Any] = {
+            "fingerprint": fingerprint,
+            "weights": f"imported from {system}",
+            "space": found.fingerprint,
+        }
         about |= {"data": images.fingerprint, "seed": None, "versions": versions()}
         run.write_supernet(weights, about)
         if found.cardinality() == 1:

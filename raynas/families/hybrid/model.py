@@ -63,8 +63,8 @@ class HybridSupernet(StagedSupernet[Stage]):
             before = space[f"stages.{index}.width"].choices
         self.stages = nn.ModuleList(stages)
         wide, mixed = constants.head_expansion * max(before), max(space["head.width"].choices)
-        self.widen: NormedConv | Through = NormedConv(max(before), wide)
-        self.mix: ElasticConv | Through = ElasticConv(wide, mixed, side=1, bias=False)
+        self.widen = NormedConv(max(before), wide)
+        self.mix = ElasticConv(wide, mixed, side=1, bias=False)
         self.add_classifiers(mixed, space)
         self.settle()
 
@@ -224,7 +224,7 @@ class HybridSupernet(StagedSupernet[Stage]):
 
     def remove_norm(self) -> None:
         """Remove the widening and mixing convolutions."""
-        self.widen, self.mix = Through(), Through()
+        self.widen, self.mix = Through(), Through()  # type: ignore[assignment]
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return patterns of parameter names by layer: the stem, layers or stages, then the head."""
