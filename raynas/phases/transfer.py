@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from raynas.data.config import DataConfig
 from raynas.data.load import load_data
 from raynas.phases.import_ import write_imported
 from raynas.phases.inputs import are_files, named_data, resolve_data
@@ -40,21 +41,24 @@ def transfer(
         UserError: the network cannot be read or cannot take such images, or the images have another number of channels.
     """
     model = read_pretrained(source, weights_file)
-    config = named_data(preset)
+    config, space = named_data(preset), model.network.space
     if size is not None:
         config = config.model_copy(update={"size": (size, size)})
-    trained = {name: model.reading[name] for name in ("crop_pct", "mean", "std") if model.reading.get(name) is not None}
-    space = model.network.space
-    if not are_files(config):  # read as they are
-        trained = {}
-    unset = {name: value for name, value in trained.items() if getattr(config, name) is None}
-    asked = preset.model_copy(update={"data": config.model_copy(update=unset)})
-    settled = asked.model_copy(update={"data": resolve_data(asked, space)})
-    assert settled.data is not None
-    data = load_data(settled.data)
-    model.check_channels(data)
+
+    def settled(config: DataConfig, *names: str) -> Preset:
+        """Return the preset with settings in which those of these names that are left out are as trained."""
+        trained = {name: model.reading.get(name) for name in names if getattr(config, name) is None}
+        asked = preset.model_copy(update={"data": config.model_copy(update=trained)})
+        return asked.model_copy(update={"data": resolve_data(asked, space)})
+
+    files = are_files(config)  # other images are read as they are
+    found = settled(config, *["crop_pct"] * files)
+    model.check_channels(data := load_data(named_data(found)))
+    if files:
+        found = settled(named_data(found), "mean", "std")
+        data = load_data(named_data(found))
     if data.size != space.input_size and preset.retrain.windows == "scaled":
         model = replace(model, network=model.network.resized(data.size, scaled=True))
     network = model.fitted(data, not model.knows(data), preset.recipe.seed, progress).network
     weights = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    return write_imported(run_dir, "raynas", os.fspath(source), network.space, weights, settled, data)
+    return write_imported(run_dir, "raynas", os.fspath(source), network.space, weights, found, data)
