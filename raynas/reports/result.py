@@ -39,6 +39,9 @@ def result_lead(content: Content) -> str:
     if reference is not None:
         text += f" The hand-designed reference at {amount('macs', reference.macs)} reaches {_accuracy(reference)}"
         text += f" ({_seeds(reference)})." if _seeds(reference) else "."
+    model = tested.get(("model", "transferred"), tested.get(("model", "pretrained")))
+    if model is not None:
+        text += f" The model that it was made of, at {amount('macs', model.macs)}, reaches {_accuracy(model)}."
     return text + (f" {_FEW}." if any(found and len(found.tested) == 2 for found in (best, reference)) else "")
 
 

@@ -142,7 +142,7 @@ def test_the_winner_keeps_the_limit_and_is_fine_tuned_evaluated_and_exported(out
     assert [row["how"] for row in outcome.evaluations] == ["inherited", "pretrained", "finetuned"]
     assert raynas.load_arch(Path(outcome.exported) / "arch.yaml") == outcome.winner
     page = Path(outcome.report).read_text()
-    assert "Before and after adapting" in page and "model, as it was given" in page
+    assert "Before and after adapting" in page and "The model that it was made of, at 445k MACs" in page
     rows = {row["what"]: row for row in outcome.run.table("training").to_pylist()}
     assert {"supernet", f"{outcome.winner.id}-finetuned-0"} == set(rows)
 
