@@ -117,8 +117,6 @@ def read_pretrained(source: str | os.PathLike[str], weights_file: str | Path | N
 def _of_timm(name: str, weights_file: str | Path | None) -> Pretrained:
     family = timm_family(name)
     model = load_timm(name, weights_file, instead="--weights FILE")
-    if model.num_classes == 0:
-        model.reset_classifier(1)  # replaced by one for the data, since there is no data of one class
     space, weights = family.read_timm(model, name)
     return Pretrained(name, load_supernet(space, weights).eval(), model.pretrained_cfg)
 
