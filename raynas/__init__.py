@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raynas.cluster.resources import Resources as Resources
     from raynas.costs import cost as cost
     from raynas.nets import build_supernet as build_supernet
+    from raynas.nets.attention_maps import attention_maps as attention_maps
     from raynas.presets.preset import load_preset as load_preset
     from raynas.runs.run import Run as Run
     from raynas.runs.run import open_run as open_run
@@ -49,6 +50,7 @@ _PUBLIC = {
     "Resources": "raynas.cluster.resources",
     "cost": "raynas.costs",
     "build_supernet": "raynas.nets",
+    "attention_maps": "raynas.nets.attention_maps",
     "load_preset": "raynas.presets.preset",
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
     **dict.fromkeys(("train", "import_model", "pipeline", "adapt", "elastic_space"), "raynas.api"),

@@ -8,17 +8,17 @@ Stop it at any time, run it again. docs/evidence/s3_tables.py reads the rows.
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from tasks import RECIPE, SEEDS, Row, Task, load, run_tasks, sampled, score, train
-from torch import Tensor
+
+import raynas
 
 SANDWICH = {"sampler": {"name": "sandwich", "random": 2}}
 SUPERNET = {**RECIPE, "epochs": 12, "lr": 3e-3, "warmup_epochs": 2, "health": {"probe_every": 1000}}
@@ -227,7 +227,6 @@ def distance(family: str, seed: int) -> list[Row]:
     ]
 
 
-@torch.inference_mode()
 def distances(supernet: Any, even: bool = False) -> list[float]:
     """The mean distance between a query and what it attends to, in pixels, for each block of the largest subnet.
 
@@ -235,34 +234,15 @@ def distances(supernet: Any, even: bool = False) -> list[float]:
         supernet: the classes' token of a plain transformer is left out, on both sides.
         even: as if a query attended alike to all that it may attend to.
     """
-    from torch.nn import functional
-
     from raynas.data.images import decode
     from raynas.data.pixels import normalise
 
-    space, data, seen = supernet.space, load("digits"), []
+    space, data = supernet.space, load("digits")
     images, _ = decode(data.search, space.input_size, space.channels)
-    largest, exact = space.largest(), functional.scaled_dot_product_attention
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, scale: float | None = None) -> Tensor:
-        scores = (q * (scale or q.shape[-1] ** -0.5)) @ k.transpose(-2, -1)
-        scores = scores if attn_mask is None else scores + attn_mask
-        side = math.isqrt(scores.shape[-1])
-        first = scores.shape[-1] - side**2  # after the classes' token
-        scores = scores[..., first:, first:]
-        weights = (scores * 0 if even else scores).masked_fill(scores.isinf(), -torch.inf).softmax(-1)
-        places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).float()
-        seen.append(float((weights * torch.cdist(places, places)).sum(-1).mean()))
-        return exact(q, k, v, attn_mask=attn_mask, scale=scale)
-
-    with patch.object(functional, "scaled_dot_product_attention", attend):
-        supernet(normalise(images, data.normalisation), largest)
-    if space.family == "vit":
-        return [int(largest["patch_size"]) * tokens for tokens in seen]
-    patches = [
-        space.constants.patch_size * 2**stage for stage in range(2) for _ in range(largest[f"stages.{stage}.depth"])
-    ]
-    return [pixels * tokens for pixels, tokens in zip(patches, seen, strict=True)]
+    found = raynas.attention_maps(supernet.extract(space.largest()), normalise(images, data.normalisation))
+    if even:
+        found = [replace(maps, weights=(maps.weights > 0).float()) for maps in found]
+    return [float(maps.distance().mean()) for maps in found]
 
 
 def tasks(experiment: str) -> Iterator[Task]:

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from torch import Tensor, nn
 
 from raynas.errors import UserError
+from raynas.nets.attention_maps import Attending
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticNorm, Through
 from raynas.nets.sharing import Sharing, Side
 from raynas.nets.supernet import Supernet
 from raynas.nets.timm_conventions import Level, checkpointed
+from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.stages import running
 
@@ -230,6 +232,21 @@ class StagedSupernet(Supernet, Generic[StageT]):
             **self.select_classifiers(width),
         }
         return {f"{part}.{name}": tensor for part, selected in parts.items() for name, tensor in selected.items()}
+
+    def attending(self) -> list[Attending]:
+        """Return the blocks with self-attention of a one-point space's network."""
+        acting, found = self._settled_shape(), []
+        for index, (shape, (pixels, grid)) in enumerate(
+            zip(self.stage_shapes(acting), self.stage_grids(acting), strict=True)
+        ):
+            for place, block in shape.blocks.items():
+                name = f"stages.{index}.{self._stages[index].places}.{place}"
+                found += self.block_attends(name, block, pixels, grid)
+        return found
+
+    def block_attends(self, name: str, shape: Any, pixels: int, grid: tuple[int, int]) -> list[Attending]:
+        """Return the self-attention of a block, by default to the whole grid and the class tokens; [] for none."""
+        return [Attending(name, Windows(grid, grid), pixels, class_tokens=self.num_prefix_tokens)]
 
     # -- timm's conventions ----------------------------------------------------------------------------------------
 

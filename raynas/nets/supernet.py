@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.errors import UserError
+from raynas.nets.attention_maps import Attending
 from raynas.nets.batch_norm import NormStatistics, using
 from raynas.nets.classifier import check_distillation_token, check_token_head
 from raynas.nets.layers import resize_positions
@@ -454,6 +455,14 @@ class Supernet(TimmConventions):
 
         Raises:
             UserError: they depend on the arch.
+        """
+        raise NotImplementedError
+
+    def attending(self) -> list[Attending]:
+        """Return the blocks with self-attention of a one-point space's network; see `raynas.attention_maps`.
+
+        Raises:
+            UserError: the space has many archs.
         """
         raise NotImplementedError
 

@@ -17,11 +17,13 @@ from raynas.families.hybrid.conv import ConvShape, NormedConv
 from raynas.families.hybrid.space import grids, image_sides
 from raynas.families.hybrid.stage import Stage
 from raynas.families.hybrid.transformer import HybridBlockShape, TransformerBlock
+from raynas.nets.attention_maps import Attending
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, Through, select_layers
 from raynas.nets.sharing import Sharing, Side
 from raynas.nets.stages import StagedSupernet, StageShape
 from raynas.nets.units import UnitAxis, UnitGroup, noted_units
+from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
 
@@ -213,6 +215,12 @@ class HybridSupernet(StagedSupernet[Stage]):
         sides = [side for side in accumulate(constants.strides, operator.mul, initial=constants.stem_stride)][1:]
         found = grids(self.space, self._resolution(arch))[1:]
         return [(side, (int(rows), int(columns))) for side, (rows, columns) in zip(sides, found, strict=True)]
+
+    def block_attends(self, name: str, shape: Any, pixels: int, grid: tuple[int, int]) -> list[Attending]:
+        """Return the attention of a transformer block inside its windows; convolutions have none."""
+        if not isinstance(shape, HybridBlockShape):
+            return []
+        return [Attending(name, Windows(shape.grid, shape.window), pixels)]
 
     def normed_level(self, x: Tensor, acting: Shape, last: bool) -> Tensor:
         """Return a stage's output as it is: the last convolution widens it."""

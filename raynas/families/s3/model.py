@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raynas.families.s3.block import RelativeBias, WindowBlock, WindowShape, resize_bias, windows_of
 from raynas.families.s3.space import MERGED, S3Constants, grids, shifted, window_sides
+from raynas.nets.attention_maps import Attending
 from raynas.nets.block import BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, padded, select_layers
@@ -219,6 +220,10 @@ class S3Supernet(StagedSupernet[Stage]):
     def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
         """Return each stage's pixels on the side of a token, and its rows and columns."""
         return [(self.space.constants.patch_size * 2**stage, grid) for stage, grid in enumerate(self.grids)]
+
+    def block_attends(self, name: str, shape: WindowShape, pixels: int, grid: tuple[int, int]) -> list[Attending]:
+        """Return the attention of a block inside its windows."""
+        return [Attending(name, shape.windows, pixels)]
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.families.twins.attention import AttentionShape, GlobalAttention, LocalAttention
 from raynas.families.twins.space import grids, query_gene
+from raynas.nets.attention_maps import Attending
 from raynas.nets.channels import Channels
 from raynas.nets.layers import Bank, ElasticDepthwiseConv, ElasticLinear, ElasticNorm, ElasticPatchConv, select_layers
 from raynas.nets.sharing import Sharing
 from raynas.nets.stages import ElasticStage, StagedSupernet, StageShape
+from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
 
@@ -201,6 +203,14 @@ class TwinsSupernet(StagedSupernet[Stage]):
         """Return each stage's pixels on the side of a token, and its rows and columns."""
         sides = accumulate(self.space.constants.patch_sizes, operator.mul)
         return [(side, stage.grid) for side, stage in zip(sides, self._stages)]  # noqa: B905  stages may be cut off
+
+    def block_attends(self, name: str, shape: TwinsBlockShape, pixels: int, grid: tuple[int, int]) -> list[Attending]:
+        """Return the attention of a block: inside windows, or to the whole grid by squares of tokens."""
+        attention = cast(Block, self.get_submodule(name)).attention.of(shape.kind)
+        if isinstance(attention, LocalAttention):
+            return [Attending(name, attention.windows, pixels)]
+        squares = cast(GlobalAttention, attention).reduction
+        return [Attending(name, Windows(grid, grid), pixels, 1 if squares is None else squares.patch)]
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the positional-encoding generators; the trainer exempts 1-D tensors itself."""

@@ -14,12 +14,14 @@ from raynas.families.vit.attention import RelativeIndex, RelativePosition
 from raynas.families.vit.class_attention import ClassBlock
 from raynas.families.vit.cost import slots, stacked_depth
 from raynas.families.vit.space import block_genes, hidden_channels
+from raynas.nets.attention_maps import Attending
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
 from raynas.nets.layers import Bank, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, Through, new_parameter
 from raynas.nets.sharing import NESTED, Side
 from raynas.nets.supernet import Supernet
 from raynas.nets.timm_conventions import Level, checkpointed
+from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.rules import hidden_width
 
@@ -241,6 +243,13 @@ class VitSupernet(Supernet):
         if len(patches) > 1:
             raise UserError(f"space {self.space.name}: patch_size {list(patches)} makes several grids of patch tokens")
         return self.stem.of(patches[0]).grid
+
+    def attending(self) -> list[Attending]:
+        """Return the blocks; class attention, whose only queries are class tokens, is left out."""
+        shape, grid = self._settled_shape(), self.token_grid
+        beside = self.space.constants.tokens_in_front
+        windows = Windows(grid, grid)
+        return [Attending(f"blocks.{i}", windows, shape.patch_size, class_tokens=beside) for i in shape.blocks]
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
         """Return the grids of the stems' positions, one for each patch size; relative position has no grid."""
