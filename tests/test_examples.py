@@ -266,6 +266,8 @@ def test_an_example_runs(
         argv[1] = run
     elif verb in ("train", "pipeline", "adapt", "evolve-space", "ablate", "tune"):  # which make a run directory
         shutil.rmtree(run or "", ignore_errors=True)
+        if verb == "adapt":
+            put_run(searched, options["model"])
     elif run is not None and verb != "demo":
         put_run(searched, run)
     before = next((lines for pattern, lines in BEFORE.items() if re.search(pattern, line)), [])
