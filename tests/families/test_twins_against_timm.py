@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import timm
 import torch
@@ -102,7 +104,7 @@ def test_other_models_are_refused(name: str) -> None:
 
 
 def test_a_network_without_a_classifier_gets_one_of_zeros() -> None:
-    model = small((32, 32))
+    model: Any = small((32, 32))
     model.reset_classifier(0)
     space, state = read_timm(model, "model")
     assert space.classes == 1 and not state["head.weight"].any() and not state["head.bias"].any()
