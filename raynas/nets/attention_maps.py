@@ -89,6 +89,14 @@ class AttentionMaps:
         alike = rows @ rows.transpose(-2, -1)
         return alike.mean((0, 1, 2)) if known is None else alike[:, known].mean((0, 1))
 
+    def mean_similarity(self) -> float | None:
+        """Return the mean of `similarity` over pairs of different heads; None for one head."""
+        similarity = self.similarity()
+        heads = len(similarity)
+        if heads == 1:
+            return None
+        return float((similarity.sum() - similarity.diagonal().sum()) / (heads * (heads - 1)))
+
 
 @torch.no_grad()
 def attention_maps(network: Any, images: Tensor) -> list[AttentionMaps]:

@@ -459,12 +459,13 @@ class Supernet(TimmConventions):
         raise NotImplementedError
 
     def attending(self) -> list[Attending]:
-        """Return the blocks with self-attention of a one-point space's network; see `raynas.attention_maps`.
+        """Return the blocks with self-attention of a one-point space's network, none unless a family says so.
 
         Raises:
             UserError: the space has many archs.
         """
-        raise NotImplementedError
+        self._settled_shape()
+        return []
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
         """Return the token grid (rows, columns) of every table of position embeddings, by parameter name."""

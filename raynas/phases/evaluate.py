@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
@@ -18,7 +19,10 @@ from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
+from raynas.data.pixels import normalise
 from raynas.errors import RunDirError, UserError
+from raynas.nets.attention_maps import attention_maps
+from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.where import default_resources, device_here, threads
 from raynas.progress.reporter import Progress, reporter, silent
@@ -29,6 +33,9 @@ from raynas.runs.searches import MAIN
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
+
+ATTENDED = 8
+"""Number of test images on which attention is looked at."""
 
 Key: TypeAlias = tuple[str, ...]
 """The columns of a row that its result depends on: network, how, weights and data."""
@@ -163,7 +170,19 @@ def measure(
             "seed": network.seed,
             "device": device_name(torch.device(device)),
             **input_size(network.arch),
+            **_attention(model, normalise(pixels[:ATTENDED], data.normalisation)),
         }
+
+
+def _attention(model: Supernet, images: Tensor) -> dict[str, Any]:
+    """Return the columns about the attention of a network; none for two paths, whose logits are averaged."""
+    if len(model.sides) > 1:
+        return {}
+    maps = attention_maps(model, images)
+    return {
+        "distances": [each.distance().tolist() for each in maps],
+        "similarities": [each.mean_similarity() for each in maps],
+    }
 
 
 def _newest(run: Run) -> dict[Key, Row]:

@@ -194,6 +194,21 @@ def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: 
 
 
 @matplotlib.rc_context(STYLE)
+def attention_distances(networks: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
+    """Draw the mean attention distance of every head, block by block: distances in pixels by network."""
+    figure, axes = new_figure(7.2, 3.6)
+    for (name, blocks), colour, marker in zip(networks.items(), cycle(PALETTE), cycle("os^")):
+        places = [place for place, heads in enumerate(blocks, start=1) for _ in heads]
+        distances = [distance for heads in blocks for distance in heads]
+        axes.scatter(places, distances, s=22, color=colour, marker=marker, alpha=0.7, linewidths=0, label=shown(name))
+    axes.set(xlabel="block", ylabel="mean attention distance (pixels)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_ylim(bottom=0)
+    legend(figure)
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
 def blocks(arch: Arch, space: Space) -> Figure:
     """Draw an arch block by block: a row of bars for each dimension, outlined up to the space's largest choice."""
     columns, present = block_names(space), present_blocks(arch, space)

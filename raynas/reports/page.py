@@ -9,6 +9,7 @@ import yaml
 
 from raynas.reports import figures
 from raynas.reports.adapting import adapting_section
+from raynas.reports.attention import attention_section
 from raynas.reports.collect import HOW, Content, Trace, Tried, collect
 from raynas.reports.conflict import conflict_section
 from raynas.reports.evolution import evolution_lead, evolution_section
@@ -75,6 +76,7 @@ def page(content: Content) -> str:
             None if content.space is None else sharing_section(content.space),
             _probes(content),
             conflict_section(content.training),
+            attention_section(content.finished),
             None if several else _test_split(content),
             price_section(content.phases),
             _what_was_run(content),

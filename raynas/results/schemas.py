@@ -147,6 +147,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("reading", _INT, "number of readings of the test split so far, this one included"),
         _field("seconds", _REAL, "time of the passes"),
         *_INPUT,
+        _field("distances", pa.list_(pa.list_(_REAL)), "mean attention distance of each head, pixels, block by block"),
+        _field("similarities", pa.list_(_REAL), "mean cosine similarity of heads, block by block; null for one head"),
     ),
     "latencies": _table(
         "One row for each subnet whose forward passes were timed, on one device under one set of conditions.",

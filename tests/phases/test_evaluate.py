@@ -53,6 +53,17 @@ def test_row_is_what_a_plain_loop_measures(run: Run) -> None:
     assert (row["arch"], row["how"], row["reading"], row["seed"]) == (ARCH.id, "inherited", 1, None)
 
 
+def test_row_says_how_far_every_head_looks(run: Run) -> None:
+    (row,) = evaluate(run, networks_to_evaluate(run))
+    heads = [ARCH[f"blocks.{block}.heads"] for block in range(ARCH["depth"])]
+    assert [len(block) for block in row["distances"]] == heads
+    # Fresh weights attend alike to all 16 patches of 2 x 2 pixels, whose mean distance is this one.
+    places = [(x, y) for x in range(4) for y in range(4)]
+    even = 2 * float(np.mean([np.hypot(a - c, b - d) for a, b in places for c, d in places]))
+    assert np.allclose(np.concatenate(row["distances"]), even, rtol=0.02)
+    assert [alike is None or alike > 0.9 for alike in row["similarities"]] == [True] * len(heads)
+
+
 def test_a_winner_changed_by_hand_is_not_left_out(run: Run) -> None:
     retrain(run, [ARCH], PRESET.retrain_recipe, train_on="train", parallel=1)
     text = run.read_bytes("best/arch.yaml").decode()
