@@ -1,7 +1,8 @@
 """The supernet families, each imported when one of its spaces is first read.
 
 A family is a folder in `raynas/families`: `space.py` (its constants and dimensions, `FAMILY`), `cost.py` (`terms`),
-`model.py` (`SUPERNET`) and `checkpoint.py` (`read_released`, `read_timm`). The first two import no torch.
+`elastic.py` (`whole`), `model.py` (`SUPERNET`) and `checkpoint.py` (`read_released`, `read_timm`). The first three do
+not import torch.
 
 `read_released(checkpoint, space)` reads a released checkpoint, and `read_timm(model, name)` a model from
 `timm.create_model` as a one-point space of that name. Both return the space and the parameters of its supernet by our
@@ -20,7 +21,7 @@ FAMILIES: dict[str, str] = {name: f"raynas.families.{name}" for name in ("vit", 
 
 
 def family_module(name: str, part: str) -> ModuleType:
-    """Import one module of a family: `space`, `cost`, `model` or `checkpoint`."""
+    """Import one module of a family: `space`, `cost`, `elastic`, `model` or `checkpoint`."""
     return importlib.import_module(f"{FAMILIES[name]}.{part}")
 
 
