@@ -115,22 +115,23 @@ def import_model(
 
     Args:
         system: the layout of the checkpoint: `autoformer`, `vit-resnas`, `nasvit` (also AlphaNet), `s3` (also Swin) or
-            `timm`, whose data must have the checkpoint's classes; or `transfer`, for data of any classes.
+            `timm`; or `transfer`, for a network of raynas.
         checkpoint: the file as released; for timm the name of a model, such as `twins_svt_small`; for transfer a run
             directory, whose winner is taken, the folder of a network, or the name of a timm model.
         run_dir: the run directory to write.
-        data: the dataset that subnets are scored on.
+        data: the dataset that subnets are scored on. With other classes than the checkpoint's its classifier is made
+            anew, and has to be trained.
         overrides: changes to the preset by dotted key.
         space: the space or arch of the checkpoint, by name or path; None to recognise it from the checkpoint.
         preset: settings of search and retraining; None for the system's own preset.
         weights: a file with a timm model's weights, instead of those that timm downloads.
-        size: for transfer: height and width of the images in pixels; None for the data's, or the network's.
+        size: height and width of the images in pixels; None for the data's, or the checkpoint's.
         progress: called with lines of text.
 
     Raises:
         RunDirError: the run directory holds another supernet.
-        UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the data has other
-            classes.
+        UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the images have
+            another number of channels.
     """
     from raynas.phases.import_ import TRANSFER, import_supernet, preset_of
 
@@ -142,9 +143,7 @@ def import_model(
         from raynas.phases.transfer import transfer
 
         return transfer(checkpoint, checked, run_dir, size, weights, progress)
-    if size is not None:
-        raise UserError(f"--size is for networks that are transferred: raynas import {TRANSFER}")
-    return import_supernet(system, checkpoint, run_dir, checked, space, weights, progress)
+    return import_supernet(system, checkpoint, run_dir, checked, space, weights, size, progress)
 
 
 @typed

@@ -75,6 +75,8 @@ def raynas_vit(
         model = load_network_of_config(arch, pretrained_cfg, pretrained, num_classes, in_chans, cache_dir)
     else:
         model = load_network_folder(arch, pretrained, num_classes, in_chans)
+    model.remove_token_head()  # its parameters would be without gradients
+    model.register_load_state_dict_pre_hook(_without_token_head)
     model.set_input_size(img_size)
     if global_pool is not None:
         model.reset_classifier(model.num_classes, global_pool)
@@ -90,3 +92,9 @@ def raynas_vit(
         feature_cfg={"feature_cls": "getter", "output_fmt": layout},
         **(features if features_only else {}),
     )
+
+
+def _without_token_head(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
+    """Drop the weights of a token head, with which networks are exported, before they are loaded."""
+    for name in [name for name in state if name.startswith("token_head.")]:
+        del state[name]

@@ -17,8 +17,7 @@ raynas import transfer runs/a --run runs/flowers --data /data/flowers --size 320
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     text = (
-        "the layout of the checkpoint: autoformer, vit-resnas, nasvit, s3 or timm; or transfer, for a trained network "
-        "and data of other classes: its classifier is made anew"
+        "the layout of the checkpoint: autoformer, vit-resnas, nasvit, s3 or timm; or transfer, for a network of raynas"
     )
     parser.add_argument("system", help=text)
     text = (
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "preset for search and retraining (default: the system's own preset)"
     parser.add_argument("--preset", help=text)
     add_data(parser, required=True)
-    text = "with transfer: height and width of the images (default: the data's, or the network's)"
+    text = "height and width of the images (default: the data's, or the checkpoint's)"
     parser.add_argument("--size", type=positive, metavar="PIXELS", help=text)
     add_set(parser)
 

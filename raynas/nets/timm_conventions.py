@@ -374,8 +374,15 @@ class TimmConventions(Classifiers):
             if head is not None:
                 head.to(like.device, like.dtype).train(self.training)
 
+    def remove_token_head(self) -> None:
+        """Remove the token head, which has gradients from labels of patches alone, from the network and its space."""
+        if self.token_head is not None:
+            self.token_head = None
+            constants = self.space.constants.model_copy(update={"token_head": False})
+            self._of_space(self.space.replace(constants=constants))
+
     def _of_space(self, space: Space) -> None:
-        """Take a space that differs in the number of classes."""
+        """Take a space that differs in the classifiers."""
         raise NotImplementedError
 
     def prune_intermediate_layers(

@@ -343,6 +343,8 @@ def _is_exported(run: Run, wanted: Mapping[str, Any]) -> bool:
     receipt = run.read_json(f"export/{RECEIPT}")
     if not isinstance(receipt, dict) or not isinstance(files := receipt.pop("files", None), dict) or receipt != wanted:
         return False  # older versions wrote no `files`
+    if CONFIG_FILE not in files:
+        return False  # older versions wrote none
     return all(
         run.exists(f"export/{name}") and _digest(run.read_bytes(f"export/{name}")) == digest
         for name, digest in files.items()

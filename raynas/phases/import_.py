@@ -15,9 +15,10 @@ from raynas.data.load import Data, load_data
 from raynas.errors import RunDirError, UserError, reason
 from raynas.locations import hide_secrets
 from raynas.nets.timm_weights import load_timm
-from raynas.nets.weights import weights_fingerprint
+from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import named_data, resolve_data
+from raynas.phases.pretrained import Pretrained, timm_family
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.results.versions import versions
@@ -36,15 +37,11 @@ SYSTEMS = {
     "nasvit": "nasvit/preset_released",
     "s3": "s3/preset",
     "timm": "timm/preset",
-    TRANSFER: "transfer/preset",
 }
 """Systems whose checkpoints can be read, with the preset to search and retrain them."""
 
 FAMILY_OF = {"autoformer": "vit", "vit-resnas": "vit_res", "nasvit": "hybrid", "s3": "s3"}
 """Family that reads each system's released checkpoints."""
-
-TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
-"""Family that reads each of timm's models, by the start of the model's name."""
 
 
 def import_supernet(
@@ -54,6 +51,7 @@ def import_supernet(
     preset: Preset,
     space: str | None = None,
     weights_file: str | Path | None = None,
+    size: int | None = None,
     progress: Progress = silent,
 ) -> Run:
     """Read a released checkpoint, or a model of timm, into a new run directory; see `raynas.import_model`."""
@@ -72,18 +70,20 @@ def import_supernet(
             raise UserError(f"the weights of {system} are the checkpoint itself: leave the weights file out")
         of = None if space is None else _space_of(space)
         found, weights = _read(system, checkpoint, of)
+    if size is not None:
+        data = data.model_copy(update={"size": (size, size)})
     asked = preset.model_copy(update={"data": data})
     preset = asked.model_copy(update={"data": resolve_data(asked, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
-    if images.classes != found.classes:
-        other = f"train a supernet on {images.name} (raynas train)"
-        if system == "timm":
-            other = "give its classifier up and fine-tune the model (raynas retrain MODEL --data ... --run ...)"
-        raise UserError(
-            f"the checkpoint has {found.classes} classes, {images.name} has {images.classes}: "
-            f"give data of the same {found.classes} classes (--data), or {other}"
-        )
-    _check_order(images)
+    new_head = images.classes != found.classes
+    if not new_head:
+        _check_order(images)
+    given = Pretrained(str(checkpoint), load_supernet(found, weights), {})
+    given.check_channels(images)
+    if new_head or images.size != found.input_size:
+        scaled = preset.retrain.windows == "scaled"
+        network = given.fitted(images, new_head, preset.recipe.seed, progress, scaled).network
+        found, weights = network.space, {name: each.detach() for name, each in network.state_dict().items()}
     if not has_begun(run_dir, "import"):
         check_images(asked, progress)
     for line in describe_reading(asked, images):
@@ -134,8 +134,10 @@ def preset_of(system: str) -> str:
     Raises:
         UserError: checkpoints of this system cannot be read.
     """
+    if system == TRANSFER:
+        return "transfer/preset"
     if system not in SYSTEMS:
-        raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}")
+        raise UserError(f"unknown system {system!r}: raynas imports {', '.join(SYSTEMS)}, {TRANSFER}")
     return SYSTEMS[system]
 
 
@@ -186,11 +188,3 @@ def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progres
     if not np.allclose(theirs, ours, atol=1e-3):
         shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in (theirs, ours)]
         progress(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")
-
-
-def timm_family(name: str) -> Any:
-    """Return the checkpoint module of the family that reads a timm model."""
-    for start, family in TIMM.items():
-        if name.startswith(start):
-            return family_module(family, "checkpoint")
-    raise UserError(f"raynas imports from timm the models whose names start with {', '.join(TIMM)}, not {name}")

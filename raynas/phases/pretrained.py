@@ -19,11 +19,14 @@ from raynas.nets.supernet import Supernet
 from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet
 from raynas.phases.export import choose_network
-from raynas.phases.import_ import timm_family
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import MARKER
 from raynas.runs.network_folder import ARCH_FILE, load_network_folder
 from raynas.runs.run import Run, open_run
+from raynas.space.families import family_module
+
+TIMM = {"twins_": "twins", "swin_": "s3", "deit": "vit", "vit_": "vit"}
+"""Family that reads each of timm's models, by the start of the model's name."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,15 @@ class Pretrained:
                 f"{data.channels}: give --set data.channels={ours}, or another model"
             )
 
-    def fitted(self, data: Data, new_head: bool, seed: int, progress: Progress = silent) -> Pretrained:
+    def fitted(
+        self, data: Data, new_head: bool, seed: int, progress: Progress = silent, scaled: bool = False
+    ) -> Pretrained:
         """Return the model for the images and classes of a dataset, and say in a line what changes.
 
         Args:
             new_head: True to make the classifier anew.
             seed: seed of the new classifier's weights.
+            scaled: windows scale with the images if these are of another size; see `Supernet.resized`.
 
         Raises:
             UserError: the model cannot take images of this size.
@@ -78,7 +84,7 @@ class Pretrained:
         if data.size != space.input_size:
             before, after = (f"{height} x {width}" for height, width in (space.input_size, data.size))
             progress(f"{self.name} is for images of {before} pixels: it is resized to {after}")
-            network = network.resized(data.size)
+            network = network.resized(data.size, scaled)
         if new_head:
             what = f"the {data.classes} classes of {hide_secrets(data.name)}"
             progress(f"{self.name} gets a new classifier for {what}; all other weights are kept")
@@ -132,3 +138,11 @@ def _of_run(run: Run) -> Pretrained:
     model = run.model(network)
     reading = preprocessing_of(run.data().resized(model.space.input_size))
     return Pretrained(f"{run.name} ({network.name})", model.eval(), reading.timm_config(model.space.classes))
+
+
+def timm_family(name: str) -> Any:
+    """Return the checkpoint module of the family that reads a timm model."""
+    for start, family in TIMM.items():
+        if name.startswith(start):
+            return family_module(family, "checkpoint")
+    raise UserError(f"raynas imports from timm the models whose names start with {', '.join(TIMM)}, not {name}")

@@ -6,7 +6,6 @@ The network, fitted to the images, is the supernet of a run directory of its own
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from raynas.data.config import DataConfig
@@ -57,8 +56,7 @@ def transfer(
     if files:
         found = settled(named_data(found), "mean", "std")
         data = load_data(named_data(found))
-    if data.size != space.input_size and preset.retrain.windows == "scaled":
-        model = replace(model, network=model.network.resized(data.size, scaled=True))
-    network = model.fitted(data, not model.knows(data), preset.recipe.seed, progress).network
+    scaled = preset.retrain.windows == "scaled"
+    network = model.fitted(data, not model.knows(data), preset.recipe.seed, progress, scaled).network
     weights = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
     return write_imported(run_dir, "raynas", os.fspath(source), network.space, weights, found, data)

@@ -103,7 +103,19 @@ def load_network_of_config(
     size = config.get("input_size") or (found.space.channels, *found.space.input_size)
     content = {name: config[name] for name in ("mean", "std", "crop_pct", "interpolation") if name in config}
     content |= {"channels": size[0], "size": size[1:], "class_names": config.get("label_names") or ()}
-    return _described(model, parse_preprocessing(content, f"{place}: pretrained_cfg"))
+    reading = parse_preprocessing(content, f"{place}: pretrained_cfg")
+    _check_names(reading, found.space, f"{place}: label_names")
+    return _described(model, reading)
+
+
+def _check_names(reading: Preprocessing, space: Space, where: str) -> None:
+    """Check that class names are those of a network.
+
+    Raises:
+        UserError: there are more or fewer than the network's classes.
+    """
+    if reading.class_names and len(reading.class_names) != space.classes:
+        raise UserError(f"{where} names {len(reading.class_names)} classes, the network has {space.classes}")
 
 
 def hub_config(model: Supernet, arch: Arch, reading: Preprocessing) -> dict[str, Any]:
@@ -156,6 +168,7 @@ def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
                 f"{file} is of images of {found.size[0]} x {found.size[1]} pixels and {found.channels} channel(s), the "
                 f"network of {space.input_size[0]} x {space.input_size[1]} and {space.channels}: export it again"
             )
+        _check_names(found, space, str(file))
         return found
     return None
 

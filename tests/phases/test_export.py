@@ -236,6 +236,7 @@ def test_timms_transform_gives_the_pixels_that_raynas_gives(mode: str, size: Any
         ({"mean": [0.5, 0.5]}, "one for each channel"),
         ({"size": [9, 9]}, "is of images of 9 x 9"),
         ({"crop": 1}, "crop"),
+        ({"class_names": ["cat", "dog"]}, "names 2 classes, the network has 10"),
     ],
 )
 def test_a_damaged_description_is_told(content: Any, words: str, folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from raynas.commands.main import main
 from raynas.config import write_yaml
@@ -23,6 +24,7 @@ from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.space import Arch
 from raynas.space.rules import hidden_width
+from tests.data.pictures import write_classes
 from tests.families.released import released_forward, released_state
 from tests.families.resnas_golden import golden, golden_space
 
@@ -113,9 +115,27 @@ def test_again_it_is_the_same_and_another_is_refused(run: Run, files: Path, caps
     assert run.space.constants.pool == "mean"
 
 
-def test_data_with_other_classes_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_classes_get_a_new_classifier_and_other_sizes_other_positions(
+    files: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_classes(files / "pets", {"cat": 8, "dog": 8}, size=(24, 24), mode="RGB")
+    arguments = {"--data": f"{files}/pets", "--size": "24"}
+    assert main(command(files, "pets run", **arguments)) == 0
+    assert capsys.readouterr().err.count("gets a new classifier for the 2 classes") == 1
+    other = Run(files / "pets run")
+    assert (other.space.classes, other.space.input_size, other.space.cardinality()) == (
+        2, (24, 24), run.space.cardinality()
+    )  # fmt: skip
+    before, after = (load_file(files / name / "supernet.safetensors") for name in ("run", "pets run"))
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed == {"head.weight", "head.bias", "stem.4.position"}
+    fingerprint = other.about_supernet["fingerprint"]
+    assert main(command(files, "pets run", **arguments)) == 0  # the new classifier is the same again
+    assert Run(files / "pets run").about_supernet["fingerprint"] == fingerprint
+    capsys.readouterr()
     assert main(command(files, "digits", **{"--data": "digits"})) == 2
-    assert "give data of the same 6 classes" in (said := capsys.readouterr().err) and "has 10" in said
+    said = capsys.readouterr().err.strip()
+    assert "takes images of 3 channel(s)" in said and len(said.splitlines()) == 1
 
 
 def test_weights_that_are_not_finite_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,7 @@ def test_a_swin_of_timms_or_as_released(files: Path) -> None:
             "model.pth",
             "twins_of_this_test",
             ["--data", "digits"],
-            r"give data of the same 4 classes .* or fine-tune the",
+            r"takes images of 3 channel\(s\), digits is read with 1",
         ),
         ("model.pth", "twins_of_this_test", ["--space", "digits/vit"], "leave the space out"),
     ],
