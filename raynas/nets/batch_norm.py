@@ -50,7 +50,7 @@ class ElasticBatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
-        self.eps, self.momentum = eps, momentum
+        self.channels, self.eps, self.momentum = channels, eps, momentum
 
     def select(self, width: Channels) -> dict[str, Tensor]:
         """Return the active part of the parameters and of the running averages."""
@@ -64,7 +64,9 @@ class ElasticBatchNorm(nn.Module):
 
     def _averaged(self, width: Channels) -> Channels:
         """Return the active channels' positions in the averages, which may hold only these (see `using`)."""
-        return Channels.first(width.count) if len(self.running_mean) < len(self.weight) else width
+        held = self._buffers["running_mean"]  # as an attribute it may be a proxy of torch.fx
+        assert held is not None
+        return Channels.first(width.count) if held.shape[0] < self.channels else width
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
         """Normalise [batch, width, rows, columns].
