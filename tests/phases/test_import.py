@@ -121,7 +121,7 @@ def test_other_classes_get_a_new_classifier_and_other_sizes_other_positions(
     write_classes(files / "pets", {"cat": 8, "dog": 8}, size=(24, 24), mode="RGB")
     arguments = {"--data": f"{files}/pets", "--size": "24"}
     assert main(command(files, "pets run", **arguments)) == 0
-    assert capsys.readouterr().err.count("gets a new classifier for the 2 classes") == 1
+    assert capsys.readouterr().out.count("gets a new classifier for the 2 classes") == 1
     other = Run(files / "pets run")
     assert (other.space.classes, other.space.input_size, other.space.cardinality()) == (
         2, (24, 24), run.space.cardinality()
