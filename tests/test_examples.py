@@ -20,6 +20,7 @@ import raynas
 from raynas.commands.main import main, make_parser
 from raynas.commands.parser import Parser
 from raynas.config import parse_yaml, write_yaml
+from raynas.phases.inputs import space_of
 from raynas.phases.pipeline import make_reference
 from raynas.phases.preflight import check_later
 from raynas.phases.retrain import retrain as retrain_networks
@@ -185,7 +186,7 @@ def test_an_example_that_is_not_for_here_is_understood(place: str, line: str) ->
             del changes["space"]
         preset = load_preset(options.preset, changes)
         preset.recipe.micro_batch(max(1, getattr(options, "workers", 1)))
-        check_later(preset, load_space(preset.space))
+        check_later(preset, space_of(preset))
     elif getattr(options, "changes", None):
         override(load_preset("s3"), parse_overrides(options.overrides))
 

@@ -203,7 +203,6 @@ def attention_distances(networks: Mapping[str, Sequence[Sequence[float]]]) -> Fi
         axes.scatter(places, distances, s=22, color=colour, marker=marker, alpha=0.7, linewidths=0, label=shown(name))
     axes.set(xlabel="block", ylabel="mean attention distance (pixels)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_ylim(bottom=0)
     legend(figure)
     return figure
 

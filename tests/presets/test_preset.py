@@ -11,6 +11,7 @@ from raynas.config import parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
 from raynas.outer.evolution.axes import axes_of, step_of
+from raynas.phases.inputs import space_of
 from raynas.phases.preflight import check_later
 from raynas.presets.preset import load_preset, override, parse_overrides
 from raynas.space import load_arch, load_space
@@ -69,7 +70,7 @@ def test_vitas_twins_preset_is_the_papers_procedure_at_every_size(
     assert (alone.clip_grad, alone.drop_path) == (5.0, drop_path)
     assert preset.search.constraints == {"macs": (None, pytest.approx(billions * 1e9))}
     assert preset.search.options["population"] * (1 + (preset.search.generations or 0)) == 2000
-    space = load_space(preset.space)
+    space = space_of(preset)
     hand_made = load_arch(preset.reference or "")
     macs = int(cost(hand_made.space, [hand_made])["macs"][0])
     assert 0.9 * billions * 1e9 < macs < 1.01 * billions * 1e9
@@ -243,7 +244,7 @@ def test_a_space_name_that_no_file_can_have(tmp_path: Path, space: str) -> None:
         WRONG.replace("digits/vit", repr(space)).replace("warm_epochs", "warmup_epochs")
     )
     with pytest.raises(ConfigError, match="no space"):
-        load_space(load_preset(tmp_path / "mine.yaml").space)
+        space_of(load_preset(tmp_path / "mine.yaml"))
 
 
 @pytest.mark.parametrize(("seeds", "message"), [([-1], "greater than or equal to 0"), ([1, 1], "same seed twice")])
@@ -281,7 +282,7 @@ def test_vit_resnas_preset_is_the_papers_procedure() -> None:
     assert (recipe.drop_path, recipe.smoothing, recipe.ema, recipe.clip_grad) == (0.2, 0.1, None, None)
     assert recipe.token_labels is not None and recipe.token_labels.mixing == "released" and not recipe.mixes
     assert plan.sampler.options["archs"] * 8 == 16 and plan.sampler.per_rank
-    assert plan.open_space(load_space(preset.space), 30, 120) == load_space(preset.space)
+    assert plan.open_space(space_of(preset), 30, 120) == space_of(preset)
     assert search.options["initial"] + search.generations * search.options["population"] == 3350  # type: ignore[operator]
     assert search.constraints["macs"] == (pytest.approx(0.975 * 1.7944e9), 1.7944e9)
     retrain = preset.retrain_recipe
@@ -299,7 +300,7 @@ def test_vit_resnas_small_and_medium_have_their_presets() -> None:
     assert (tuning.effective_lr, tuning.scaled_lr(tuning.min_lr), tuning.warmup_epochs) == (5e-6, 5e-6, 5)
     assert tuning.ema == medium.retrain_recipe.ema and tuning.token_labels == medium.recipe.token_labels
     assert small.retrain.finetune is None and medium.retrain.finetune is not None
-    check_later(medium, load_space(medium.space))
+    check_later(medium, space_of(medium))
 
 
 def test_s3_preset_is_the_papers_procedure() -> None:
@@ -310,19 +311,19 @@ def test_s3_preset_is_the_papers_procedure() -> None:
     assert (recipe.epochs, recipe.batch_size, recipe.opt, recipe.weight_decay) == (300, 1024, "adamw", 0.05)
     assert (recipe.effective_lr, recipe.min_lr, recipe.warmup_epochs) == (pytest.approx(1e-3), 1e-5, 20)
     assert (recipe.drop_path, recipe.smoothing) == (0.2, 0.1)
-    rates = load_space(preset.space).mutation_rates(search.options["mutation"])
+    rates = space_of(preset).mutation_rates(search.options["mutation"])
     per_stage = [0.2, 0.2, *[0.4] * 12]  # width, depth; four blocks of window, heads and ratio
     assert rates.tolist() == per_stage * 4 and search.generations == 20 and search.options["crossover"] == "block"
     evolution, tuning = preset.space_evolution, preset.finetune_recipe
     assert (evolution.iterations, evolution.tau, evolution.warm_start) == (3, 0.4, False)
-    steps = {axis.name: step_of(axis, evolution.steps) for axis in axes_of(load_space(preset.space))}
+    steps = {axis.name: step_of(axis, evolution.steps) for axis in axes_of(space_of(preset))}
     first = {"width": 64, "depth": 1, "blocks.*.window": 7, "blocks.*.heads": 2, "blocks.*.mlp_ratio": 0.5}
     assert steps == {f"stages.{stage}.{leaf}": step for stage in range(4) for leaf, step in first.items()}
     assert preset.retrain.windows == "scaled"
     assert (preset.retrain.finetune.size, tuning.epochs, tuning.weight_decay) == ((384, 384), 10, 1e-8)  # type: ignore[union-attr]
     assert (tuning.effective_lr, tuning.scaled_lr(tuning.min_lr), tuning.warmup_epochs) == (1e-5, 1e-5, 0)
     for name in ("s3", "digits/preset_s3"):
-        check_later(load_preset(name), load_space(load_preset(name).space))
+        check_later(load_preset(name), space_of(load_preset(name)))
 
 
 def test_the_plan_in_the_documentation_is_one() -> None:
@@ -352,7 +353,7 @@ def test_nasvit_and_alphanet_presets_have_their_settings() -> None:
     assert (paper.recipe.epochs, paper.plan.gradients.options["unit"], paper.recipe.mixes) == (360, "model", False)
     assert alphanet.recipe.effective_lr == pytest.approx(0.8) and alphanet.recipe.clip_mode == "value"
     for preset in (released, paper, alphanet, load_preset("digits/preset_nasvit")):
-        check_later(preset, load_space(preset.space))
+        check_later(preset, space_of(preset))
 
 
 def test_data_given_later_keep_the_preset_s_split_unless_it_named_data() -> None:

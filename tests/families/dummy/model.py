@@ -23,12 +23,12 @@ class DummySupernet(Supernet):
         width = int(max(space["width"].choices))
         self.pixels, self.classes = Channels.first(pixels(space)), Channels.first(space.classes)
         self.body = ElasticLinear(pixels(space), width)
-        self.head = ElasticLinear(width, space.classes)
+        self.head, self.width = ElasticLinear(width, space.classes), width
         self.settle()
 
     def acting(self, arch: Arch, side: Side | None) -> Channels:
         """Return the active channels."""
-        return pattern(self.space.constants, side)(int(arch["width"]), self.head.weight.shape[1])
+        return pattern(self.space.constants, side)(int(arch["width"]), self.width)
 
     def run(self, x: Tensor, acting: Channels, paths: Tensor | None, patches: bool) -> Tensor:
         """Map images to logits."""

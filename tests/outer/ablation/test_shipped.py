@@ -8,8 +8,8 @@ from raynas.cluster.resources import Resources
 from raynas.outer.ablation.cells import cells_of
 from raynas.outer.ablation.loop import _check
 from raynas.outer.measures import MEASURES, check_measures
+from raynas.phases.inputs import space_of
 from raynas.presets.ablation import load_ablation
-from raynas.space import load_space
 from raynas.space.load import SPACES
 
 SHIPPED = sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("ablation_*.yaml"))
@@ -35,7 +35,7 @@ def test_rows_are_valid_and_differ(name: str) -> None:
     rows = read.rows()
     for row in rows:
         check_measures(read.config.measure, row.preset, read.config.truth)
-        space = load_space(row.preset.space)
+        space = space_of(row.preset)
         row.preset.plan.open_space(space, 0, row.preset.recipe.epochs)
     assert len(cells_of(rows, read.config.seeds, read.config.measure)) == len(rows) * len(read.config.seeds)
     published = [figure for row in read.config.published.values() for figure in row.items()]
