@@ -47,7 +47,9 @@ RESULTS: dict[str, tuple[str, ...]] = {
 def started(command: str, folder: Path, run: str, mark: str) -> subprocess.Popen[bytes]:
     preset = str(folder / "preset.yaml")
     what = [str(folder / "model"), "--preset", preset] if command == "adapt" else [preset]
-    words = [command, *what, "--run", str(folder / run), "--workers", "1", "--replicas", "1"]
+    # What adapting adds is the same with and without Ray, whose parts in it the pipeline has, too.
+    count = "0" if command == "adapt" else "1"
+    words = [command, *what, "--run", str(folder / run), "--workers", count, "--replicas", count]
     with (folder / "output.txt").open("w") as output:  # no pipe: Ray's processes hold it for a while longer
         return subprocess.Popen(
             [sys.executable, "-m", "raynas", *words],
