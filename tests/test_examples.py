@@ -86,7 +86,7 @@ SMALLER = {
     ),
     r"latency=\{threads: 1\}": "latency={threads: 1, timings: 20, seconds: 0.001}",
     r"4\.5e9": "9.0e+5",
-    r"^adapt deit_small_patch16_224": "adapt runs/a",
+    r"^adapt \w+_patch16_224( --weights \S+)?": "adapt runs/a",
     r"vit_resnas/tiny|autoformer/tiny|twins_small": "digits/vit",
     r"vitas/digits": "digits",
 }
