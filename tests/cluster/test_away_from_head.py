@@ -15,6 +15,7 @@ import raynas
 from raynas.config import write_yaml
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 from tests.cluster.test_growing import wait_for_nodes
+from tests.small_run import SPACE, small_run
 
 ROOT = Path(__file__).parents[2]
 HEAD = """
@@ -91,6 +92,27 @@ def test_tuning_and_ablation_from_no_nodes_and_back(tmp_path: Path) -> None:
     for run, trials in (("tuned", 3), ("ablated", 2)):
         rows = raynas.open_run(str(tmp_path / run)).table("trials").to_pylist()
         assert [row["state"] for row in rows if row["state"] == "finished"] == ["finished"] * trials, rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_adapting_from_no_nodes_and_back(tmp_path: Path) -> None:
+    small_run(tmp_path / "model").write_arch("best", SPACE.largest())
+    run = str(tmp_path / "run")
+    few = ("--set", "recipe.epochs=2", "--set", "recipe.warmup_epochs=0", "--set", "search.evaluations=30",
+           "--set", "adapt.finetune={always: true, recipe: {epochs: 2}}", "--set", "adapt.untrained=12",
+           "--set", "retrain.recipe.epochs=2")  # fmt: skip
+    with autoscaling_cluster(tmp_path / "cluster", {"CPU": 2}, most=2, idle_s=15) as cluster:
+        assert cluster.raylets() == []
+        model = ("adapt", str(tmp_path / "model"), "--data", "digits", "--preset", "digits/preset_adapt")
+        on_head(cluster, *model, "--run", run, *few)
+        wait_for_nodes(cluster, 0)
+    found = {row["how"] for row in raynas.open_run(run).table("evaluations").to_pylist()}
+    assert found == {"pretrained", "transferred", "inherited", "finetuned"} or found == {
+        "transferred",
+        "inherited",
+        "finetuned",
+    }
 
 
 @pytest.mark.slow
