@@ -814,6 +814,8 @@ def check(
         checked = config = None
     else:
         raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
+    if checked is not None and checked.space is None:  # it follows from a model, and says nothing about images
+        checked = None
     findings: list[Finding] = []
     if anywhere:
         from raynas.phases.check import check_cluster, show

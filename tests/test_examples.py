@@ -74,7 +74,7 @@ SMALLER = {
     r" --gpu": "",
     r"s3://bucket/imagenet": "data",
     r"epochs=\d+": "epochs=1",
-    r"--size 280": "--size 12",
+    r"--size (280|320)": "--size 12",
     r"--train \d+": "--train 2",
     r"tau=\[[\d.,]+\]( --try|$)": r"tau=[0.2]\1",
     r"seed=\[0,1,2\]": "seed=[1]",
@@ -113,7 +113,7 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
-SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune"
+SLOW = r"^demo|^pipeline (?!digits )|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
 """Examples that need Ray for minutes, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {

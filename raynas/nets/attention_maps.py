@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from raynas.errors import UserError
 from raynas.nets.windows import Windows
+from raynas.user_code import kind
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,13 @@ def attention_maps(network: Any, images: Tensor) -> list[AttentionMaps]:
         images: normalised images [n, channels, height, width]. The maps are large: some images are enough.
 
     Raises:
-        UserError: the network is a supernet of many archs, or the images do not have its size.
+        UserError: it is no network of raynas, or a supernet of many archs, or the images do not have its size.
     """
+    if not hasattr(network, "attending"):
+        raise UserError(
+            "attention_maps takes a network of raynas: supernet.extract(arch), run.model(network) or "
+            f"timm.create_model('raynas_vit', ...), not {kind(network)}"
+        )
     attending: list[Attending] = network.attending()
     recorder, hooks, was_training = _Recorder(), list[RemovableHandle](), network.training
     for one in attending:

@@ -50,7 +50,7 @@ from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.reports.adapting import adapting_lines
 from raynas.reports.sampled import ORDERED, RANDOM, RANGES, WORDS
-from raynas.runs.files import NETWORKS, START_WEIGHTS
+from raynas.runs.files import NETWORKS, PRESET, START_WEIGHTS
 from raynas.runs.network_folder import ABOUT_FILE
 from raynas.runs.networks import PRETRAINED, Network, input_size
 from raynas.runs.run import Run
@@ -112,10 +112,12 @@ def adapt(
             settled.model_recipe.micro_batch(max(resources.most_workers, 1))
     run = Run(run_dir, create=True)
     with run.lock():
-        begin(run, "adapt", _recorded(adapted, checked))
-        # Before the training, since networks of the run are read with its data.
-        run.write_space(checked.space)
-        run.write_preset(settled.model_copy(update={"data": checked.preset.data}))
+        begun = begin(run, "adapt", _recorded(adapted, checked))
+        if not begun or not run.exists(PRESET):
+            # Before the training, since networks of the run are read with its data; later on training writes them, when
+            # its settings have been compared.
+            run.write_space(checked.space)
+            run.write_preset(settled.model_copy(update={"data": checked.preset.data}))
         sample = _sample(checked.space, adapted.config.untrained)
         make = partial(_make_start, run, adapted, checked, sample, progress)
         return carry_out(checked, run, progress, Start(1 + adapted.is_transferred, make, sample))

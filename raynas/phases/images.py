@@ -199,7 +199,7 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
             lines.append(f"the images are read as they are: {read}")
         else:
             asked = named_data(preset)
-            given = asked.size is not None and asked.channels is not None
+            given = preset.space is not None and asked.size is not None and asked.channels is not None
             why = (
                 "the settings say so"
                 if given or not are_files(config)

@@ -126,6 +126,7 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
         # Subnets are timed before training, so that an infeasible limit on latency is refused in time.
         space = None if is_bound(run, "train") else checked.space
         ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)
+        ready.stored.begin(ready.settings, check=True)  # before the preset is written, which other commands go by
         init = None
         if start is not None:
             checked, init = start.make(stage, later)

@@ -35,7 +35,7 @@ class AdaptConfig(Config):
             important ones: `taylor` (first-order effect on the loss), `magnitude` (of weights) or `activation`.
         labels: True to measure importance by the loss on labels, False by the change of the model's logits.
         images: number of training images to measure importance on.
-        untrained: number of subnets, spread evenly over the range of MACs, that are scored before the supernet is
+        untrained: number of random subnets, spread over the range of their MACs, that are scored before the supernet is
             trained (also with units in random order, for comparison) and once more afterwards; 0 for none.
     """
 

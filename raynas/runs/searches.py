@@ -119,7 +119,8 @@ class StoredSearch:
             check: True to check only, and write nothing.
         """
         record = check_settings if check else begin
-        return record(self.run, self.work, settings, "give the same, or the search another name (--name)")
+        another = f"give the same, or search under another name: raynas search {self.run.name} --name NAME"
+        return record(self.run, self.work, settings, another)
 
     def forget(self) -> None:
         """Delete the record of its settings, so that another search can use the name."""

@@ -113,3 +113,5 @@ def test_a_supernet_of_many_archs_has_no_maps() -> None:
     supernet = make_supernet(make_space(next(iter(DEFINITIONS))))
     with pytest.raises(UserError, match="extract one"):
         raynas.attention_maps(supernet, make_images(supernet.space, 1))
+    with pytest.raises(UserError, match=r"takes a network of raynas: .* not an? .*Linear"):
+        raynas.attention_maps(torch.nn.Linear(2, 2), make_images(supernet.space, 1))

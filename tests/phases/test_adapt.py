@@ -155,6 +155,22 @@ def test_done_it_does_nothing_again(model: Path, outcome: PipelineResult) -> Non
     assert {table: outcome.run.table(table).num_rows for table in tables} == before
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search.constraints.macs": [None, 1e5]}, r"raynas search .* --name NAME"),
+        ({"recipe.epochs": 5}, "train began with other settings: recipe.epochs"),
+    ],
+)
+def test_a_refused_change_leaves_the_runs_preset_as_it_was(
+    model: Path, outcome: PipelineResult, changes: dict[str, Any], message: str
+) -> None:
+    before = outcome.run.read_bytes("preset.yaml")
+    with pytest.raises(UserError, match=message):
+        adapt(model, Path(outcome.run.uri), changes={**SMALL, **changes})
+    assert outcome.run.read_bytes("preset.yaml") == before
+
+
 def test_another_budget_needs_no_training(outcome: PipelineResult) -> None:
     before = outcome.run.table("training").num_rows
     smaller = raynas.search_run(outcome.run, {"search.constraints.macs": [None, 1.2e5]}, name="small", resources=HERE)

@@ -132,6 +132,13 @@ def test_done_it_does_nothing_again(outcome: PipelineResult) -> None:
     assert {table: outcome.run.store.read(table).num_rows for table in TABLES} == before
 
 
+def test_a_refused_budget_leaves_the_runs_preset_as_it_was(outcome: PipelineResult) -> None:
+    before = outcome.run.read_bytes("preset.yaml")
+    with pytest.raises(UserError, match=r"search began with other settings: search.constraints.macs"):
+        pipeline(override(TUNED, {"search.constraints.macs": [None, 800_000]}), outcome.run.uri, Resources(0, 0))
+    assert outcome.run.read_bytes("preset.yaml") == before
+
+
 def test_a_reference_beside_a_fine_tuned_winner_gets_the_whole_recipe(outcome: PipelineResult) -> None:
     reference = outcome.run.arch("reference")
     rows = {row["arch"]: (row["how"], row["epochs"]) for row in outcome.run.store.read("networks").to_pylist()}

@@ -25,6 +25,7 @@ def test_retrain_evaluate_export_report(s3_server: Callable[[str], str]) -> None
     assert run.list("export") == [
         "README.md",
         "arch.yaml",
+        "config.json",
         "export.json",
         "model.pt2",
         "model.safetensors",
