@@ -86,8 +86,8 @@ def test_sampled_archs() -> None:
 @pytest.mark.parametrize(
     ("space", "name"),
     [
-        # Forests take a minute each: one of them is tried with every change.
-        pytest.param(space, name, marks=[pytest.mark.slow] if name == "predictor" and space != "digits/twins" else [])
+        # Forests take a minute each.
+        pytest.param(space, name, marks=[pytest.mark.slow] if name == "predictor" else [])
         for space in SPACES[::2]
         for name in SEARCHES
     ],

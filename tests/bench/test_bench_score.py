@@ -6,6 +6,7 @@ from raynas.bench.score import bench_score
 from raynas.errors import UserError
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_pool_and_limit_are_both_measured() -> None:
     steps: list[str] = []

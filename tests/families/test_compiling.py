@@ -30,7 +30,7 @@ def test_an_extracted_network_is_one_graph(name: str) -> None:
         torch.testing.assert_close(network(images), supernet(images, arch, side=supernet.sides[-1]))
 
 
-@pytest.mark.parametrize("name", ["twins", "hybrid"])
+@pytest.mark.parametrize("name", ["twins", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_it_trains_as_one_graph(name: str) -> None:
     """Autograd is compiled, too, and stochastic depth; the drawn branches are those of the plain network."""
     supernet = make_supernet(make_space(name))

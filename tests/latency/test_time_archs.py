@@ -151,6 +151,7 @@ def test_a_predictor_is_of_rows_of_one_kind(run: Run) -> None:
         fit_predictor(SPACE, failed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_in_an_actor_an_arch_that_takes_its_process_down_is_a_row() -> None:
     with stopwatch(QUICK, {"CPU": 2}) as watch:

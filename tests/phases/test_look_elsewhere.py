@@ -15,6 +15,7 @@ from raynas.phases import look_elsewhere
 from tests.data.pictures import write_classes
 
 
+@pytest.mark.slow
 def test_tasks_find_what_this_process_finds(tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     write_classes(tmp_path / "pictures", {"cat": 11, "dog": 12})
     broken = sorted((tmp_path / "pictures").rglob("*.*"))[5]

@@ -101,6 +101,7 @@ def parabola(config: Mapping[str, Any]) -> dict[str, float]:
     return {"loss": (config["lr"] - 0.1) ** 2, "cost": config["lr"]}
 
 
+@pytest.mark.slow
 def test_stop_rules_and_several_objectives(ray_session: None, tmp_path: Path) -> None:
     lines: list[str] = []
     tuned = raynas.tune(
