@@ -117,6 +117,7 @@ def test_a_write_to_shared_weights_is_found_out_and_its_score_is_not_kept(
     assert run.store.read("scores").num_rows == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_change_that_comes_between_tasks_is_found_out_at_the_end(space: Space, archs: list[Arch]) -> None:
     pixels = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
