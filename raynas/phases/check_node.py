@@ -129,7 +129,8 @@ HERE = "here"
 
 
 def _leave(probe: Probe) -> str | None:
-    me = ray.get_runtime_context().get_node_id() if ray.is_initialized() else HERE
+    in_a_task = ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+    me = ray.get_runtime_context().get_node_id() if in_a_task else HERE  # this process may have a Ray for other work
     try:
         filesystem, root = open_filesystem(probe.run_dir)
         write_whole(filesystem, f"{root}/{probe.folder}/{me}", me.encode())
