@@ -35,6 +35,12 @@ class Attending:
     reduction: int = 1
     class_tokens: int = 0
 
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of a query and a key that may attend to each other, for one head and one image."""
+        queries, keys = self.places()
+        return len(queries) * queries.shape[1] * keys.shape[1]
+
     def places(self) -> tuple[Tensor, Tensor]:
         """Return the centres of queries and of keys in pixels, (row, column): [windows, tokens, 2] each.
 

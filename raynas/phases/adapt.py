@@ -41,7 +41,7 @@ from raynas.phases.pipeline import PipelineResult, Stages, Start, carry_out
 from raynas.phases.preflight import Ready, preflight
 from raynas.phases.pretrained import Pretrained, read_pretrained
 from raynas.phases.rank import FEWEST, sample_by_budget
-from raynas.phases.retrain import transfer
+from raynas.phases.retrain import finetune_model
 from raynas.phases.search import make_scorer
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here, threads
@@ -246,7 +246,7 @@ def _make_start(
     _write_given(run, original, model, checked.data)
     if adapted.is_transferred:
         with stage("Fine-tuning the model", "it is the start of all networks, and their teacher"):
-            original = transfer(run, original, preset.model_recipe, progress, checked.resources)
+            original = finetune_model(run, original, preset.model_recipe, progress, checked.resources)
     with stage(f"Ordering units by {config.importance}", "so that smaller networks keep the important ones"):
         if any(_unscored(run, sample, order) for order in (ORDERED, RANDOM)):
             with phase(run, "ordering", cluster=later.replicas > 0, progress=progress):

@@ -19,7 +19,7 @@ from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
-from raynas.data.pixels import normalise
+from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import RunDirError, UserError
 from raynas.nets.attention_maps import attention_maps
 from raynas.nets.supernet import Supernet
@@ -35,7 +35,10 @@ from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch
 
 ATTENDED = 8
-"""Number of test images on which attention is looked at."""
+"""Number of test images on which attention is looked at, as far as `MOST_WEIGHTS` allows."""
+
+MOST_WEIGHTS = 2**28
+"""The most attention weights that are held at once (1 GiB), of all images, blocks and 16 heads of each."""
 
 Key: TypeAlias = tuple[str, ...]
 """The columns of a row that its result depends on: network, how, weights and data."""
@@ -170,15 +173,21 @@ def measure(
             "seed": network.seed,
             "device": device_name(torch.device(device)),
             **input_size(network.arch),
-            **_attention(model, normalise(pixels[:ATTENDED], data.normalisation)),
+            **_attention(model, pixels, data.normalisation),
         }
 
 
-def _attention(model: Supernet, images: Tensor) -> dict[str, Any]:
-    """Return the columns about the attention of a network; none for two paths, whose logits are averaged."""
+def _attention(model: Supernet, pixels: Tensor, normalisation: Normalisation) -> dict[str, Any]:
+    """Return the columns about the attention of a network.
+
+    There are none for two paths, whose logits are averaged, nor if the weights of one image are too many.
+    """
     if len(model.sides) > 1:
         return {}
-    maps = attention_maps(model, images)
+    weights = 16 * sum(attending.pairs for attending in model.attending())
+    if not (images := min(ATTENDED, MOST_WEIGHTS // max(weights, 1))):
+        return {}
+    maps = attention_maps(model, normalise(pixels[:images], normalisation))
     return {
         "distances": [each.distance().tolist() for each in maps],
         "similarities": [each.mean_similarity() for each in maps],

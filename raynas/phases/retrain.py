@@ -135,7 +135,7 @@ def finetune_resized(
         return _train_and_keep(run, trainings, resources, parallel, progress)
 
 
-def transfer(run: Run, given: Network, recipe: Recipe, progress: Progress, resources: Resources) -> Network:
+def finetune_model(run: Run, given: Network, recipe: Recipe, progress: Progress, resources: Resources) -> Network:
     """Fine-tune the model that a run adapts on the run's training images; return the network."""
     with run.lock():
         training = NetworkTraining(given.arch, recipe, run.data_config, "train", "the model", given)

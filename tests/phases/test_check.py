@@ -38,6 +38,15 @@ def test_this_machine_without_ray(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # the probe's files and the folder made for them
 
 
+def test_without_a_cluster_in_a_process_that_has_ray_for_other_work(tmp_path: Path, ray_session: None) -> None:
+    assert by_name(check_cluster(None, None, ALONE, str(tmp_path / "run")))["run directory"].mend is None
+
+
+def test_a_preset_whose_space_follows_from_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "adapt", "--data", "digits"]) == 0
+    assert "read as   8 x 8 grey" in capsys.readouterr().out
+
+
 def test_a_run_directory_that_exists_stays(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -64,6 +64,16 @@ def test_row_says_how_far_every_head_looks(run: Run) -> None:
     assert [alike is None or alike > 0.9 for alike in row["similarities"]] == [True] * len(heads)
 
 
+def test_attention_with_too_many_weights_is_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arch = 16 * ARCH["depth"] * (1 + 16) ** 2  # weights of one image, for 16 heads
+    monkeypatch.setattr("raynas.phases.evaluate.MOST_WEIGHTS", arch)
+    (row,) = evaluate(run, networks_to_evaluate(run))
+    assert row["distances"]
+    monkeypatch.setattr("raynas.phases.evaluate.MOST_WEIGHTS", arch - 1)
+    (row,) = evaluate(run, networks_to_evaluate(run), again=True)
+    assert row["distances"] is None and row["accuracy"] is not None
+
+
 def test_a_winner_changed_by_hand_is_not_left_out(run: Run) -> None:
     retrain(run, [ARCH], PRESET.retrain_recipe, train_on="train", parallel=1)
     text = run.read_bytes("best/arch.yaml").decode()
