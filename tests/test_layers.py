@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reports",),
     ("phases",),
     ("outer",),
-    ("api", "timm", "bench"),
+    ("api", "timm", "bench", "downstream"),
     ("commands",),
     ("__init__", "__main__"),
 )

@@ -22,6 +22,8 @@ from raynas.data.embedded import LOADERS
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.errors import UserError
 
+Split = Literal["train", "test"]
+
 VERSION = 1
 """Raised when the same settings give other scenes."""
 
@@ -120,7 +122,7 @@ def _edges(occupied: Tensor) -> tuple[Tensor, Tensor]:
     return places.argmax(1), places.shape[1] - places.flip(1).argmax(1)
 
 
-def make_scenes(config: ScenesConfig, split: Literal["train", "test"]) -> Scenes:
+def make_scenes(config: ScenesConfig, split: Split) -> Scenes:
     """Make the scenes of one split; the same settings give the same scenes.
 
     Raises:

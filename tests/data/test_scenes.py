@@ -8,7 +8,7 @@ import torch
 from torchvision.ops import masks_to_boxes
 
 from raynas.data.embedded import digits
-from raynas.data.scenes import CLASSES, INK, Scenes, ScenesConfig, make_scenes
+from raynas.data.scenes import CLASSES, INK, Scenes, ScenesConfig, Split, make_scenes
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.errors import UserError
 
@@ -41,12 +41,16 @@ def test_boxes_masks_and_classes_agree(scenes: Scenes) -> None:
         assert torch.equal(labelled, scenes.semantic[index])
 
 
+SPLITS: tuple[tuple[Split, int], ...] = (("train", 0), ("test", 1))
+
+
 def test_digits_of_both_splits_are_different_ones() -> None:
     """At their own size and brightness, every digit of a scene is found among those of its split alone."""
     plain = ScenesConfig(size=(16, 16), side=(8, 8), objects=(1, 1), pieces=0, noise=0, train=20, test=20)
     pixels, labels = digits()
-    kept, off = cut(labels, TEST_FRACTION, TEST_SEED, CLASSES[1:], "test")
-    for split, own, other in (("train", kept, off), ("test", off, kept)):
+    parts = cut(labels, TEST_FRACTION, TEST_SEED, CLASSES[1:], "test")
+    for split, place in SPLITS:
+        own, other = parts[place], parts[1 - place]
         made = make_scenes(plain, split)
         for index in range(len(made)):
             left, upper, right, lower = made.target(index)["boxes"][0].int().tolist()

@@ -1,0 +1,124 @@
+"""Detection and instance segmentation: torchvision's RetinaNet, FCOS and Mask R-CNN on the pyramid of any network."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from torch import Tensor, nn
+from torchvision.models.detection import FCOS, MaskRCNN, RetinaNet
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.ops.feature_pyramid_network import (
+    ExtraFPNBlock,
+    FeaturePyramidNetwork,
+    LastLevelMaxPool,
+    LastLevelP6P7,
+)
+
+from raynas.downstream.pyramid import Pyramid
+from raynas.errors import UserError
+
+WIDTH = 256
+"""Channels of the feature pyramid and the heads, as in the papers."""
+
+REGION = 7
+"""Rows and columns of a region that Mask R-CNN classifies."""
+
+GROUPS = 32
+"""Groups of the norms in FCOS's head."""
+
+
+class Backbone(nn.Module):
+    """A pyramid with a feature pyramid network, in the form that torchvision's detectors take.
+
+    Args:
+        first: index of the finest map that is used.
+        extra: makes coarser maps from the coarsest.
+    """
+
+    def __init__(self, pyramid: Pyramid, first: int, extra: ExtraFPNBlock, width: int = WIDTH):
+        super().__init__()
+        self.pyramid, self.first, self.out_channels = pyramid, first, width
+        self.fpn = FeaturePyramidNetwork(pyramid.channels[first:], width, extra)
+        self.reductions = pyramid.reductions[first:]
+
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        """Map images [batch, channels, height, width] to maps [batch, width, rows, columns] by name."""
+        maps = list(self.pyramid(images).values())[self.first :]
+        return self.fpn(OrderedDict((str(index), each) for index, each in enumerate(maps)))
+
+
+def retinanet(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -> RetinaNet:
+    """Return torchvision's RetinaNet with a network as the backbone.
+
+    Maps are the pyramid's, except the finest one, and two that are convolved from the coarsest. Anchors are four tokens
+    large, as with torchvision's own backbones.
+
+    Args:
+        network: a network of raynas, or one that timm made with `features_only=True`; see `Pyramid`.
+        classes: number of classes, with the background as class 0, as torchvision counts them.
+        width: channels of the feature pyramid and of the head.
+        options: further arguments of torchvision's class, such as `min_size`, `image_mean`, `score_thresh`.
+
+    Raises:
+        UserError: the network gives no maps.
+    """
+    backbone = _dense(network, width)
+    sizes = [4 * side for side in _strides(backbone, 2)]
+    octaves = tuple(tuple(int(size * 2 ** (third / 3)) for third in range(3)) for size in sizes)
+    anchors = AnchorGenerator(octaves, ((0.5, 1.0, 2.0),) * len(octaves))
+    return RetinaNet(backbone, classes, anchor_generator=anchors, **_divisible(backbone, options))
+
+
+def fcos(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -> FCOS:
+    """Return torchvision's FCOS with a network as the backbone; arguments and maps are those of `retinanet`.
+
+    Raises:
+        UserError: the width is no multiple of 32, or the network gives no maps.
+    """
+    if width % GROUPS:
+        raise UserError(f"width {width}: FCOS's norms have {GROUPS} groups: give a multiple of {GROUPS}")
+    backbone = _dense(network, width)
+    sizes = tuple((side,) for side in _strides(backbone, 2))
+    anchors = AnchorGenerator(sizes, ((1.0,),) * len(sizes))
+    return FCOS(backbone, classes, anchor_generator=anchors, **_divisible(backbone, options))
+
+
+def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -> MaskRCNN:
+    """Return torchvision's Mask R-CNN with a network as the backbone; arguments are those of `retinanet`.
+
+    Maps are all of the pyramid's, and one that is pooled from the coarsest. Anchors are eight tokens large. Boxes are
+    classified by layers of four times the width, as in torchvision's at the default width.
+    """
+    backbone = Backbone(_pyramid(network), 0, LastLevelMaxPool(), width)
+    sizes = tuple((8 * side,) for side in _strides(backbone, 1))
+    anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
+    heads = {
+        "box_head": TwoMLPHead(width * REGION**2, 4 * width),
+        "box_predictor": FastRCNNPredictor(4 * width, classes),
+        "mask_head": MaskRCNNHeads(width, (width,) * 4, 1),
+        "mask_predictor": MaskRCNNPredictor(width, width, classes),
+    }
+    return MaskRCNN(backbone, rpn_anchor_generator=anchors, **_divisible(backbone, {**heads, **options}))
+
+
+def _pyramid(network: nn.Module) -> Pyramid:
+    return network if isinstance(network, Pyramid) else Pyramid(network)
+
+
+def _dense(network: nn.Module, width: int) -> Backbone:
+    """Return the backbone of a detector without proposals."""
+    pyramid = _pyramid(network)
+    return Backbone(pyramid, 1, LastLevelP6P7(pyramid.channels[-1], width), width)
+
+
+def _strides(backbone: Backbone, extra: int) -> list[int]:
+    """Return pixels on the side of a token of each map, coarser ones included."""
+    return [*backbone.reductions, *(backbone.reductions[-1] * 2 ** (1 + index) for index in range(extra))]
+
+
+def _divisible(backbone: Backbone, options: dict[str, Any]) -> dict[str, Any]:
+    """Return a detector's options, with batches padded to whole tokens of the coarsest map."""
+    return {"size_divisible": backbone.reductions[-1], **options}

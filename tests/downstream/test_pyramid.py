@@ -1,0 +1,121 @@
+"""Pyramids: the network's own levels, at any image size, with its own parameters."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+import timm
+import torch
+
+import raynas.timm  # noqa: F401  registers the networks
+from raynas.downstream.pyramid import AnySize, Pyramid
+from raynas.errors import UserError
+from raynas.nets.supernet import Supernet
+from raynas.space import Space
+from tests.families.nets_spaces import make_space, make_supernet, some_archs
+
+STAGES = ["twins", "s3", "s3 bilateral", "vit_res", "vit_res plain"]
+PLAIN = ["deit", "autoformer", "distilled"]
+
+
+def space_of(pyramid: Pyramid) -> Space:
+    return cast(AnySize, pyramid.body).network.space
+
+
+def subnet(name: str) -> Supernet:
+    space = make_space(name)
+    return make_supernet(space).extract(some_archs(space, 3)[-1])
+
+
+@pytest.mark.parametrize("name", [*STAGES, *PLAIN])
+def test_images_of_another_size_are_taken_as_by_the_resized_network(name: str) -> None:
+    network = subnet(name)
+    height, width = network.space.input_size
+    bodies = AnySize(network)
+    indices = list(range(len(network.levels())))
+    for size in ((height, width), (2 * height, width), (3 * height, 2 * width)):
+        images = torch.randn(2, network.space.channels, *size)
+        with torch.no_grad():
+            expected = network.resized(size).forward_intermediates(images, intermediates_only=True)
+            for found, wanted in zip(bodies(images, indices), expected, strict=True):
+                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*STAGES, *PLAIN])
+def test_parameters_are_trained_whatever_the_size(name: str) -> None:
+    """By every size the same parameters, and tables of positions too; a step changes what all sizes compute."""
+    pyramid = Pyramid(subnet(name).train())
+    height, width = space_of(pyramid).input_size
+    larger = torch.randn(2, space_of(pyramid).channels, 2 * height, 2 * width)
+    before = [each.detach().clone() for each in pyramid(larger).values()]
+    loss = sum(each.square().mean() for each in pyramid(larger).values())
+    assert isinstance(loss, torch.Tensor)
+    loss.backward()
+    without = {key for key, parameter in pyramid.named_parameters() if parameter.grad is None}
+    assert not {key for key in without if "head" not in key and "class_token" not in key}
+    with torch.no_grad():
+        for parameter in pyramid.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(0.1 * parameter.grad.sign())
+    assert all(not torch.equal(a, b) for a, b in zip(before, pyramid(larger).values(), strict=True))
+    copied = copy.deepcopy(pyramid).double()
+    for a, b in zip(copied(larger.double()).values(), pyramid(larger).values(), strict=True):
+        torch.testing.assert_close(a.float(), b, rtol=1e-3, atol=1e-4)
+
+
+def test_running_averages_are_the_networks_own_at_any_size() -> None:
+    network = subnet("vit_res").train()
+    pyramid = Pyramid(network)
+    before = network.get_buffer("stem.first.norm.running_mean").clone()
+    pyramid(torch.randn(2, 3, 48, 32))
+    assert not torch.equal(before, network.get_buffer("stem.first.norm.running_mean"))
+
+
+@pytest.mark.parametrize("name", [*STAGES, *PLAIN])
+def test_maps_are_as_large_as_their_tokens_say(name: str) -> None:
+    pyramid = Pyramid(subnet(name))
+    size = [2 * side for side in space_of(pyramid).input_size]
+    maps = pyramid(torch.randn(1, space_of(pyramid).channels, *size))
+    assert list(maps) == [str(index) for index in range(len(pyramid.channels))]
+    for found, channels, reduction in zip(maps.values(), pyramid.channels, pyramid.reductions, strict=True):
+        assert found.shape == (1, channels, *(-(-side // reduction) for side in size))
+    if name in PLAIN:
+        assert pyramid.reductions == [4, 8, 16, 32][: len(pyramid.reductions)]
+
+
+def test_networks_of_timm() -> None:
+    images = torch.randn(1, 3, 64, 96)
+    other = timm.create_model("resnet10t", features_only=True, out_indices=(1, 2, 3, 4))
+    assert [tuple(each.shape[2:]) for each in Pyramid(other)(images).values()] == [(16, 24), (8, 12), (4, 6), (2, 3)]
+    ours = timm.create_model("raynas_vit", arch="s3/published/tiny", features_only=True, out_indices=(1, 2))
+    pyramid = Pyramid(ours)
+    assert pyramid.channels == [192, 384] and pyramid.reductions == [8, 16]
+    assert [tuple(each.shape) for each in pyramid(images).values()] == [(1, 192, 8, 12), (1, 384, 4, 6)]
+
+
+def test_windows_that_scale_with_the_images_do_so_at_every_size() -> None:
+    block = {"window": [2], "heads": [1], "mlp_ratio": [1.0]}
+    stages = [{"width": [4], "depth": [1], "blocks": block}]
+    given: dict[str, Any] = {"constants": {"patch_size": 2, "head_dim": 4}, "dimensions": {"stages": stages}}
+    space = Space.from_dict({"family": "s3", "input": {"size": 8, "channels": 1}, "classes": 2, **given})
+    network = make_supernet(space).resized(16, scaled=True)
+    images = torch.randn(1, 1, 32, 32)
+    found = AnySize(network)(images, [0])[0]
+    with torch.no_grad():
+        expected = network.resized(32).forward_intermediates(images, intermediates_only=True)[0]
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert network.get_parameter("stages.0.blocks.0.bias.table").grad is not None
+
+
+def test_what_gives_no_maps_is_refused() -> None:
+    with pytest.raises(UserError, match="gives no maps"):
+        Pyramid(torch.nn.Linear(2, 2))
+    with pytest.raises(UserError, match="many archs"):
+        Pyramid(make_supernet(make_space("s3")))
+    with pytest.raises(UserError, match="give the levels to timm"):
+        Pyramid(timm.create_model("resnet10t", features_only=True), out_indices=(1, 2))
+    with pytest.raises(UserError, match="numbered from 0"):
+        Pyramid(subnet("s3"), out_indices=(7,))
