@@ -37,6 +37,11 @@ from tests.small_run import PRESET, SPACE, small_run
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
+SMALL_SCENES = [
+    *(f"--scenes={each}" for each in ("size=[32,32]", "side=[12,20]", "train=4", "test=2")),
+    *("--set=epochs=1", "--set=batch_size=2"),
+]
+
 SMALL = {
     "demo": ["--workers", "0", "--replicas", "0"],
     "pipeline": ["--workers", "0", "--replicas", "0"],
@@ -62,6 +67,8 @@ SMALL = {
     "tune": ["--workers", "0", "--replicas", "0", "--at-a-time", "1"],
     "bench forward": ["--rounds", "1", "--batch-size", "1"],
     "bench latency": ["--device", "cpu", "--dtype", "fp32", "--batch-size", "1", "--seconds", "0.001"],
+    "bench segment": [*SMALL_SCENES, "--width=8"],
+    "bench detect": [*SMALL_SCENES, "--width=32"],
     "bench window": ["--draws", "10"],
     "bench mixed": ["--device", "cpu", "--archs", "2", "--batch-size", "2", "--rounds", "1"],
     "bench search": ["--evaluations", "20", "--seeds", "1"],
@@ -86,6 +93,7 @@ SMALLER = {
     ),
     r"latency=\{threads: 1\}": "latency={threads: 1, timings: 20, seconds: 0.001}",
     r"4\.5e9": "9.0e+5",
+    r"segment s3/published/tiny": "segment digits/deit",
     r"^adapt \w+_patch16_224( --weights \S+)?": "adapt runs/a",
     r"vit_resnas/tiny|autoformer/tiny|twins_small": "digits/vit",
     r"vitas/digits": "digits",
@@ -104,7 +112,7 @@ BEFORE = {
     ],
     r"searches/phone": ["search {run} --name phone --replicas 0 --images 50"],
     r"--space my_space": ["adapt runs/a --write-space my_space.yaml"],
-    r"bench forward": ["export runs/a --to my_network --no-onnx"],
+    r"bench (forward|segment|detect)": ["export runs/a --to my_network --no-onnx"],
 }
 """Commands that an example follows, on the shared run."""
 

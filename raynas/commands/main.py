@@ -38,7 +38,7 @@ COMMANDS = {
     "export": "write a network as plain files",
     "watch": "show how far a run is, from any machine",
     "report": "write one HTML page about a run, or about all trials of an experiment",
-    "bench": "measure speed on this machine",
+    "bench": "measure speed on this machine, or a backbone in segmentation and detection",
     "cost": "print MACs and parameters of a space or an arch",
 }
 """Each command with its line in the help; `evolve-space` is the module `raynas.commands.evolve_space`."""

@@ -35,10 +35,10 @@ class Backbone(nn.Module):
 
     Args:
         first: index of the finest map that is used.
-        extra: makes coarser maps from the coarsest.
+        extra: makes coarser maps from the coarsest; None for no more maps.
     """
 
-    def __init__(self, pyramid: Pyramid, first: int, extra: ExtraFPNBlock, width: int = WIDTH):
+    def __init__(self, pyramid: Pyramid, first: int, extra: ExtraFPNBlock | None, width: int = WIDTH):
         super().__init__()
         self.pyramid, self.first, self.out_channels = pyramid, first, width
         self.fpn = FeaturePyramidNetwork(pyramid.channels[first:], width, extra)
@@ -50,7 +50,7 @@ class Backbone(nn.Module):
         return self.fpn(OrderedDict((str(index), each) for index, each in enumerate(maps)))
 
 
-def retinanet(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -> RetinaNet:
+def retinanet(network: nn.Module, classes: int, width: int = WIDTH, coarser: bool = True, **options: Any) -> RetinaNet:
     """Return torchvision's RetinaNet with a network as the backbone.
 
     Maps are the pyramid's, except the finest one, and two that are convolved from the coarsest. Anchors are four tokens
@@ -60,19 +60,20 @@ def retinanet(network: nn.Module, classes: int, width: int = WIDTH, **options: A
         network: a network of raynas, or one that timm made with `features_only=True`; see `Pyramid`.
         classes: number of classes, with the background as class 0, as torchvision counts them.
         width: channels of the feature pyramid and of the head.
+        coarser: False to leave the two coarser maps out, for small images.
         options: further arguments of torchvision's class, such as `min_size`, `image_mean`, `score_thresh`.
 
     Raises:
         UserError: the network gives no maps.
     """
-    backbone = _dense(network, width)
-    sizes = [4 * side for side in _strides(backbone, 2)]
+    backbone, strides = _dense(network, width, coarser)
+    sizes = [4 * side for side in strides]
     octaves = tuple(tuple(int(size * 2 ** (third / 3)) for third in range(3)) for size in sizes)
     anchors = AnchorGenerator(octaves, ((0.5, 1.0, 2.0),) * len(octaves))
     return RetinaNet(backbone, classes, anchor_generator=anchors, **_divisible(backbone, options))
 
 
-def fcos(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -> FCOS:
+def fcos(network: nn.Module, classes: int, width: int = WIDTH, coarser: bool = True, **options: Any) -> FCOS:
     """Return torchvision's FCOS with a network as the backbone; arguments and maps are those of `retinanet`.
 
     Raises:
@@ -80,8 +81,8 @@ def fcos(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -
     """
     if width % GROUPS:
         raise UserError(f"width {width}: FCOS's norms have {GROUPS} groups: give a multiple of {GROUPS}")
-    backbone = _dense(network, width)
-    sizes = tuple((side,) for side in _strides(backbone, 2))
+    backbone, strides = _dense(network, width, coarser)
+    sizes = tuple((side,) for side in strides)
     anchors = AnchorGenerator(sizes, ((1.0,),) * len(sizes))
     return FCOS(backbone, classes, anchor_generator=anchors, **_divisible(backbone, options))
 
@@ -93,7 +94,7 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
     classified by layers of four times the width, as in torchvision's at the default width.
     """
     backbone = Backbone(_pyramid(network), 0, LastLevelMaxPool(), width)
-    sizes = tuple((8 * side,) for side in _strides(backbone, 1))
+    sizes = tuple((8 * side,) for side in [*backbone.reductions, 2 * backbone.reductions[-1]])
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
     heads = {
         "box_head": TwoMLPHead(width * REGION**2, 4 * width),
@@ -108,15 +109,12 @@ def _pyramid(network: nn.Module) -> Pyramid:
     return network if isinstance(network, Pyramid) else Pyramid(network)
 
 
-def _dense(network: nn.Module, width: int) -> Backbone:
-    """Return the backbone of a detector without proposals."""
+def _dense(network: nn.Module, width: int, coarser: bool) -> tuple[Backbone, list[int]]:
+    """Return the backbone of a detector without proposals, and the pixels on the side of a token of each map."""
     pyramid = _pyramid(network)
-    return Backbone(pyramid, 1, LastLevelP6P7(pyramid.channels[-1], width), width)
-
-
-def _strides(backbone: Backbone, extra: int) -> list[int]:
-    """Return pixels on the side of a token of each map, coarser ones included."""
-    return [*backbone.reductions, *(backbone.reductions[-1] * 2 ** (1 + index) for index in range(extra))]
+    backbone = Backbone(pyramid, 1, LastLevelP6P7(pyramid.channels[-1], width) if coarser else None, width)
+    strides = backbone.reductions
+    return backbone, [*strides, 2 * strides[-1], 4 * strides[-1]] if coarser else strides
 
 
 def _divisible(backbone: Backbone, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measure speed on this machine."""
+"""Measure speed on this machine, or what a backbone is worth in segmentation and detection."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ KINDS = {
     "score": "compare the speed of a scoring pool with that of its forward passes alone",
     "tune": "compare the samplers of tuning on functions whose optima are known",
     "step": "compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny",
+    "segment": "train a segmentation head on a backbone, on scenes of digits, and measure it",
+    "detect": "train a detector on a backbone, on scenes of digits, and measure it",
     "window": "time random archs within narrow windows of a cost",
 }
 """Each kind of measurement with its line in the help; each is a module of this package."""

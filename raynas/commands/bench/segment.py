@@ -1,0 +1,24 @@
+"""Train a segmentation head on a backbone, on scenes made of real digits, and measure the mean IoU.
+
+A training that is killed goes on with the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from raynas.commands.bench.scenes import add_scenes, run_on_scenes
+
+EXAMPLES = """\
+raynas bench segment my_network --to runs/segmented
+raynas bench segment s3/published/tiny --scratch --head upernet --to runs/upernet"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_scenes(parser, "segment")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, measure, and print the results."""
+    run_on_scenes(options, "segment")
