@@ -149,7 +149,7 @@ def _backbone(
         model = read_pretrained(backbone)
         network, normal = model.network, model.reading
     network.remove_token_head()
-    return network.resized(size), {} if scratch else normal
+    return network.unscaled().resized(size), {} if scratch else normal
 
 
 def _anew(network: Supernet) -> Supernet:

@@ -15,12 +15,16 @@ from torch.func import functional_call
 
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
+from raynas.nets.timm_conventions import Level
 
 LEVELS = 4
 """Number of maps, if nobody says which."""
 
 FINEST = 4
 """Pixels on the side of the finest map's tokens, if the network has tokens of one size alone."""
+
+COARSEST = 32
+"""Pixels on the side of the coarsest map's tokens, if the network has enough finer ones."""
 
 KEPT = 8
 """Most image sizes that a network is kept ready for."""
@@ -98,7 +102,8 @@ class Pyramid(nn.Module):
 
     Args:
         network: a network of one arch, or one that timm made with `features_only=True`, with its own levels.
-        out_indices: indices of the levels; by default the last four stages, or the last block of a plain transformer.
+        out_indices: indices of the levels; by default the last four stages, up to tokens of 32 pixels if there are as
+            many, or the last block of a plain transformer.
 
     Raises:
         UserError: it is neither, or there are no such levels.
@@ -110,10 +115,10 @@ class Pyramid(nn.Module):
             given, network = tuple(network.out_indices), network.model  # type: ignore[arg-type]
             out_indices = given if out_indices is None else out_indices
         if isinstance(network, Supernet):
-            levels = network.levels()
+            levels, network = network.levels(), network.unscaled()
             self.plain = len({level.reduction for level in levels}) == 1
             if out_indices is None:
-                out_indices = (-1,) if self.plain else tuple(range(len(levels)))[-LEVELS:]
+                out_indices = (-1,) if self.plain else _usual(levels)
             self.indices = network.prune_intermediate_layers(out_indices, prune_norm=True)
             chosen = [levels[index] for index in self.indices]
             if self.plain:
@@ -150,6 +155,12 @@ class Pyramid(nn.Module):
                 for each, size in zip(maps, sizes, strict=True)
             ]
         return _named([norm(each) for norm, each in zip(self.norms, maps, strict=True)])
+
+
+def _usual(levels: list[Level]) -> tuple[int, ...]:
+    """Return the indices of the default levels of a network of stages."""
+    fine = [index for index, level in enumerate(levels) if level.reduction <= COARSEST]
+    return tuple((fine if len(fine) >= LEVELS else range(len(levels)))[-LEVELS:])
 
 
 def _named(maps: list[Tensor]) -> OrderedDict[str, Tensor]:

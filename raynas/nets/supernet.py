@@ -359,6 +359,13 @@ class Supernet(TimmConventions):
             raise UserError(f"family {self.space.family} has no windows that scale with the images: leave it out")
         return self.space.with_input(size=size)
 
+    def unscaled(self) -> Supernet:
+        """Return the network of one arch without a resolution that it resizes images to, if it has one (hybrids).
+
+        It shares its parameters with this one.
+        """
+        return self
+
     def _give(self, other: SupernetT, state: Mapping[str, Tensor], copy: bool = True) -> SupernetT:
         """Fill a network built on the meta device with tensors or copies of them; copy this one's mode and settings."""
         other._remove(self._removed)

@@ -12,8 +12,9 @@ import torch
 import raynas.timm  # noqa: F401  registers the networks
 from raynas.downstream.pyramid import AnySize, Pyramid
 from raynas.errors import UserError
+from raynas.nets import build_supernet
 from raynas.nets.supernet import Supernet
-from raynas.space import Space
+from raynas.space import Space, load_arch
 from tests.families.nets_spaces import make_space, make_supernet, some_archs
 
 STAGES = ["twins", "s3", "s3 bilateral", "vit_res", "vit_res plain"]
@@ -108,6 +109,24 @@ def test_windows_that_scale_with_the_images_do_so_at_every_size() -> None:
     torch.testing.assert_close(found, expected)
     found.sum().backward()
     assert network.get_parameter("stages.0.blocks.0.bias.table").grad is not None
+
+
+def test_a_network_that_resizes_images_takes_them_as_they_are() -> None:
+    space = make_space("hybrid")
+    height, width = space.input_size
+    network = make_supernet(space).extract({**space.largest(), "resolution": 7})
+    sides = network.unscaled().space.input_size
+    assert sides != (height, width)
+    images = torch.randn(2, space.channels, height, width)
+    smaller = torch.nn.functional.interpolate(images, sides, mode="bicubic", align_corners=False)
+    with torch.no_grad():
+        torch.testing.assert_close(network.unscaled()(smaller), network(images))
+    arch = load_arch("nasvit/published/a1")
+    with torch.device("meta"):
+        pyramid = Pyramid(build_supernet(arch.space.fix(arch)))
+        maps = pyramid(torch.empty(1, 3, 512, 768))
+    assert pyramid.reductions == [4, 8, 16, 32]
+    assert [tuple(each.shape[2:]) for each in maps.values()] == [(128, 192), (64, 96), (32, 48), (16, 24)]
 
 
 def test_what_gives_no_maps_is_refused() -> None:

@@ -188,6 +188,15 @@ class HybridSupernet(StagedSupernet[Stage]):
             raise UserError(f"space {self.space.name}: windows are a choice: resize a subnet, supernet.extract")
         return space
 
+    def unscaled(self) -> HybridSupernet:
+        """Return the same network for images of its resolution, of which it takes other sizes, too."""
+        if not self.space.has("resolution"):
+            return self
+        rows, columns = image_sides(self.space.input_size, self._resolution(self.space.smallest()))
+        given = self.space.to_dict()
+        given["dimensions"] = {name: of for name, of in given["dimensions"].items() if name != "resolution"}
+        return self.fitted_to(Space.from_dict(given).with_input(size=(int(rows), int(columns))), copy=False)
+
     # -- timm's conventions ----------------------------------------------------------------------------------------
 
     layout = "NCHW"
