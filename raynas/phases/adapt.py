@@ -31,7 +31,7 @@ from raynas.data.pixels import normalise
 from raynas.data.preprocessing import preprocessing_of
 from raynas.errors import UserError
 from raynas.nets.calibration import wants_calibration
-from raynas.nets.ordering import order_units
+from raynas.nets.ordering import block_importance, order_units
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet, parse_weights, weights_fingerprint
 from raynas.phases.export import example
@@ -55,11 +55,14 @@ from raynas.runs.network_folder import ABOUT_FILE
 from raynas.runs.networks import PRETRAINED, Network, input_size
 from raynas.runs.run import Run
 from raynas.runs.searches import Scoring
-from raynas.runs.settings import begin
+from raynas.runs.settings import begin, has_begun
 from raynas.scoring.scored_supernet import choose_images, make_scored_supernet
 from raynas.space import Arch, Space
-from raynas.space.elastic import check_largest, elastic_space
+from raynas.space.elastic import Elastic, check_largest, elastic_space
 from raynas.training.preflight import check_recipe
+
+BLOCK_IMAGES = 64
+"""Training images on which the importance of blocks is measured; this process does, before anything is started."""
 
 EXACT = 1e-4
 """Greatest difference of logits, over the largest of them, between a model and the supernet made of it."""
@@ -73,6 +76,7 @@ class Adapted:
         preset: the preset, with image size, channels and normalisation of its data as the model wants them.
         data: the images.
         new_head: True if the classifier is new.
+        blocks: the model's blocks by importance, the least important first; empty if its space does not depend on it.
     """
 
     model: Pretrained
@@ -80,6 +84,7 @@ class Adapted:
     preset: Preset
     data: Data
     new_head: bool
+    blocks: Sequence[str]
 
     @property
     def config(self) -> AdaptConfig:
@@ -104,7 +109,7 @@ def adapt(
     """Adapt a model to a dataset and a budget, or go on with it; see `raynas.adapt`."""
     progress = reporter(progress)
     with progress.doing("checking all stages"):
-        adapted = fit(source, preset, weights_file, space, progress)
+        adapted = fit(source, preset, weights_file, space, progress, _blocks_of(run_dir))
         settled = adapted.preset
         checked = preflight(_untaught(settled), resources, run_dir, progress, retrained=True, space=adapted.space)
         if adapted.is_transferred:
@@ -129,11 +134,13 @@ def fit(
     weights_file: str | Path | None = None,
     space: Space | None = None,
     progress: Progress = silent,
+    blocks: Sequence[str] | None = None,
 ) -> Adapted:
     """Read a model, fit it to the preset's data, and derive its space.
 
     Args:
         space: space to use instead of the derived one; its largest arch must be the model.
+        blocks: the model's blocks by importance, if they are known.
 
     Raises:
         UserError: the model or the data cannot be read, they do not fit each other, or the space is of another model.
@@ -154,12 +161,14 @@ def fit(
     model = model.fitted(data, new_head, preset.recipe.seed, progress)
     own = model.network.space
     if space is None:
-        space = elastic_space(own, config.elastic)
+        if blocks is None:
+            blocks = _by_importance(model, data) if config.blocks == "importance" and config.elastic.dropped else []
+        space = elastic_space(own, config.elastic, blocks)
     else:
         space = space.with_input(size=own.input_size, channels=own.channels, classes=own.classes)
         check_largest(space, own)
     _check_exact(space, model)
-    return Adapted(model, space, preset.model_copy(update={"data": data.config}), data, new_head)
+    return Adapted(model, space, preset.model_copy(update={"data": data.config}), data, new_head, blocks or [])
 
 
 def derive(
@@ -172,6 +181,24 @@ def derive(
     if preset.data is not None and preset.data.name:
         return fit(source, preset, weights_file, progress=progress).space
     return elastic_space(read_pretrained(source, weights_file).network.space, (preset.adapt or AdaptConfig()).elastic)
+
+
+def _by_importance(model: Pretrained, data: Data) -> list[str]:
+    """Return a model's blocks, first those without which its predictions change least."""
+    space = elastic_space(model.network.space, Elastic(width=(), heads=(), mlp=(), dropped=0))
+    supernet = load_supernet(space, model.network.state_dict())
+    return list(block_importance(supernet, _some_images(data, space, BLOCK_IMAGES)[0]))
+
+
+def _blocks_of(run_dir: Run | str | os.PathLike[str]) -> list[str] | None:
+    """Return the blocks by importance as a run directory has them; None if no model is adapted there yet.
+
+    Measured again, on another machine, two blocks that are alike might change places, and the space with them.
+    """
+    if not has_begun(run_dir, "adapt"):
+        return None
+    settings = Run(run_dir).read_yaml("adapt.yaml", "settings")["settings"]
+    return list(settings.get("blocks", []))
 
 
 def as_trained(config: DataConfig, reading: Mapping[str, Any], *names: str) -> DataConfig:
@@ -217,6 +244,7 @@ def _recorded(adapted: Adapted, checked: Ready) -> dict[str, Any]:
         "data": checked.data.config.recorded(checked.data.fingerprint),
         "adapt": config.model_dump(mode="json", exclude={"elastic", "finetune"}),
         "finetune": recipe if adapted.is_transferred else None,
+        **({"blocks": [*adapted.blocks]} if adapted.blocks else {}),
     }
 
 
@@ -344,13 +372,18 @@ def _order_there(run: Run, original: Network, config: AdaptConfig, seed: int) ->
 
 def _order(run: Run, original: Network, config: AdaptConfig, seed: int, device: str) -> Iterator[dict[str, Tensor]]:
     """Yield the original's weights with units in the order of their importance on training images."""
-    data, space = run.data(), run.space
-    count = min(config.images, len(data.train))
-    pixels, labels = decode(data.train.take(choose_images(len(data.train), count)), space.input_size, space.channels)
-    images = normalise(pixels, data.normalisation)
+    space = run.space
+    images, labels = _some_images(run.data(), space, config.images)
     supernet = load_supernet(space, run.model(original).state_dict()).eval().to(device)
     order_units(supernet, config.importance, images, labels if config.labels else None, rng=np.random.default_rng(seed))
     yield {name: tensor.cpu() for name, tensor in supernet.state_dict().items()}
+
+
+def _some_images(data: Data, space: Space, count: int) -> tuple[Tensor, Tensor]:
+    """Return training images, normalised, and their labels; always the same ones."""
+    chosen = choose_images(len(data.train), min(count, len(data.train)))
+    pixels, labels = decode(data.train.take(chosen), space.input_size, space.channels)
+    return normalise(pixels, data.normalisation), labels
 
 
 def _shuffled(supernet: Supernet, seed: int) -> Supernet:

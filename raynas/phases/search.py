@@ -195,7 +195,10 @@ def choose_winner(ready: ReadySearch, finished: Any, progress: Progress = silent
     if len(kept) < len(chosen):
         line += f"; {len(chosen) - len(kept)} of them are beaten by others when timed, and are left out"
     progress(f"{ready.stored.name}: {line}")
-    _write_winners(ready.stored, finished, {one.arch: one for one in kept})
+    by_arch = {one.arch: one for one in kept}
+    winner = _write_winners(ready.stored, finished, by_arch)
+    if winner in by_arch and len(goal.objectives) > 1:  # with one objective the line above is about it
+        progress(f"{ready.stored.name}: the winner is {by_arch[winner]}")
 
 
 def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:
@@ -204,8 +207,8 @@ def baseline(config: SearchConfig, evaluations: int) -> SearchConfig:
     return SearchConfig.model_validate({**config.model_dump(), **changes})
 
 
-def _write_winners(stored: StoredSearch, finished: Any, chosen: Mapping[Arch, Candidate]) -> None:
-    """Write the winner and the front of a search; only archs in `chosen`, unless that is empty."""
+def _write_winners(stored: StoredSearch, finished: Any, chosen: Mapping[Arch, Candidate]) -> Arch:
+    """Write the winner and the front of a search, only archs in `chosen` unless that is empty; return the winner."""
     best, on = finished.best(), str(stored.settings.timed_on)
     front: list[Arch] = []
     if isinstance(best, Arch):
@@ -221,6 +224,7 @@ def _write_winners(stored: StoredSearch, finished: Any, chosen: Mapping[Arch, Ca
         for arch in {winner, *front}
     }
     stored.write(winner, front, text)
+    return winner
 
 
 def _found(row: dict[str, Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from raynas.config import Config
+from raynas.config import Config, added_field
 from raynas.space.elastic import Elastic
 
 
@@ -33,6 +33,8 @@ class AdaptConfig(Config):
         finetune: fine-tuning of the model before.
         importance: what channels, heads and hidden units are ordered by, so that smaller subnets keep the
             important ones: `taylor` (first-order effect on the loss), `magnitude` (of weights) or `activation`.
+        blocks: the blocks that may be left out, of which `elastic.dropped` says how many: those without which the
+            model's predictions change least (`importance`), or every second one (`alternate`).
         labels: True to measure importance by the loss on labels, False by the change of the model's logits.
         images: number of training images to measure importance on.
         untrained: number of random subnets, spread over the range of their MACs, that are scored before the supernet is
@@ -43,6 +45,7 @@ class AdaptConfig(Config):
     head: Literal["auto", "new"] = "auto"
     finetune: ModelFinetuning = ModelFinetuning()
     importance: Literal["taylor", "magnitude", "activation"] = "taylor"
+    blocks: Literal["importance", "alternate"] = added_field("importance")
     labels: bool = True
     images: int = Field(default=512, ge=1, le=10**6)
     untrained: int = Field(default=64, ge=0, le=10**5)

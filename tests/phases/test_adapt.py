@@ -147,12 +147,26 @@ def test_the_winner_keeps_the_limit_and_is_fine_tuned_evaluated_and_exported(out
     assert {"supernet", f"{outcome.winner.id}-finetuned-0"} == set(rows)
 
 
-def test_done_it_does_nothing_again(model: Path, outcome: PipelineResult) -> None:
+def test_done_it_does_nothing_again(model: Path, outcome: PipelineResult, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = ("scores", "correct", "networks", "evaluations", "phases")
     before = {table: outcome.run.table(table).num_rows for table in tables}
+    monkeypatch.setattr("raynas.phases.adapt.block_importance", lambda *_: {"blocks.9": 0.0})  # not measured again
     again = adapt(model, Path(outcome.run.uri))
     assert (again.winner, again.evaluations) == (outcome.winner, outcome.evaluations)
     assert {table: outcome.run.table(table).num_rows for table in tables} == before
+
+
+def test_blocks_that_do_little_may_be_left_out(letters: Path, tmp_path: Path) -> None:
+    model = timm.create_model("vit_of_this_test")
+    state = model.state_dict()
+    for name in ("attn.proj.weight", "attn.proj.bias", "mlp.fc2.weight", "mlp.fc2.bias"):
+        state[f"blocks.0.{name}"].zero_()
+    save_file(state, tmp_path / "weights.safetensors")
+    for blocks, droppable in (("importance", "blocks.0"), ("alternate", "blocks.1")):
+        changes = {"data": str(letters), "adapt.elastic.dropped": 0.34, "adapt.blocks": blocks}
+        fitted = fit("vit_of_this_test", load_preset("adapt", changes), tmp_path / "weights.safetensors")
+        both = [each.name for each in fitted.space.dimensions if set(each.choices) == {False, True}]
+        assert both == [f"{droppable}.kept"]
 
 
 @pytest.mark.parametrize(

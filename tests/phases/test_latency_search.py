@@ -153,12 +153,13 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
     kept = {row.arch.id: (row.objectives["accuracy"], takes(row.arch)) for row in made.front() if takes(row.arch) <= 10}
     beaten = {a for a, (x, y) in kept.items() for u, v in kept.values() if u >= x and v <= y and (u, v) != (x, y)}
     assert written == kept.keys() - beaten and run.arch("best").id in written
-    assert all("beaten by others when timed" in lines[-1] for _ in beaten)
+    assert all("beaten by others when timed" in lines[-2] for _ in beaten)
+    best = run.arch("best")
+    assert f"the winner is {best.id}, predicted {truth(best):.4g} ms, takes {takes(best):.4g} ms" in lines[-1]
     (trace,) = traces(run)
     front = {row["arch"]: (row["accuracy"], pytest.approx(row["latency"])) for row in trace.front}
     assert front == {arch: kept[arch] for arch in written}  # what was measured, not what was predicted
 
-    best = run.arch("best")
     macs = int(cost(SPACE, [best])["macs"][0])
     about = {"arch": best.id, "network": best.network_id, "values": "{}", "macs": macs, "params": 7, "space": "s"}
     tested = {"how": "inherited", "weights": "w", "images": 360, "loss": 0.2, "seconds": 0.1, "reading": 1}
