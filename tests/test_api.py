@@ -20,11 +20,7 @@ from raynas.runs.run import Run
 from raynas.space import Arch
 from tests.small_run import small_run
 
-FUNCTIONS = [
-    name
-    for name, value in vars(api).items()
-    if inspect.isfunction(value) and value.__module__ == "raynas.api" and not name.startswith("_")
-]
+FUNCTIONS = api.__all__
 
 
 def test_every_public_name_can_be_imported_and_is_listed() -> None:

@@ -1,0 +1,115 @@
+"""Arguments of the public functions: what a user has at hand (names, paths, Python values), as checked values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from raynas.arguments import checked
+from raynas.errors import UserError
+from raynas.progress.reporter import Progress
+
+if TYPE_CHECKING:
+    from raynas.data.config import DataConfig
+    from raynas.presets.preset import Preset
+    from raynas.runs.run import Run
+    from raynas.space import Arch, Space
+
+RunLike: TypeAlias = "Run | str | os.PathLike[str]"
+"""A run directory: opened, or its path or URI (any pyarrow filesystem: `s3://`, `gs://`)."""
+
+PresetLike: TypeAlias = "Preset | str | os.PathLike[str]"
+"""A preset, the name of a shipped one, or the path of a YAML file."""
+
+DataLike: TypeAlias = "DataConfig | Mapping[str, Any] | str | os.PathLike[str]"
+"""A dataset: a name, a folder, a URI, `module:function`, or settings as in a preset."""
+
+
+typed = checked(
+    Run="raynas.runs.run",
+    Preset="raynas.presets.preset",
+    DataConfig="raynas.data.config",
+    Arch="raynas.space",
+    Space="raynas.space",
+)
+
+
+def run_preset(run: Run, overrides: Mapping[str, Any] | None = None) -> Preset:
+    """Return the preset of a run with changes by dotted key.
+
+    Raises:
+        UserError: the run has none yet, or a change does not fit.
+    """
+    from raynas.presets.preset import override
+
+    return override(run.preset, overrides or {})
+
+
+def opened_run(run: RunLike) -> Run:
+    """Return a run, opened if its path is given."""
+    from raynas.runs.run import open_run
+
+    return open_run(run)
+
+
+def chosen_arch(run: Run, arch: Arch | str, progress: Progress) -> Arch:
+    """Return an arch, read from a run if it is named."""
+    from raynas.space import Arch
+
+    return arch if isinstance(arch, Arch) else run.arch(arch, progress)
+
+
+def chosen_space(space: Space | str | os.PathLike[str] | None) -> Space | None:
+    """Return a space, read from its file if it is named; None for none."""
+    from raynas.space import Space, load_space
+
+    return space if space is None or isinstance(space, Space) else load_space(space)
+
+
+def chosen_preset(
+    preset: PresetLike, data: DataLike | None, overrides: Mapping[str, Any] | None, check_data: bool = True
+) -> Preset:
+    """Return a preset with other data and changes; `check_data`: the data must suit the preset's space."""
+    from raynas.presets.preset import Preset, load_preset, override
+
+    before = preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
+    changes = dict(overrides or {})
+    if data is not None:
+        changes = {"data": data_settings(data), **changes}
+    after = override(before, changes)
+    if check_data and data is not None:
+        from raynas.phases.images import check_made_for
+
+        check_made_for(before, after)
+    return after
+
+
+def data_settings(data: DataLike) -> dict[str, Any]:
+    """Return the settings of a dataset as plain values."""
+    if isinstance(data, str | os.PathLike):
+        return {"name": os.fspath(data)}
+    return dict(data) if isinstance(data, Mapping) else data.model_dump()
+
+
+def data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
+    """Return the settings of a dataset without a preset, with changes by dotted key."""
+    from raynas.config import Document, validate
+    from raynas.data.config import DataConfig
+
+    if wrong := [key for key in overrides if not key.startswith("data.")]:
+        raise UserError(f"--set {wrong[0]}: without a preset only values of data can be set, such as data.size=32")
+    values = {**data_settings(data), **{key.removeprefix("data."): value for key, value in overrides.items()}}
+    return validate(DataConfig, Document({"data": values}, "override"), ("data",))
+
+
+def refuse_nested(run_dir: RunLike) -> None:
+    """Raise UserError if a new run would lie in another one, whose files it would mix with."""
+    from raynas.locations import is_uri
+    from raynas.results.run_dir import MARKER, run_around
+
+    given = str(run_dir)
+    around = None if is_uri(given) else run_around(given)
+    if around not in (None, Path(os.path.realpath(given))):
+        raise UserError(f"{given} lies in the run directory {around} (it has a {MARKER}): give a folder elsewhere")

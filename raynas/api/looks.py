@@ -1,0 +1,117 @@
+"""Public functions that look and change nothing: report, state of the work, check of data and a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, data_alone, opened_run, typed
+from raynas.cluster.resources import Resources
+from raynas.errors import UserError
+from raynas.progress.reporter import Progress, silent
+
+if TYPE_CHECKING:
+    from raynas.phases.check import Finding
+    from raynas.reports.status import Work
+
+
+@typed
+def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -> str:
+    """Write one HTML page about a run, or about all trials of an experiment.
+
+    The page of an ablation is there already, written after each trial.
+
+    Args:
+        run: the run directory.
+        tensorboard: a folder on this machine for TensorBoard's event files of trainings and searches; None for none.
+
+    Returns:
+        The path of the page, or its URI without credentials.
+
+    Raises:
+        RunDirError: it is not a run directory.
+    """
+    opened = opened_run(run)
+    if opened.exists("ablation.html"):  # written after each of its trials
+        return f"{opened.name}/ablation.html"
+    from raynas.outer.report_data import searched_spaces, trial_findings, tuning_findings
+    from raynas.phases.report_data import traces
+    from raynas.reports.page import write_report
+
+    courses = traces(opened)
+    if tensorboard is not None:
+        from raynas.reports.tensorboard import write_events
+
+        write_events(opened, Path(tensorboard), courses)
+    return write_report(opened, courses, searched_spaces(opened), trial_findings(opened), tuning_findings(opened))
+
+
+@typed
+def status(run: RunLike) -> list[Work]:
+    """Return how far each phase of a run is, from its tables alone; see `raynas watch`.
+
+    Raises:
+        RunDirError: it is not a run directory, or cannot be read.
+    """
+    from raynas.reports.status import status as read_status
+
+    return read_status(opened_run(run))
+
+
+@typed
+def check(
+    preset: PresetLike | None = None,
+    data: DataLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    run_dir: RunLike | None = None,
+    resources: Resources | None = None,
+    progress: Progress = silent,
+) -> list[Finding]:
+    """Check data, a preset and a cluster before hours are spent on them.
+
+    The cluster is checked if there is one (`RAY_ADDRESS`) or a run directory or resources are given: versions, CPUs and
+    GPUs, the connection between workers, data and run directory on every node, and memory. Nodes that are missing are
+    asked for. If nothing of it failed, every image is read: what is there, what cannot be read, how it will be read.
+
+    Args:
+        preset: the preset to carry out; its space says how images are read.
+        data: used in place of the preset's dataset.
+        overrides: changes to the preset by dotted key; without a preset only those of `data`.
+        run_dir: the run directory, which need not exist.
+        resources: workers and replicas to find room for; None on a cluster for one and two, else for none.
+        progress: called with lines of text.
+
+    Returns:
+        The checks of the cluster, each with its `mend` if it failed.
+
+    Raises:
+        UserError: the dataset is missing or unusable, or an image cannot be read.
+    """
+    cluster = os.environ.get("RAY_ADDRESS") not in (None, "", "local")
+    anywhere = cluster or run_dir is not None or resources is not None
+    if preset is not None:
+        checked = chosen_preset(preset, data, overrides, check_data=not anywhere)
+        config = checked.data
+    elif data is not None:
+        checked, config = None, data_alone(data, overrides or {})
+    elif anywhere:
+        checked = config = None
+    else:
+        raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
+    if checked is not None and checked.space is None:  # it follows from a model, and says nothing about images
+        checked = None
+    findings: list[Finding] = []
+    if anywhere:
+        from raynas.phases.check import check_cluster, show
+
+        asked = resources or (Resources() if cluster else Resources(workers=0, replicas=0))
+        findings = check_cluster(checked, config, asked, None if run_dir is None else str(run_dir), progress)
+        show(findings, progress)
+    if (preset is not None or config is not None) and all(finding.mend is None for finding in findings):
+        from raynas.phases.images import check_data
+
+        check_data(config, checked, progress)
+    return findings
