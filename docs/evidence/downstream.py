@@ -49,10 +49,10 @@ ARMS = ("hand-designed", "random", "found")
 LEAST = 0.95
 """Share of the hand-designed network's MACs that the others have at least."""
 
-SUPERNET = {**RECIPE, "epochs": 24, "lr": 3e-3, "warmup_epochs": 4, "health": {"probe_every": 1000}}
-ALONE = {**RECIPE, "epochs": 30, "lr": 3e-3, "warmup_epochs": 4, "health": {"probe_every": 1000}}
-SCENES = {"size": (48, 48), "side": (14, 22), "objects": (1, 3), "pieces": 6, "noise": 30, "train": 640, "test": 300}
-DENSE = {"epochs": 10, "batch_size": 16, "lr": 2e-3}
+SUPERNET = {**RECIPE, "epochs": 20, "lr": 3e-3, "warmup_epochs": 4, "health": {"probe_every": 1000}}
+ALONE = {**RECIPE, "epochs": 25, "lr": 3e-3, "warmup_epochs": 4, "health": {"probe_every": 1000}}
+SCENES = {"size": (48, 48), "side": (16, 24), "objects": (1, 3), "pieces": 3, "noise": 20, "train": 640, "test": 300}
+DENSE = {"epochs": 8, "batch_size": 8, "lr": 6e-3}
 HEADS = {"segment": "semantic_fpn", "detect": "fcos"}
 SEEDS = range(3)
 

@@ -34,16 +34,17 @@ def counts(
         `params`, `macs`, and `products`, those of `macs` that are products of attention, which many counters leave out.
     """
     like = next(model.parameters())
-    images = torch.empty(1, channels, *size, device=like.device, dtype=like.dtype)
+    # Two images, because norms of a map of one token refuse a single one.
+    images = torch.empty(2, channels, *size, device=like.device, dtype=like.dtype)
     training = model.training
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        _run(model.eval(), images, proposals, masks)
+        _run(model.eval(), images, 2 * proposals, 2 * masks)
     model.train(training)
     products = counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0)
     return {
         "params": sum(parameter.numel() for parameter in model.parameters()),
-        "macs": counter.get_total_flops() // 2,
-        "products": products // 2,
+        "macs": counter.get_total_flops() // 4,
+        "products": products // 4,
     }
 
 

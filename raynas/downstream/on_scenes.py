@@ -40,7 +40,7 @@ FEWER = {"rpn_post_nms_top_n_train": 200, "rpn_post_nms_top_n_test": 100, "box_b
 """Options of Mask R-CNN that are enough for small scenes."""
 
 BATCH = 50
-"""Scenes that are measured at a time."""
+"""The most scenes that are measured at a time."""
 
 SETTINGS, RESULTS, STATE, WEIGHTS = "settings.json", "results.json", "training.pt", "model.safetensors"
 """Files of a folder: what was asked for, the measures, the state of an unfinished training, and the trained weights."""
@@ -225,7 +225,7 @@ def _measure(
     model.eval()
     pixels = torch.zeros(len(CLASSES), len(CLASSES), dtype=torch.int64)
     found: list[dict[str, Tensor]] = []
-    for indices in torch.arange(len(scenes)).split(BATCH):
+    for indices in torch.arange(len(scenes)).tensor_split(-(-len(scenes) // BATCH)):
         outputs = model(images.of(scenes, indices) if task == "segment" else list(images.of(scenes, indices)))
         if task == "segment":
             pixels += confusion(outputs.argmax(1).cpu(), scenes.semantic[indices], len(CLASSES))

@@ -15,7 +15,7 @@ from raynas.config import Config, Location, added_field
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
 
-MAX_TOKENS = 2**16
+MAX_TOKENS = 2**18
 """The most tokens of an image, or of a stage."""
 
 

@@ -96,6 +96,12 @@ def test_networks_of_timm() -> None:
     assert [tuple(each.shape) for each in pyramid(images).values()] == [(1, 192, 8, 12), (1, 384, 4, 6)]
 
 
+def test_batches_as_large_as_those_of_coco() -> None:
+    with torch.device("meta"):
+        maps = Pyramid(build_supernet(load_arch("s3/published/tiny").space))(torch.empty(1, 3, 800, 1344))
+    assert [tuple(each.shape[2:]) for each in maps.values()] == [(200, 336), (100, 168), (50, 84), (25, 42)]
+
+
 def test_windows_that_scale_with_the_images_do_so_at_every_size() -> None:
     block = {"window": [2], "heads": [1], "mlp_ratio": [1.0]}
     stages = [{"width": [4], "depth": [1], "blocks": block}]
