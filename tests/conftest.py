@@ -19,6 +19,8 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+# Ray's processes run at niceness 15 by default: beside two more test processes on two cores they would hardly run.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # Of the S3 server below; workers of Ray inherit them.
 os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "key", "secret"
 
