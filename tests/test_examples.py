@@ -121,7 +121,7 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
-SLOW = r"^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
+SLOW = r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
 """Examples that need Ray for minutes, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {

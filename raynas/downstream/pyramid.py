@@ -6,7 +6,6 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from timm.layers import LayerNorm2d
 from timm.models._features import FeatureGetterNet  # timm.models does not pass it on
@@ -52,7 +51,7 @@ class AnySize(nn.Module):
         size = (images.shape[-2], images.shape[-1])
         if size == self.network.space.input_size:
             return _Levels(self.network)(images, indices)
-        other = self._other(size, images.device)
+        other = self._other(size)
         state = {f"network.{name}": tensor for name, tensor in self.network.state_dict(keep_vars=True).items()}
         before, after = self.network.position_grids(), other.network.position_grids()
         for name in [name for name in before if before[name] != after[name]]:
@@ -60,9 +59,10 @@ class AnySize(nn.Module):
             state[f"network.{name}"] = self.network.resize_table(table, before[name], after[name])
         return functional_call(other, state, (images, indices))
 
-    def _other(self, size: tuple[int, int], device: torch.device) -> _Levels:
+    def _other(self, size: tuple[int, int]) -> _Levels:
         """Return the same network for another image size, to be called with this one's parameters."""
-        if (key := (size, device)) not in self._others:
+        like = next(self.network.parameters())
+        if (key := (size, like.device, like.dtype)) not in self._others:
             space = self.network.space_at(size, scaled=False)
             self._others[key] = [_Levels(self.network.fitted_to(space, copy=False))]  # in a list: no submodule
             if len(self._others) > KEPT:
