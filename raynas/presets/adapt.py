@@ -46,6 +46,6 @@ class AdaptConfig(Config):
     finetune: ModelFinetuning = ModelFinetuning()
     importance: Literal["taylor", "magnitude", "activation"] = "taylor"
     blocks: Literal["importance", "alternate"] = added_field("importance")
-    labels: bool = True
+    labels: bool = False
     images: int = Field(default=512, ge=1, le=10**6)
     untrained: int = Field(default=64, ge=0, le=10**5)
