@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from raynas.cluster.connection import ray_cluster
+from raynas.cluster.resources import Resources
+from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.data.scenes import CLASSES, Scenes, ScenesConfig, make_scenes
 from raynas.data.streams import global_streams_kept, mix
 from raynas.downstream.counts import counts
@@ -23,7 +28,9 @@ from raynas.downstream.train import DenseRecipe, train_dense
 from raynas.errors import UserError
 from raynas.filesystem import whole_file
 from raynas.nets.supernet import Supernet
+from raynas.nets.weights import weights_fingerprint
 from raynas.phases.pretrained import read_pretrained
+from raynas.phases.where import default_resources, device_here, threads
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.network_folder import load_network_folder
 from raynas.text import nearest
@@ -55,7 +62,7 @@ def train_on_scenes(
     scratch: bool = False,
     scenes: ScenesConfig | None = None,
     recipe: DenseRecipe | None = None,
-    device: str = "cpu",
+    resources: Resources | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Train a segmenter or a detector of scenes on a backbone, and measure it on test scenes.
@@ -64,13 +71,15 @@ def train_on_scenes(
         task: `segment` or `detect`.
         backbone: a run directory, the folder of a network, or a timm model, see `read_pretrained`; from scratch also an
             arch file or a shipped arch's name. Or a network of one arch.
-        to: folder for weights and results; a training that was killed goes on from there. None keeps nothing.
+        to: folder for weights and results, which a Ray task must see, too; a training that was killed goes on there.
+            None keeps nothing.
         head: semantic_fpn (the default), upernet, segformer; or retinanet (the default), fcos, mask_rcnn.
         width: channels of the head and of its feature pyramid.
         scratch: True to take the backbone's form alone, with new weights.
         scenes: settings of the scenes.
         recipe: settings of training.
-        device: `cpu` or `cuda`.
+        resources: with a replica, a Ray task trains; else this process. None for a task on a cluster, and this process
+            elsewhere.
         progress: gets lines, and bars.
 
     Returns:
@@ -79,20 +88,51 @@ def train_on_scenes(
         the test scenes.
 
     Raises:
-        UserError: there is no such task, head, backbone or device, or the folder holds another training.
+        UserError: there is no such task, head, backbone or GPU, or the folder holds another training.
     """
-    scenes, recipe, show = scenes or ScenesConfig(), recipe or DenseRecipe(), reporter(progress)
+    scenes, recipe, resources = scenes or ScenesConfig(), recipe or DenseRecipe(), resources or default_resources()
     if task not in HEADS:
         raise UserError(f"no task {task!r}: {', '.join(HEADS)}")
     head = head or next(iter(HEADS[task]))
     if head not in HEADS[task]:
         raise UserError(f"no head {head!r} to {task}{nearest(head, list(HEADS[task]))}: {', '.join(HEADS[task])}")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise UserError("this machine has no GPU that torch can use: train on the CPU")
+    if not isinstance(backbone, Supernet) and os.path.exists(backbone):
+        backbone = os.path.abspath(backbone)
+    folder = None if to is None else Path(to).absolute()
+    train = partial(_train, task, backbone, folder, head, width, scratch, scenes, recipe)
+    if not resources.replicas:
+        with threads(resources.cpus):
+            return train(device_here(resources), progress)
+    with ExitStack() as stack:
+        activity = stack.enter_context(reporter(progress).doing(f"training to {task}"))
+        stack.enter_context(ray_cluster(cpus=resources.cpus))
+        results = run_elsewhere(_train_elsewhere, train, resources=resources, activity=activity)
+        return next(stack.enter_context(closing(results)))
+
+
+def _train_elsewhere(train: Callable[[str, Progress], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Train as a Ray task."""
+    yield train(assigned_device(), silent)
+
+
+def _train(
+    task: Task,
+    backbone: str | os.PathLike[str] | Supernet,
+    folder: Path | None,
+    head: str,
+    width: int,
+    scratch: bool,
+    scenes: ScenesConfig,
+    recipe: DenseRecipe,
+    device: str,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Train and measure in this process, as `train_on_scenes` does."""
+    show = reporter(progress)
     network, normal = _backbone(backbone, scratch, scenes.size)
-    folder = None if to is None else Path(to)
     if folder is not None:
-        asked = {"head": head, "width": width, "scratch": scratch, "arch": network.space.smallest().id}
+        start = "random" if scratch else weights_fingerprint(network.state_dict())
+        asked = {"head": head, "width": width, "arch": network.space.smallest().id, "weights": start}
         _claim(folder, {**asked, "scenes": scenes.model_dump(mode="json"), "recipe": recipe.model_dump(mode="json")})
         if (folder / RESULTS).exists():
             show(f"{folder} is finished already")

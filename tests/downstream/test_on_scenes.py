@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.data.scenes import ScenesConfig
 from raynas.downstream.on_scenes import HEADS, train_on_scenes
@@ -95,14 +96,14 @@ def test_commands_print_results(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "--scenes=noises=3": "noise",
         "--set=batch_size=17": "fewer than a batch of 17",
         "--head=upper": "no such choice: 'upper'",
-        "--gpu": "no GPU",
     }.items():
-        if wrong == "--gpu" and torch.cuda.is_available():
-            continue
         other = [each if each != str(tmp_path / "a") else str(tmp_path / "b") for each in arguments]
         assert main(["bench", "segment", *other[:-1], wrong]) == 2
         assert told in capsys.readouterr().err
     assert main(["bench", "detect", "no/such/network", "--to", str(tmp_path / "c"), "--scratch"]) == 2
+    if not torch.cuda.is_available():
+        assert main(["bench", "segment", *arguments, "--gpu", "--replicas", "0"]) == 2
+        assert "torch finds no GPU" in capsys.readouterr().err
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
@@ -121,6 +122,14 @@ def test_a_head_learns_to_segment_and_to_detect() -> None:
     assert segmented["miou"] > 0.3 and segmented["losses"][-1] < segmented["losses"][0] / 2
     detected = train_on_scenes("detect", backbone(), head="fcos", width=32, scenes=easy, recipe=recipe)
     assert detected["map50"] > 0.2 and detected["losses"][-1] < 0.8 * detected["losses"][0]
+
+
+@pytest.mark.slow
+def test_a_ray_task_trains_as_this_process_does(tmp_path: Path) -> None:
+    given: dict[str, Any] = dict(width=16, scenes=FEW, recipe=SHORT)
+    here = train_on_scenes("segment", backbone(), resources=Resources(0, 0, cpus=1), **given)
+    assert train_on_scenes("segment", backbone(), tmp_path, resources=Resources(0, 1, cpus=1), **given) == here
+    assert json.loads((tmp_path / "results.json").read_text()) == here
 
 
 @pytest.mark.slow
