@@ -136,7 +136,7 @@ def test_a_ray_task_trains_as_this_process_does(tmp_path: Path) -> None:
 def test_a_killed_job_goes_on(tmp_path: Path) -> None:
     scenes = [f"--scenes={key}={value}" for key, value in json.loads(FEW.model_dump_json()).items()]
     command = [sys.executable, str(JOBS / "segment.py"), "digits/deit", "--scratch", *scenes, "--width", "8"]
-    command += ["--set=epochs=40", "--set=batch_size=4", "--to"]
+    command += ["--set=epochs=12", "--set=batch_size=4", "--to"]
     env = {**os.environ, "PYTHONPATH": str(JOBS.parent), "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen([*command, str(tmp_path / "killed")], env=env, stdout=subprocess.DEVNULL)
     while not (tmp_path / "killed/training.pt").exists():
@@ -148,4 +148,4 @@ def test_a_killed_job_goes_on(tmp_path: Path) -> None:
     for name in ("killed", "whole"):
         subprocess.run([*command, str(tmp_path / name)], env=env, check=True, stdout=subprocess.DEVNULL)
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("killed", "whole")]
-    assert results[0] == results[1] and len(results[0]["losses"]) == 40
+    assert results[0] == results[1] and len(results[0]["losses"]) == 12
