@@ -123,8 +123,8 @@ def _check_options(space: Space, choices: Elastic, whole: Whole) -> None:
     held |= {n: "there is nothing of the kind" for n in asked & choices.model_fields_set if n not in there | set(held)}
     if held:
         listed = "; ".join(f"{name}: {why}" for name, why in held.items())
-        whole_ones = ", ".join(f"{name}: {0 if name == 'dropped' else '[]'}" for name in held)
-        raise UserError(f"{space.name} cannot be elastic in {listed}. Say {whole_ones}")
+        options = " ".join(f"--set adapt.elastic.{name}={0 if name == 'dropped' else '[]'}" for name in held)
+        raise UserError(f"{space.name} cannot be elastic in {listed}. Leave them as they are: {options}")
 
 
 def _choices(name: str, value: Choice, choices: Elastic, least: int, may_go: Iterable[str]) -> tuple[Choice, ...]:

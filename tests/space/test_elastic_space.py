@@ -78,9 +78,13 @@ def test_twins_of_timms_shape_get_whole_heads() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "why"),
     [
-        ("autoformer/published/tiny", {}, r"heads: with qkv_bias: thirds .* Say heads: \[\]"),
+        ("autoformer/published/tiny", {}, r"heads: with qkv_bias: thirds .*: --set adapt\.elastic\.heads=\[\]$"),
         ("vitas/published/vitas_a", {}, "heads: they divide a searched query width"),
-        ("nasvit/published/a1", {}, r"width: .*; dropped: .* Say width: \[\], dropped: 0"),
+        (
+            "nasvit/published/a1",
+            {},
+            r"width: .*; dropped: .*: --set adapt\.elastic\.width=\[\] --set adapt\.elastic\.dropped=0$",
+        ),
         ("autoformer/published/deit_tiny", {"window": [0.5]}, "window: there is nothing of the kind"),
     ],
 )
