@@ -202,7 +202,7 @@ def adapted(model: str, seed: int) -> list[Row]:
         "search.evaluations": 300,
         "search.options.population": 30,
         "adapt.elastic": {"width": [0.5, 0.625, 0.75, 0.875], "heads": [0.25, 0.5, 0.75], "dropped": 0.34},
-        "adapt.elastic.mlp": [0.125, 0.25, 0.375, 0.5, 0.625, 0.75],
+        "adapt.elastic.mlp": [0.25, 0.375, 0.5, 0.625, 0.75],
         "adapt.untrained": 0,
     }
     rows: list[Row] = [{"way": "the model", "budget": 1.0, "accuracy": accuracy(whole), "macs": full}]

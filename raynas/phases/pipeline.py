@@ -27,6 +27,7 @@ from raynas.phases.search import BASELINE, choose_winner, make_scorer, prepare, 
 from raynas.phases.train import train
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
+from raynas.reports.adapting import adapting_lines
 from raynas.reports.lines import describe_cost, finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.networks import Network
@@ -145,6 +146,8 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
                 found = [search(ready, scorer, progress)]
                 if start is not None:
                     scorer.score(start.archs, progress, "scoring the sample again")
+                    for line in adapting_lines(run):
+                        progress(line)
             if start is None:
                 spent = found[0].evaluations
                 with stage("Random search", f"the baseline, at the same budget of {spent} networks"):

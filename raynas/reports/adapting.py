@@ -8,8 +8,11 @@ from raynas.reports import figures
 from raynas.reports.collect import pareto
 from raynas.reports.html import Percent, Picture, Section, Table
 from raynas.reports.quantities import bounds_text
-from raynas.reports.sampled import ADAPTED, WORDS, Sampled, sampled
+from raynas.reports.sampled import ADAPTED, ORDERED, WORDS, Sampled, sampled
 from raynas.runs.run import Run
+
+LOST = 0.05
+"""Accuracy that the model itself may lose in the supernet's training without a word."""
 
 
 def adapting_lines(run: Run) -> list[str]:
@@ -22,6 +25,12 @@ def adapting_lines(run: Run) -> list[str]:
     for low, high, inside in found.ranges():
         cells = "".join(f"{_best_and_mean(found.accuracy[name][inside]):>22}" for name in names)
         lines.append(f"{bounds_text('macs', (low, high)):<26}{cells}")
+    whole = found.of_model()
+    if ADAPTED in whole and whole[ORDERED] - whole[ADAPTED] > LOST:
+        lines.append(
+            f"The training of the supernet took the model itself from {whole[ORDERED]:.1%} to {whole[ADAPTED]:.1%}: "
+            "in a new run directory lower recipe.lr, or train for more epochs"
+        )
     return lines
 
 

@@ -32,6 +32,11 @@ class Sampled:
     accuracy: Mapping[str, np.ndarray] = field(default_factory=dict)
     importance: str = ""
 
+    def of_model(self) -> dict[str, float]:
+        """Return the accuracy of the largest subnet, which is the model, by the weights."""
+        largest = int(self.macs.argmax())
+        return {name: float(values[largest]) for name, values in self.accuracy.items()}
+
     def ranges(self) -> list[tuple[float, float, np.ndarray]]:
         """Return the ends of each range of MACs, and which subnets lie in it, the cheapest range first."""
         if not len(self.macs):
