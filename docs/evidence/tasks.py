@@ -10,6 +10,8 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -159,6 +161,7 @@ def run_tasks(doc: str, experiments: Sequence[str], tasks: Callable[[str], Itera
     todo = [(task, options.out) for task in wanted if not (options.out / f"{task.name}.parquet").exists()]
     print(f"{len(todo)} of {len(wanted)} tasks to do", flush=True)
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes of the pool end as well
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with context.Pool(options.processes) as pool:
         for done, line in enumerate(pool.imap_unordered(_carry_out, todo), 1):
