@@ -8,10 +8,28 @@ from __future__ import annotations
 
 from functools import partial
 
-from adapt import BUDGETS, MODELS, THREE
+from adapt import BUDGETS, EPOCHS, MODELS, THREE
 from tables import Row, arguments, read, shown, table
 
 EXPERIMENTS = ("shrinking_adapted", "shrinking_pruned", "shrinking_uniform", "long_pruned", "long_scratch")
+
+NONE, TENTH, THIRD, ALL = EPOCHS
+UNTRAINED = (
+    f"Torch-Pruning, {NONE}",
+    f"uniform, {NONE}",
+    "no training, order by importance",
+    "no training, order random",
+)
+TRAINED = (
+    f"Torch-Pruning, {THIRD}",
+    "adapted, fine-tuned",
+    f"uniform, {THIRD}",
+    f"Torch-Pruning, {TENTH}",
+    "adapted",
+    f"Torch-Pruning, {ALL}",
+    f"from scratch, {ALL}",
+)
+"""Ways to shrink in the order of the tables; differences are from the first."""
 
 
 def at(budget: float, rows: list[Row]) -> float:
@@ -27,13 +45,11 @@ def main() -> None:
     for model in MODELS:
         of_model = [row for row in rows if row["model"] == model]
         whole = [100 * row["accuracy"] for row in of_model if row["way"] == "the model"]
+        if not whole:
+            continue
         print(f"## {model}: {len(whole)} seeds, the model itself {shown(whole, 1)} %")
-        ways = list(dict.fromkeys(row["way"] for row in of_model if row["way"] != "the model"))
-        for kind in (
-            [way for way in ways if way.startswith("no training") or way.endswith("as it is")],
-            [way for way in ways if not way.startswith("no training") and not way.endswith("as it is")],
-        ):
-            table([row for row in of_model if row["budget"] in THREE], "way", kind, measures, digits=1)
+        for ways in (UNTRAINED, TRAINED):
+            table([row for row in of_model if row["budget"] in THREE], "way", ways, measures, digits=1)
         ten = {f"{budget:.0%}": partial(at, budget) for budget in BUDGETS}
         table(of_model, "way", ["adapted"], ten, digits=1)
 
