@@ -10,6 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.detection import FCOS, MaskRCNN, RetinaNet
 
+from raynas.nets.supernet import Supernet
+
 PROPOSALS = 1000
 MASKS = 100
 """Boxes that Mask R-CNN's heads classify, and draw masks of, in an image, as mmdet counts them."""
@@ -17,7 +19,7 @@ MASKS = 100
 
 @torch.no_grad()
 def counts(
-    model: nn.Module, size: tuple[int, int], channels: int = 3, proposals: int = PROPOSALS, masks: int = MASKS
+    model: nn.Module, size: tuple[int, int], channels: int | None = None, proposals: int = PROPOSALS, masks: int = MASKS
 ) -> dict[str, int]:
     """Count parameters, and the multiply-accumulates of one image.
 
@@ -27,13 +29,14 @@ def counts(
     Args:
         model: a segmenter, a detector of this package, or any module that maps images.
         size: height and width of the image in pixels, as it comes to the backbone.
-        channels: number of image channels.
+        channels: number of image channels; by default the network's, else three.
         proposals, masks: boxes that Mask R-CNN's heads get.
 
     Returns:
         `params`, `macs`, and `products`, those of `macs` that are products of attention, which many counters leave out.
     """
     like = next(model.parameters())
+    channels = channels or next((part.in_chans for part in model.modules() if isinstance(part, Supernet)), 3)
     # Two images, because norms of a map of one token refuse a single one.
     images = torch.empty(2, channels, *size, device=like.device, dtype=like.dtype)
     training = model.training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from typing import Any
 
@@ -19,6 +20,8 @@ from torchvision.ops.feature_pyramid_network import (
 
 from raynas.downstream.pyramid import Pyramid
 from raynas.errors import UserError
+from raynas.nets.supernet import Supernet
+from raynas.text import nearest
 
 WIDTH = 256
 """Channels of the feature pyramid and the heads, as in the papers."""
@@ -64,13 +67,13 @@ def retinanet(network: nn.Module, classes: int, width: int = WIDTH, coarser: boo
         options: further arguments of torchvision's class, such as `min_size`, `image_mean`, `score_thresh`.
 
     Raises:
-        UserError: the network gives no maps.
+        UserError: the network gives no maps, or there is no such option.
     """
     backbone, strides = _dense(network, width, coarser)
     sizes = [4 * side for side in strides]
     octaves = tuple(tuple(int(size * 2 ** (third / 3)) for third in range(3)) for size in sizes)
     anchors = AnchorGenerator(octaves, ((0.5, 1.0, 2.0),) * len(octaves))
-    return RetinaNet(backbone, classes, anchor_generator=anchors, **_divisible(backbone, options))
+    return RetinaNet(backbone, classes, anchor_generator=anchors, **_checked(RetinaNet, backbone, options))
 
 
 def fcos(network: nn.Module, classes: int, width: int = WIDTH, coarser: bool = True, **options: Any) -> FCOS:
@@ -84,7 +87,7 @@ def fcos(network: nn.Module, classes: int, width: int = WIDTH, coarser: bool = T
     backbone, strides = _dense(network, width, coarser)
     sizes = tuple((side,) for side in strides)
     anchors = AnchorGenerator(sizes, ((1.0,),) * len(sizes))
-    return FCOS(backbone, classes, anchor_generator=anchors, **_divisible(backbone, options))
+    return FCOS(backbone, classes, anchor_generator=anchors, **_checked(FCOS, backbone, options))
 
 
 def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: Any) -> MaskRCNN:
@@ -102,7 +105,7 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
         "mask_head": MaskRCNNHeads(width, (width,) * 4, 1),
         "mask_predictor": MaskRCNNPredictor(width, width, classes),
     }
-    return MaskRCNN(backbone, rpn_anchor_generator=anchors, **_divisible(backbone, {**heads, **options}))
+    return MaskRCNN(backbone, rpn_anchor_generator=anchors, **_checked(MaskRCNN, backbone, {**heads, **options}))
 
 
 def _pyramid(network: nn.Module) -> Pyramid:
@@ -117,6 +120,19 @@ def _dense(network: nn.Module, width: int, coarser: bool) -> tuple[Backbone, lis
     return backbone, [*strides, 2 * strides[-1], 4 * strides[-1]] if coarser else strides
 
 
-def _divisible(backbone: Backbone, options: dict[str, Any]) -> dict[str, Any]:
-    """Return a detector's options, with batches padded to whole tokens of the coarsest map."""
+def _checked(detector: type[nn.Module], backbone: Backbone, options: dict[str, Any]) -> dict[str, Any]:
+    """Return a detector's options, with batches padded to whole tokens of the coarsest map.
+
+    Raises:
+        UserError: torchvision has no such option (its classes ignore it), or knows no normalisation for the network's
+            number of channels.
+    """
+    known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"}
+    if unknown := [name for name in options if name not in known]:
+        raise UserError(f"{detector.__name__} has no option {unknown[0]!r}{nearest(unknown[0], sorted(known))}")
+    channels = next((part.in_chans for part in backbone.modules() if isinstance(part, Supernet)), 3)
+    if channels != 3 and not {"image_mean", "image_std"} <= options.keys():
+        raise UserError(
+            f"the network takes images of {channels} channels: give image_mean and image_std, {channels} numbers each"
+        )
     return {"size_divisible": backbone.reductions[-1], **options}

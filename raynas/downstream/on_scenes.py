@@ -32,7 +32,9 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.phases.pretrained import read_pretrained
 from raynas.phases.where import default_resources, device_here, threads
 from raynas.progress.reporter import Progress, reporter, silent
+from raynas.results.run_dir import first_difference
 from raynas.runs.network_folder import load_network_folder
+from raynas.space.load import SPACES, find_beside
 from raynas.text import nearest
 
 Task = Literal["segment", "detect"]
@@ -60,6 +62,7 @@ def train_on_scenes(
     head: str | None = None,
     width: int = 64,
     scratch: bool = False,
+    weights: str | os.PathLike[str] | None = None,
     scenes: ScenesConfig | None = None,
     recipe: DenseRecipe | None = None,
     resources: Resources | None = None,
@@ -69,13 +72,14 @@ def train_on_scenes(
 
     Args:
         task: `segment` or `detect`.
-        backbone: a run directory, the folder of a network, or a timm model, see `read_pretrained`; from scratch also an
-            arch file or a shipped arch's name. Or a network of one arch.
+        backbone: a run directory, the folder of a network, or a timm model, see `read_pretrained`; from scratch the
+            folder, an arch file or a shipped arch's name. Or a network of one arch.
         to: folder for weights and results, which a Ray task must see, too; a training that was killed goes on there.
             None keeps nothing.
         head: semantic_fpn (the default), upernet, segformer; or retinanet (the default), fcos, mask_rcnn.
         width: channels of the head and of its feature pyramid.
         scratch: True to take the backbone's form alone, with new weights.
+        weights: file with a timm model's weights, instead of those that timm downloads.
         scenes: settings of the scenes.
         recipe: settings of training.
         resources: with a replica, a Ray task trains; else this process. None for a task on a cluster, and this process
@@ -99,7 +103,7 @@ def train_on_scenes(
     if not isinstance(backbone, Supernet) and os.path.exists(backbone):
         backbone = os.path.abspath(backbone)
     folder = None if to is None else Path(to).absolute()
-    train = partial(_train, task, backbone, folder, head, width, scratch, scenes, recipe)
+    train = partial(_train, task, backbone, folder, head, width, scratch, weights, scenes, recipe)
     if not resources.replicas:
         with threads(resources.cpus):
             return train(device_here(resources), progress)
@@ -122,6 +126,7 @@ def _train(
     head: str,
     width: int,
     scratch: bool,
+    weights: str | os.PathLike[str] | None,
     scenes: ScenesConfig,
     recipe: DenseRecipe,
     device: str,
@@ -129,7 +134,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train and measure in this process, as `train_on_scenes` does."""
     show = reporter(progress)
-    network, normal = _backbone(backbone, scratch, scenes.size)
+    network, normal = _backbone(backbone, scratch, weights, scenes.size)
     if folder is not None:
         start = "random" if scratch else weights_fingerprint(network.state_dict())
         asked = {"head": head, "width": width, "arch": network.space.smallest().id, "weights": start}
@@ -177,7 +182,10 @@ def _train(
 
 
 def _backbone(
-    backbone: str | os.PathLike[str] | Supernet, scratch: bool, size: tuple[int, int]
+    backbone: str | os.PathLike[str] | Supernet,
+    scratch: bool,
+    weights: str | os.PathLike[str] | None,
+    size: tuple[int, int],
 ) -> tuple[Supernet, Mapping[str, Any]]:
     """Return a network for the size of scenes, and the mean and deviation that its images are normalised with."""
     normal: Mapping[str, Any] = {}
@@ -185,8 +193,10 @@ def _backbone(
         network = backbone
     elif scratch and not Path(backbone).is_dir():
         network = load_network_folder(Path(backbone), weights=False)
+    elif not os.path.exists(backbone) and find_beside(SPACES, os.fspath(backbone)):
+        raise UserError(f"{backbone} is an arch without weights: train it from scratch (--scratch)")
     else:
-        model = read_pretrained(backbone)
+        model = read_pretrained(backbone, None if weights is None else Path(weights))
         network, normal = model.network, model.reading
     network.remove_token_head()
     return network.unscaled().resized(size), {} if scratch else normal
@@ -200,19 +210,21 @@ def _anew(network: Supernet) -> Supernet:
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings of a training to its folder, or check that they are the same.
+    """Write the settings of a training to its folder, or check that those of a training that has begun are the same.
 
     Raises:
-        UserError: they are others.
+        UserError: they are others, or the folder holds something else.
     """
     file = folder / SETTINGS
-    settings = json.loads(json.dumps(settings))
-    if file.exists():
-        before = json.loads(file.read_text())
-        for key in [key for key in settings if before.get(key) != settings[key]]:
-            raise UserError(
-                f"{folder} holds a training with {key} {before.get(key)}, not {settings[key]}: another folder"
-            )
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: give a folder")
+    there = {each.name for each in folder.iterdir()} if folder.exists() else set()
+    if there - {SETTINGS, RESULTS, STATE, WEIGHTS} or (there and SETTINGS not in there):
+        raise UserError(f"{folder} holds other files than those of such a training: give a new folder")
+    if there & {RESULTS, STATE}:
+        difference = first_difference(json.loads(file.read_text()), json.loads(json.dumps(settings)))
+        if difference is not None:
+            raise UserError(f"{folder} holds a training with other settings: {difference}; give another folder")
         return
     folder.mkdir(parents=True, exist_ok=True)
     with whole_file(file) as stream:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from timm.layers import LayerNorm2d
 from timm.models._features import FeatureGetterNet  # timm.models does not pass it on
@@ -63,6 +64,11 @@ class AnySize(nn.Module):
         """Return the same network for another image size, to be called with this one's parameters."""
         like = next(self.network.parameters())
         if (key := (size, like.device, like.dtype)) not in self._others:
+            if torch.compiler.is_exporting():
+                raise UserError(
+                    f"call it once on images of {size[0]} x {size[1]} before it is exported, or give img_size={size} "
+                    "to timm.create_model"
+                )
             space = self.network.space_at(size, scaled=False)
             self._others[key] = [_Levels(self.network.fitted_to(space, copy=False))]  # in a list: no submodule
             if len(self._others) > KEPT:

@@ -251,14 +251,21 @@ def _changed(recipe: Recipe, changes: Mapping[str, Any], where: Location) -> Rec
 
 def _giving_way(recipe: Mapping[str, Any], changed: Iterable[str]) -> set[str]:
     """Return the names of unchanged values that no longer fit the changed ones."""
-    following = {name for leader in changed for name in FOLLOWERS.get(leader, ())} - set(changed)
-    if not following & recipe.keys():
+    groups = [(FOLLOWERS[leader] - {*changed}) & recipe.keys() for leader in changed if leader in FOLLOWERS]
+    following = {name for group in groups for name in group}
+    if not following or _fits(recipe):
         return set()
+    # Only those whose leader it takes: a warm-up that is too long leaves the rates as they are.
+    return {name for group in groups if not _fits(recipe, following - group) for name in group}
+
+
+def _fits(recipe: Mapping[str, Any], without: Iterable[str] = ()) -> bool:
+    """Return True if the values of a recipe fit each other, with the defaults in place of some."""
     try:
-        Recipe.model_validate(recipe)
+        Recipe.model_validate({name: value for name, value in recipe.items() if name not in without})
     except pydantic.ValidationError:
-        return following & recipe.keys()
-    return set()
+        return False
+    return True
 
 
 def _give_way(data: dict[str, Any], changes: Mapping[str, Any]) -> None:

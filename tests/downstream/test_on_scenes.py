@@ -90,7 +90,7 @@ def test_commands_print_results(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["bench", "segment", *arguments, "--set=batch_size=8"]) == 0
     assert "miou: 0." in capsys.readouterr().out
     assert main(["bench", "segment", *arguments, "--set=batch_size=4"]) == 2
-    assert "holds a training with recipe" in capsys.readouterr().err
+    assert "other settings: recipe.batch_size was 8, is 4" in capsys.readouterr().err
     for wrong, told in {
         "--set=epoch=1": "epochs",
         "--scenes=noises=3": "noise",
@@ -112,6 +112,25 @@ def test_what_cannot_be_trained_is_refused() -> None:
             train_on_scenes(task, backbone(), head=head, scenes=FEW)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="lower the learning rate"):
         train_on_scenes("segment", backbone(), scenes=FEW, recipe=DenseRecipe(epochs=3, batch_size=8, lr=1e30))
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "network").mkdir()
+    (tmp_path / "network" / "model.safetensors").write_bytes(b"weights of something else")
+    (tmp_path / "file").write_text("text")
+    for name, told in (("network", "holds other files"), ("file", "is a file")):
+        with pytest.raises(UserError, match=told):
+            train_on_scenes("segment", backbone(), tmp_path / name, width=8, scenes=FEW, recipe=SHORT)
+    assert (tmp_path / "network" / "model.safetensors").read_bytes() == b"weights of something else"
+    # What was refused before its first epoch binds nothing.
+    with pytest.raises(UserError, match="multiple of 32"):
+        train_on_scenes("detect", backbone(), tmp_path / "fcos", "fcos", width=16, scenes=FEW, recipe=SHORT)
+    assert train_on_scenes("detect", backbone(), tmp_path / "fcos", "fcos", width=32, scenes=FEW, recipe=SHORT)
+
+
+def test_an_arch_without_weights_is_not_a_trained_backbone() -> None:
+    with pytest.raises(UserError, match=r"digits/deit is an arch without weights: .*--scratch"):
+        train_on_scenes("segment", "digits/deit", scenes=FEW, recipe=SHORT)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import timm
 import torch
 
 import raynas.timm  # noqa: F401  registers the networks
+from raynas.downstream.detection import fcos, mask_rcnn
 from raynas.downstream.pyramid import AnySize, Pyramid
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -144,3 +145,25 @@ def test_what_gives_no_maps_is_refused() -> None:
         Pyramid(timm.create_model("resnet10t", features_only=True), out_indices=(1, 2))
     with pytest.raises(UserError, match="numbered from 0"):
         Pyramid(subnet("s3"), out_indices=(7,))
+
+
+def test_another_size_is_exported_once_it_has_been_seen() -> None:
+    pyramid = Pyramid(subnet("s3").eval())
+    height, width = space_of(pyramid).input_size
+    images = torch.randn(1, space_of(pyramid).channels, 2 * height, width)
+    with pytest.raises(UserError, match="call it once on images of"):
+        torch.export.export(pyramid, (images,))
+    with torch.no_grad():
+        expected = pyramid(images)
+        found = torch.export.export(pyramid, (images,)).module()(images)
+    for name, wanted in expected.items():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_options_that_torchvision_would_ignore_are_refused() -> None:
+    network = build_supernet(subnet("s3").space.with_input(channels=1))
+    grey: dict[str, Any] = {"image_mean": [0.5], "image_std": [0.5]}
+    with pytest.raises(UserError, match=r"FCOS has no option 'min_sizes' \(did you mean 'min_size'\?\)"):
+        fcos(network, classes=3, **grey, min_sizes=64)
+    with pytest.raises(UserError, match="give image_mean and image_std, 1 numbers each"):
+        mask_rcnn(network, classes=3)

@@ -176,6 +176,8 @@ def test_the_warm_up_gives_way_to_fewer_epochs() -> None:
     assert (again.recipe, again.retrain_recipe.warmup_epochs) == (short.recipe.model_copy(update={"lr": 1e-3}), 5)
     assert load_preset("digits", {"retrain.recipe.epochs": 2}).retrain_recipe.warmup_epochs == 1
     assert load_preset("autoformer", {"recipe.epochs": 10}).recipe.warmup_epochs == 5  # 20 of 500 as shipped
+    both = load_preset("adapt", {"recipe.epochs": 1, "recipe.lr": 1e-5}).recipe
+    assert (both.warmup_epochs, both.min_lr) == (0, 1e-6)  # the rate fits, though the warm-up does not
     assert load_preset("digits", {"recipe.epochs": 6}).recipe.warmup_epochs == 5  # it fits
     with pytest.raises(ConfigError, match="is longer than the training"):
         load_preset("digits", {"recipe.epochs": 3, "recipe.warmup_epochs": 4})

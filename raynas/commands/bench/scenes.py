@@ -13,8 +13,9 @@ HEADS = {"segment": ("semantic_fpn", "upernet", "segformer"), "detect": ("retina
 
 def add_scenes(parser: argparse.ArgumentParser, task: Literal["segment", "detect"]) -> None:
     """Add the backbone, the head, settings of scenes and training, and where it runs."""
-    text = "a run directory (its winner), the folder of a network, a timm model; with --scratch also an arch's name"
+    text = "a run directory (its winner), the folder of a network, or a timm model; with --scratch a folder or an arch"
     parser.add_argument("backbone", help=text)
+    parser.add_argument("--weights", metavar="FILE", help="weights of a timm model, in place of the download")
     text = "folder for weights and results; on a cluster one that all nodes see"
     parser.add_argument("--to", required=True, metavar="DIR", help=text)
     text = f"{', '.join(HEADS[task])} (default: {HEADS[task][0]})"
