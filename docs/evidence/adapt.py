@@ -192,6 +192,8 @@ def adapted(model: str, seed: int) -> list[Row]:
         "augment.shift": SHIFT,
         "mixup": 0.0,
         "batch_size": BATCH,
+        "lr": 3e-4,
+        "lr_base_batch": BATCH,
     }
     tuning = {"epochs": TUNING, "warmup_epochs": 1, "lr": 1e-3}
     settings = {
