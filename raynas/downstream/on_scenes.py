@@ -33,7 +33,7 @@ from raynas.phases.pretrained import read_pretrained
 from raynas.phases.where import default_resources, device_here, threads
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.run_dir import first_difference
-from raynas.runs.network_folder import load_network_folder
+from raynas.runs.network_folder import WEIGHTS_FILE, load_network_folder
 from raynas.space.load import SPACES, find_beside
 from raynas.text import nearest
 
@@ -51,8 +51,8 @@ FEWER = {"rpn_post_nms_top_n_train": 200, "rpn_post_nms_top_n_test": 100, "box_b
 BATCH = 50
 """The most scenes that are measured at a time."""
 
-SETTINGS, RESULTS, STATE, WEIGHTS = "settings.json", "results.json", "training.pt", "model.safetensors"
-"""Files of a folder: what was asked for, the measures, the state of an unfinished training, and the trained weights."""
+SETTINGS, RESULTS, STATE = "settings.json", "results.json", "training.pt"
+"""Files of a folder beside trained weights: what was asked for, the measures, the state of an unfinished training."""
 
 
 def train_on_scenes(
@@ -174,7 +174,7 @@ def _train(
         "fingerprint": test.fingerprint,
     }
     if folder is not None:
-        save_file(model.state_dict(), folder / WEIGHTS)
+        save_file(model.state_dict(), folder / WEIGHTS_FILE)
         with whole_file(folder / RESULTS) as file:
             file.write((json.dumps(results, indent=1) + "\n").encode())
         (folder / STATE).unlink(missing_ok=True)
@@ -219,7 +219,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder")
     there = {each.name for each in folder.iterdir()} if folder.exists() else set()
-    if there - {SETTINGS, RESULTS, STATE, WEIGHTS} or (there and SETTINGS not in there):
+    if there - {SETTINGS, RESULTS, STATE, WEIGHTS_FILE} or (there and SETTINGS not in there):
         raise UserError(f"{folder} holds other files than those of such a training: give a new folder")
     if there & {RESULTS, STATE}:
         difference = first_difference(json.loads(file.read_text()), json.loads(json.dumps(settings)))

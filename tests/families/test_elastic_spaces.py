@@ -34,7 +34,7 @@ def made_elastic(network: Space) -> Space:
     try:
         return elastic_space(network, Elastic(**options))
     except UserError as error:
-        held = re.findall(r"(\w+): (0|\[\])", str(error).rpartition("Say ")[2])
+        held = re.findall(r"--set adapt\.elastic\.(\w+)=(0|\[\])", str(error))
         assert held, error
         return elastic_space(network, Elastic(**options | {name: 0 if none == "0" else [] for name, none in held}))
 
