@@ -204,6 +204,7 @@ def elastic_space(
     Args:
         model: as for `adapt`.
         data: the dataset, for whose images and classes the space is; None for those of the preset, or of the model.
+            Without any data every second block may be left out, since their importance is measured on images.
         overrides: changes to the preset by dotted key; those of `adapt.elastic` say what is elastic.
         preset: settings of all phases.
         weights: a file with a timm model's weights, instead of those that timm downloads.

@@ -21,7 +21,7 @@ from raynas.progress.reporter import Progress, reporter, silent
 
 
 class DenseRecipe(Config):
-    """How a segmenter or a detector is trained: AdamW, a warm-up, and a cosine to zero, step by step.
+    """Recipe of the training of a segmenter or a detector: AdamW, a warm-up, and a cosine to zero, step by step.
 
     Attributes:
         epochs: number of passes over the scenes.

@@ -177,7 +177,10 @@ def derive(
     weights_file: str | Path | None = None,
     progress: Progress = silent,
 ) -> Space:
-    """Return the space of a model, for the preset's data if it names some; see `raynas.elastic_space`."""
+    """Return the space of a model, for the preset's data if it names some; see `raynas.elastic_space`.
+
+    Without data nothing is known of the importance of blocks, and every second one may be left out.
+    """
     if preset.data is not None and preset.data.name:
         return fit(source, preset, weights_file, progress=progress).space
     return elastic_space(read_pretrained(source, weights_file).network.space, (preset.adapt or AdaptConfig()).elastic)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from raynas.cluster.resources import Resources
+from raynas.commands.bench.scenes import HEADS as OFFERED
 from raynas.commands.main import main
 from raynas.data.scenes import ScenesConfig
 from raynas.downstream.on_scenes import HEADS, train_on_scenes
@@ -43,6 +44,10 @@ def backbone(classes: int = 10) -> Supernet:
 
 
 ALL = [(task, head) for task, heads in HEADS.items() for head in heads]
+
+
+def test_the_command_offers_every_head_in_the_same_order() -> None:
+    assert {task: tuple(heads) for task, heads in HEADS.items()} == OFFERED
 
 
 @pytest.mark.parametrize(("task", "head"), ALL)
