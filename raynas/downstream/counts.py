@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.detection import FCOS, MaskRCNN, RetinaNet
 
+from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 
 PROPOSALS = 1000
@@ -34,7 +35,12 @@ def counts(
 
     Returns:
         `params`, `macs`, and `products`, those of `macs` that are products of attention, which many counters leave out.
+
+    Raises:
+        UserError: the size is not a height and a width.
     """
+    if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+        raise UserError(f"size {tuple(size)}: give height and width in pixels")
     like = next(model.parameters())
     channels = channels or next((part.in_chans for part in model.modules() if isinstance(part, Supernet)), 3)
     # Two images, because norms of a map of one token refuse a single one.

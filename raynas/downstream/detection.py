@@ -18,7 +18,7 @@ from torchvision.ops.feature_pyramid_network import (
     LastLevelP6P7,
 )
 
-from raynas.downstream.pyramid import Pyramid
+from raynas.downstream.pyramid import Pyramid, check_classes
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.text import nearest
@@ -67,8 +67,9 @@ def retinanet(network: nn.Module, classes: int, width: int = WIDTH, coarser: boo
         options: further arguments of torchvision's class, such as `min_size`, `image_mean`, `score_thresh`.
 
     Raises:
-        UserError: the network gives no maps, or there is no such option.
+        UserError: the network gives no maps, there are no classes, or there is no such option.
     """
+    check_classes(classes)
     backbone, strides = _dense(network, width, coarser)
     sizes = [4 * side for side in strides]
     octaves = tuple(tuple(int(size * 2 ** (third / 3)) for third in range(3)) for size in sizes)
@@ -84,6 +85,7 @@ def fcos(network: nn.Module, classes: int, width: int = WIDTH, coarser: bool = T
     """
     if width % GROUPS:
         raise UserError(f"width {width}: FCOS's norms have {GROUPS} groups: give a multiple of {GROUPS}")
+    check_classes(classes)
     backbone, strides = _dense(network, width, coarser)
     sizes = tuple((side,) for side in strides)
     anchors = AnchorGenerator(sizes, ((1.0,),) * len(sizes))
@@ -96,6 +98,7 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
     Maps are all of the pyramid's, and one that is pooled from the coarsest. Anchors are eight tokens large. Boxes are
     classified by layers of four times the width, as in torchvision's at the default width.
     """
+    check_classes(classes)
     backbone = Backbone(_pyramid(network), 0, LastLevelMaxPool(), width)
     sizes = tuple((8 * side,) for side in [*backbone.reductions, 2 * backbone.reductions[-1]])
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))

@@ -112,7 +112,7 @@ class Pyramid(nn.Module):
             many, or the last block of a plain transformer.
 
     Raises:
-        UserError: it is neither, or there are no such levels.
+        UserError: it is neither, there are no such levels, or one is named twice.
     """
 
     def __init__(self, network: nn.Module, out_indices: tuple[int, ...] | None = None):
@@ -126,6 +126,8 @@ class Pyramid(nn.Module):
             if out_indices is None:
                 out_indices = (-1,) if self.plain else _usual(levels)
             self.indices = network.prune_intermediate_layers(out_indices, prune_norm=True)
+            if len(self.indices) < len(out_indices):
+                raise UserError(f"out_indices {list(out_indices)}: name each level once")
             chosen = [levels[index] for index in self.indices]
             if self.plain:
                 chosen = [
@@ -167,6 +169,16 @@ def _usual(levels: list[Level]) -> tuple[int, ...]:
     """Return the indices of the default levels of a network of stages."""
     fine = [index for index, level in enumerate(levels) if level.reduction <= COARSEST]
     return tuple((fine if len(fine) >= LEVELS else range(len(levels)))[-LEVELS:])
+
+
+def check_classes(classes: int) -> None:
+    """Check a number of classes.
+
+    Raises:
+        UserError: it is no whole number from 1.
+    """
+    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 1:
+        raise UserError(f"classes {classes!r}: give a whole number from 1")
 
 
 def _named(maps: list[Tensor]) -> OrderedDict[str, Tensor]:

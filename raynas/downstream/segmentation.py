@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, FeaturePyramidNetwork
 
-from raynas.downstream.pyramid import Pyramid
+from raynas.downstream.pyramid import Pyramid, check_classes
 
 
 def resized(x: Tensor, size: tuple[int, ...] | torch.Size) -> Tensor:
@@ -138,7 +138,7 @@ def semantic_fpn(network: nn.Module, classes: int, width: int = 128, between: in
         width, between: channels of the head, and of its feature pyramid.
 
     Raises:
-        UserError: the network gives no maps.
+        UserError: the network gives no maps, or there are no classes.
     """
     return _joined(network, classes, lambda channels: SemanticFPNHead(channels, between, width))
 
@@ -154,5 +154,6 @@ def segformer(network: nn.Module, classes: int, width: int = 256) -> Segmenter:
 
 
 def _joined(network: nn.Module, classes: int, make: Callable[[list[int]], nn.Module]) -> Segmenter:
+    check_classes(classes)
     pyramid = network if isinstance(network, Pyramid) else Pyramid(network)
     return Segmenter(pyramid, make(pyramid.channels), classes)

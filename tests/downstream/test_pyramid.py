@@ -10,7 +10,7 @@ import timm
 import torch
 
 import raynas.timm  # noqa: F401  registers the networks
-from raynas.downstream.detection import fcos, mask_rcnn
+from raynas.downstream import counts, fcos, mask_rcnn, retinanet, semantic_fpn
 from raynas.downstream.pyramid import AnySize, Pyramid
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -145,6 +145,13 @@ def test_what_gives_no_maps_is_refused() -> None:
         Pyramid(timm.create_model("resnet10t", features_only=True), out_indices=(1, 2))
     with pytest.raises(UserError, match="numbered from 0"):
         Pyramid(subnet("s3"), out_indices=(7,))
+    with pytest.raises(UserError, match="name each level once"):
+        Pyramid(subnet("s3"), out_indices=(1, 1))
+    for make in (retinanet, fcos, mask_rcnn, semantic_fpn):
+        with pytest.raises(UserError, match=r"classes 0: give a whole number from 1"):
+            make(subnet("s3"), classes=0)
+    with pytest.raises(UserError, match="give height and width"):
+        counts(semantic_fpn(subnet("s3"), classes=2), size=(32,))  # type: ignore[arg-type]
 
 
 def test_another_size_is_exported_once_it_has_been_seen() -> None:
