@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from raynas.api import ablate as ablate
     from raynas.api import adapt as adapt
     from raynas.api import check as check
+    from raynas.api import compare as compare
     from raynas.api import elastic_space as elastic_space
     from raynas.api import evaluate as evaluate
     from raynas.api import evolve_space as evolve_space
     from raynas.api import export as export
     from raynas.api import import_model as import_model
+    from raynas.api import list_runs as list_runs
     from raynas.api import pipeline as pipeline
     from raynas.api import rank as rank
     from raynas.api import report as report
@@ -55,7 +57,8 @@ _PUBLIC = {
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
     **dict.fromkeys(("train", "import_model", "pipeline", "adapt", "elastic_space"), "raynas.api"),
     **dict.fromkeys(("evolve_space", "ablate", "tune"), "raynas.api"),
-    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export", "report", "status", "check"), "raynas.api"),
+    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export"), "raynas.api"),
+    **dict.fromkeys(("report", "status", "list_runs", "compare", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",
     **dict.fromkeys(("RandomSearch", "Evolution", "NSGA2", "ParetoEvolution", "PredictorEvolution"), "raynas.search"),

@@ -1,4 +1,4 @@
-"""Comparison of results: the best first, and means over seeds with their intervals."""
+"""Comparison of results: the best first, the front of two, and means over seeds with their intervals."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def best_first(
     keys = [np.asarray(each, dtype=np.float64) for each in (scores, *costs, *([known] if known else []))]
     order: list[int] = np.lexsort(keys[::-1]).tolist()
     return order
+
+
+def pareto(costs: np.ndarray, accuracy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Pareto front of lower cost and higher accuracy, by ascending cost."""
+    order = np.lexsort((-accuracy, costs))
+    best = np.maximum.accumulate(accuracy[order]) if len(order) else accuracy
+    keep = np.r_[True, best[1:] > best[:-1]] if len(order) else np.zeros(0, bool)
+    return costs[order][keep], accuracy[order][keep]
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:

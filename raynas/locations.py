@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from raynas.errors import UserError
 
@@ -41,6 +41,12 @@ _SECRET = re.compile("key|secret|token|sig|pass|cred|auth", re.IGNORECASE)
 def is_uri(location: str) -> bool:
     """Return True for a URI such as `s3://bucket/folder`, even a malformed one; False for a local path."""
     return _START.match(location.lstrip(" \t\"'<")) is not None
+
+
+def inside(uri: str, name: str) -> str:
+    """Return the URI of a file or folder in a URI's folder, with the same options; of "" the folder's own."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(path="/".join(part for part in (parts.path.rstrip("/"), name) if part)))
 
 
 def holds_credentials(text: str) -> bool:

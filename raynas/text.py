@@ -36,6 +36,13 @@ def energy_text(joules: float) -> str:
     return f"{joules:.3g} J"
 
 
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table of text: columns as wide as their longest cell; rows may be shorter than others."""
+    count = max(map(len, rows), default=0)
+    widths = [max(len(row[place]) for row in rows if place < len(row)) for place in range(count)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+
+
 def is_text(value: str) -> bool:
     """Return True if text can be written to a file and name one: no NUL, and all of it UTF-8."""
     return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)

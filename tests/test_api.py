@@ -40,6 +40,7 @@ def test_type_checkers_know_every_public_name() -> None:
 
 def test_every_command_has_a_public_function() -> None:
     others = {"search": "search_run", "import": "import_model", "evolve-space": "evolve_space", "watch": "status"}
+    others["runs"] = "list_runs"
     for command in COMMANDS.keys() - {"bench", "demo"}:  # the demo is a pipeline with an introduction
         assert callable(getattr(raynas, others.get(command, command)))
 

@@ -55,6 +55,8 @@ SMALL = {
     "export": ["--no-onnx"],
     "report": [],
     "watch": ["--once"],
+    "runs": [],
+    "compare": [],
     "cost": [],
     "evolve-space": [
         *("--workers", "1", "--replicas", "1"),
@@ -253,7 +255,10 @@ def test_an_example_runs(
     s3_server: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    again = line.replace("s3://bucket/runs/first", shlex.quote(s3_server(f"{workplace.name}/runs/first")))
+    again = line.replace("s3://bucket/runs/first", shlex.quote(bucket := s3_server(f"{workplace.name}/runs/first")))
+    if "s3://bucket/runs" in again:
+        put_run(searched, bucket)
+        again = again.replace("s3://bucket/runs", shlex.quote(s3_server(f"{workplace.name}/runs")))
     for long, short in SMALLER.items():
         again = re.sub(long, short, again)
     argv = shlex.split(again)
@@ -279,6 +284,8 @@ def test_an_example_runs(
             put_run(searched, options["model"])
     elif run is not None and verb != "demo":
         put_run(searched, run)
+    for each in options.get("runs", ()):
+        put_run(searched, each)
     before = next((lines for pattern, lines in BEFORE.items() if re.search(pattern, line)), [])
     if "--arch front" in line:
         several = "search={name: random, objectives: {accuracy: max, macs: min}, evaluations: 4}"
@@ -375,7 +382,8 @@ def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path, s3_se
     import numpy as np
     from PIL import Image
 
-    put_run(searched, "runs/first")
+    for name in ("runs/first", "runs/other"):
+        put_run(searched, name)
     if "my_network" in page.read_text():
         assert main(["export", "runs/a", "--to", "my_network", "--no-onnx"]) == 0
     budgets = page.name == "budgets.md"

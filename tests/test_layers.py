@@ -17,10 +17,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("locations",),
     ("text",),
-    ("config", "filesystem", "comparison", "arguments"),
+    ("config", "filesystem", "comparison", "arguments", "quantities"),
     ("user_code", "progress"),
     ("space",),
-    ("nets",),
+    ("nets", "figures"),
     ("families",),
     ("costs",),
     ("data", "results", "cluster", "energy"),
@@ -43,7 +43,7 @@ NARROW: dict[str, set[str]] = {
     "results": {"space"},
     "search": {"costs", "latency", "space"},
     "training": {"costs", "data", "nets", "space"},
-    "reports": {"costs", "nets", "results", "runs", "space"},
+    "reports": {"costs", "figures", "nets", "results", "runs", "space"},
 }
 """What some packages keep to, besides the modules above `space`."""
 

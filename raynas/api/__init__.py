@@ -6,18 +6,20 @@ so that `import raynas` stays light and a missing run directory is reported befo
 
 from raynas.api.existing_runs import evaluate, export, rank, retrain, search_run
 from raynas.api.experiments import ablate, evolve_space, tune
-from raynas.api.looks import check, report, status
+from raynas.api.looks import check, compare, list_runs, report, status
 from raynas.api.new_runs import adapt, elastic_space, import_model, pipeline, train
 
 __all__ = [
     "ablate",
     "adapt",
     "check",
+    "compare",
     "elastic_space",
     "evaluate",
     "evolve_space",
     "export",
     "import_model",
+    "list_runs",
     "pipeline",
     "rank",
     "report",

@@ -1,9 +1,9 @@
-"""Public functions that look and change nothing: report, state of the work, check of data and a cluster."""
+"""Public functions that look and change nothing: reports, runs and their state, check of data and a cluster."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 
 if TYPE_CHECKING:
+    from raynas.outer.overview import Overview
+    from raynas.outer.side_by_side import SideBySide
     from raynas.phases.check import Finding
     from raynas.reports.status import Work
 
@@ -58,6 +60,43 @@ def status(run: RunLike) -> list[Work]:
     from raynas.reports.status import status as read_status
 
     return read_status(opened_run(run))
+
+
+@typed
+def list_runs(folder: str | os.PathLike[str]) -> list[Overview]:
+    """Return the run directories in a folder, each with its state and best result; see `raynas runs`.
+
+    Args:
+        folder: a folder or a URI; run directories may lie up to four folders below it. Those inside a run directory,
+            such as an experiment's trials, are returned only if that one is given itself.
+
+    Raises:
+        UserError: there is no such folder, or it cannot be listed.
+    """
+    from raynas.outer.overview import find_runs, overview
+
+    return [overview(run) for run in find_runs(folder)]
+
+
+@typed
+def compare(runs: Sequence[RunLike]) -> SideBySide:
+    """Compare runs: their results, and the settings in which they differ; see `raynas compare`.
+
+    Args:
+        runs: two or more run directories.
+
+    Returns:
+        The comparison: `overviews`, `differences` and `plot_front()`.
+
+    Raises:
+        UserError: fewer than two runs are given.
+        RunDirError: one is not a run directory, or cannot be read.
+    """
+    from raynas.outer.side_by_side import side_by_side
+
+    if len(runs) < 2:
+        raise UserError("give two or more runs to compare")
+    return side_by_side([opened_run(run) for run in runs])
 
 
 @typed

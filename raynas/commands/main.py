@@ -38,6 +38,8 @@ COMMANDS = {
     "export": "write a network as plain files",
     "watch": "show how far a run is, from any machine",
     "report": "write one HTML page about a run, or about all trials of an experiment",
+    "runs": "list the run directories in a folder, with their state and best result",
+    "compare": "compare runs side by side: their results, and the settings in which they differ",
     "bench": "measure speed on this machine, or a backbone in segmentation and detection",
     "cost": "print MACs and parameters of a space or an arch",
 }

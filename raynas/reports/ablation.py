@@ -14,8 +14,8 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from raynas import figures
 from raynas.comparison import mean_interval, seeds_to_decide
-from raynas.reports import figures
 from raynas.reports.html import Note, Part, Picture, Section, Table, render
 from raynas.results.schemas import Row
 

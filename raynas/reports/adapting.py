@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from raynas.reports import figures
-from raynas.reports.collect import pareto
+from raynas import figures
+from raynas.comparison import pareto
+from raynas.quantities import bounds_text
 from raynas.reports.html import Percent, Picture, Section, Table
-from raynas.reports.quantities import bounds_text
 from raynas.reports.sampled import ADAPTED, ORDERED, WORDS, Sampled, sampled
 from raynas.runs.run import Run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raynas.reports import figures
+from raynas import figures
 from raynas.reports.collect import Finished
 from raynas.reports.html import Picture, Section, Table
 

@@ -227,14 +227,6 @@ def collect(
     )
 
 
-def pareto(macs: np.ndarray, accuracy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Pareto front of fewer MACs and higher accuracy, by ascending MACs."""
-    order = np.lexsort((-accuracy, macs))
-    best = np.maximum.accumulate(accuracy[order]) if len(order) else accuracy
-    keep = np.r_[True, best[1:] > best[:-1]] if len(order) else np.zeros(0, bool)
-    return macs[order][keep], accuracy[order][keep]
-
-
 def _finished(
     networks: list[Row], evaluations: list[Row], labels: dict[str, str], own_size: tuple[int, int] | None
 ) -> list[Finished]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raynas.reports import figures
+from raynas import figures
 from raynas.reports.html import Percent, Picture, Section, Table
 from raynas.results.schemas import Row
 

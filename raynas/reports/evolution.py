@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from raynas import figures
 from raynas.comparison import best_first
-from raynas.reports import figures
 from raynas.reports.html import Part, Percent, Picture, Section, Table
 from raynas.results.schemas import Row
 from raynas.space.counting import shown_count

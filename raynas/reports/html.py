@@ -53,7 +53,7 @@ class Picture:
     """A figure with its caption, and a folded table of its numbers.
 
     Attributes:
-        svg: SVG from `raynas.reports.figures.svg`.
+        svg: SVG from `raynas.figures.svg`.
         table: the drawn numbers.
         summary: title of the folded table.
     """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import yaml
 
-from raynas.reports import figures
+from raynas import figures
 from raynas.reports.adapting import adapting_section
 from raynas.reports.attention import attention_section
 from raynas.reports.collect import HOW, Content, Trace, Tried, collect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raynas.reports import figures
+from raynas import figures
 from raynas.reports.html import Picture, Section, Table
 from raynas.results.schemas import Row
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from raynas import figures
 from raynas.comparison import half_width
-from raynas.reports import figures
+from raynas.quantities import QUANTITIES, amount, bounds_text
 from raynas.reports.collect import HOW, Content, Finished
 from raynas.reports.html import Note, Percent, Picture, Section, Table
-from raynas.reports.quantities import QUANTITIES, amount, bounds_text
 from raynas.reports.scores import TWO_PATHS, Cost, costs_of, has_two_paths
 
 _FEW = "An interval over two seeds says little"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raynas.comparison import mean_interval
-from raynas.reports import figures
-from raynas.reports.collect import HOW, Content, Finished, Trace, pareto
+from raynas import figures
+from raynas.comparison import mean_interval, pareto
+from raynas.quantities import QUANTITIES, number
+from raynas.reports.collect import HOW, Content, Finished, Trace
 from raynas.reports.html import Percent, Picture, Section, Table
-from raynas.reports.quantities import QUANTITIES, number
 from raynas.results.schemas import Row
 
 TWO_PATHS = (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from raynas import figures
 from raynas.nets.cyclic import bilateral_tables, cyclic_starts, gap, influences, ordinal_table
-from raynas.reports import figures
 from raynas.reports.html import Picture, Section, Table
 from raynas.space import Space
 

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from raynas import figures
 from raynas.comparison import best_first
-from raynas.reports import figures
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import best_space, budgets_differ, error_distributions, errors_of
 from raynas.reports.html import Percent, Picture, Section, Table

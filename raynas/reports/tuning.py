@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import numpy as np
 
-from raynas.reports import figures
+from raynas import figures
 from raynas.reports.html import Part, Picture, Section, Table
 from raynas.results.schemas import Row
 from raynas.text import seconds_text

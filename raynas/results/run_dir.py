@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import pydantic
 import yaml
@@ -19,7 +18,7 @@ from raynas.arguments import checked
 from raynas.config import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.filesystem import FAILURES, cannot_write, check_plain, open_filesystem, write_whole
-from raynas.locations import hide_secrets, without_credentials
+from raynas.locations import hide_secrets, inside, without_credentials
 from raynas.results import lock
 from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
@@ -88,11 +87,7 @@ class RunDir:
 
     def local_or_uri(self, name: str = "") -> str:
         """Return the local path of a file or folder, or its URI with this one's options."""
-        if self.path is not None:
-            return self.at(name)
-        parts = urlsplit(self.uri)
-        path = "/".join(part for part in (parts.path.rstrip("/"), name) if part)
-        return urlunsplit(parts._replace(path=path))
+        return self.at(name) if self.path is not None else inside(self.uri, name)
 
     def exists(self, name: str) -> bool:
         """Return True if there is such a file or folder.

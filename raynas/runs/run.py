@@ -16,15 +16,16 @@ from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import RunDir, json_text
 from raynas.results.schemas import Row
-from raynas.runs.files import BEST, NETWORKS, REFERENCE, SEARCH_FOLDER, START, SUPERNET_WEIGHTS, RunFiles
+from raynas.runs.files import BEST, NETWORKS, REFERENCE, START, SUPERNET_WEIGHTS, RunFiles
 from raynas.runs.network_folder import ABOUT_FILE, ARCH_FILE, WEIGHTS_FILE, build_network
 from raynas.runs.networks import WAYS, Network, arch_text, fitted, of_size
-from raynas.runs.searches import MAIN, StoredSearch
+from raynas.runs.searches import MAIN, StoredSearch, search_names
 from raynas.space import Arch, load_arch
 from raynas.space.load import find_shipped
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from raynas.nets.supernet import Supernet
@@ -63,8 +64,7 @@ class Run(RunFiles):
 
     def searches(self) -> list[str]:
         """Return the names of the run's searches, the main one first."""
-        names = [name.removesuffix(".yaml") for name in self.list(SEARCH_FOLDER) if name.endswith(".yaml")]
-        return sorted(names, key=lambda name: (name != MAIN, name))
+        return search_names(self)
 
     # -- archs -----------------------------------------------------------------------------------------------------
 
@@ -97,6 +97,50 @@ class Run(RunFiles):
             return space.arch(values) if values in space else space.off_grid(values)
         file = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
         return fitted(load_arch(file), self.space, name, progress)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    @checked()
+    def plot_front(self, cost: str | None = None) -> Figure:
+        """Draw accuracy on the search split against a cost: every scored subnet, and the front of the best.
+
+        Args:
+            cost: `macs`, `params`, `paper_macs`, or what its searches go by (`latency`, `throughput`: as predicted);
+                None for what the main search goes by.
+
+        Returns:
+            A matplotlib figure: `figure.savefig("front.png")` writes it, and a notebook shows it.
+
+        Raises:
+            RunDirError: no subnet has been scored yet.
+            UserError: the cost is not known.
+        """
+        from raynas.runs.plots import front_of_run
+
+        return front_of_run(self, cost)
+
+    def plot_progress(self) -> Figure:
+        """Draw the best accuracy so far of each search, against the number of subnets scored.
+
+        Raises:
+            RunDirError: no subnet has been scored by a search yet.
+        """
+        from raynas.runs.plots import progress_of_run
+
+        return progress_of_run(self)
+
+    def plot_arch(self, arch: Arch | str = BEST) -> Figure:
+        """Draw an arch block by block, outlined up to the largest choice of its space.
+
+        Args:
+            arch: an arch, or its name; see `arch`.
+
+        Raises:
+            UserError: there is no such arch.
+        """
+        from raynas import figures
+
+        return figures.blocks(self.arch(arch) if isinstance(arch, str) else arch, self.space)
 
     # -- finished networks -----------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
 
+import pyarrow as pa
 from pydantic import Field
 
 from raynas.config import Config, Document, validate
-from raynas.costs import CostFunction, cost
+from raynas.costs import COSTS, CostFunction, cost
 from raynas.errors import RunDirError, UserError
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import stored_predictor
@@ -145,6 +146,25 @@ class StoredSearch:
         scoring = self.settings.scoring
         return {row["arch"]: row for row in self.run.scores(scoring.images, scoring.precision).to_pylist()}
 
+    def course(self) -> pa.Table:
+        """Return the subnets that the search asked for, in order.
+
+        Returns:
+            One row for each: `arch`, `accuracy` (on the search split, 0 to 1; null if scoring it failed, or if accuracy
+            is no objective), and its costs by name (`macs`, `params`, `paper_macs`, and predicted ones that the search
+            goes by). `.to_pandas()` converts the table.
+
+        Raises:
+            RunDirError: the run has no search of that name.
+        """
+        made, _ = self.read_back()
+        rows = [
+            {"arch": row.arch.id, "accuracy": (row.objectives or {}).get("accuracy"), **row.costs}
+            for row in getattr(made, "history", [])
+        ]
+        names = dict.fromkeys(["arch", "accuracy", *COSTS, *(name for row in rows for name in row)])
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+
     def read_back(self) -> tuple[Any, bool]:
         """Restore the search in its present state from the rows of its scores, without scoring anything.
 
@@ -166,6 +186,12 @@ class StoredSearch:
     def has_ended(self) -> bool:
         """Return True if the search is finished."""
         return self.has_begun and self.read_back()[1]
+
+
+def search_names(run: RunFiles) -> list[str]:
+    """Return the names of a run's searches, the main one first."""
+    names = [name.removesuffix(".yaml") for name in run.list(SEARCH_FOLDER) if name.endswith(".yaml")]
+    return sorted(names, key=lambda name: (name != MAIN, name))
 
 
 def make_search(space: Space, settings: SearchSettings, predictor: LatencyPredictor | None = None) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from raynas.reports import figures
+from raynas import figures
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from tests.reports.test_report import Page

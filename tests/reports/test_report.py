@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.reports import figures
-from raynas.reports.collect import Trace, collect, pareto
+from raynas import figures
+from raynas.comparison import pareto
+from raynas.reports.collect import Trace, collect
 from raynas.reports.page import write_report
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         cells = [f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}" for mean, half in spreads]
         print(f"{this.name:<20}" + "".join(f"{cell:>20}" for cell in cells))
     if options.figure:
-        from raynas.reports.figures import regret
+        from raynas.figures import regret
 
         regret({this.name: this.regret for this in found}).savefig(options.figure, dpi=160)
         print(f"Figure: {options.figure}")

@@ -1,4 +1,4 @@
-"""Names and units of costs in the report: MACs, parameters, latency, throughput."""
+"""Names and units of costs in figures and reports: MACs, parameters, latency, throughput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's figures, from plain arrays: each function returns one matplotlib figure.
+"""Figures of runs and reports, from plain arrays: each function returns one matplotlib figure.
 
 The colours are safe for red-green colour blindness and have contrast on white and on black. Text and axes are drawn in
 `INK`, which `svg` replaces by the page's own text colour.
@@ -23,7 +23,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from raynas.reports.quantities import QUANTITIES, amount
+from raynas.quantities import QUANTITIES, amount
 from raynas.space import Arch, Space
 
 Estimates = Mapping[str, tuple[float, float, float]]
@@ -95,7 +95,7 @@ def accuracy_against_cost(
     Args:
         groups: (cost [n], accuracy [n] in [0, 1]) by name of the search.
         front: (cost [k], accuracy [k]) of the Pareto front, the cheapest first.
-        cost: name of the cost; see `raynas.reports.quantities`.
+        cost: name of the cost; see `raynas.quantities`.
         limits: the searches' bounds on the cost.
         marks: networks with weights of their own, measured on the same images; one style for each label.
     """
@@ -124,10 +124,23 @@ def accuracy_against_cost(
         axes.errorbar(
             mark.cost, mark.accuracy, yerr=mark.interval, color=colour, marker=marker, ms=11, ls="none", label=label
         )
-    axes.set(xlabel=QUANTITIES[cost].axis, ylabel="accuracy on the search split")
-    if QUANTITIES[cost].measured is None:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    percent(axes.yaxis)
+    _label_axes(axes, cost)
+    legend(figure)
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def fronts(found: Mapping[str, tuple[np.ndarray, np.ndarray]], cost: str = "macs") -> Figure:
+    """Draw the fronts of several runs.
+
+    Args:
+        found: (cost [k], accuracy [k] in [0, 1]) by name of the run, the cheapest first.
+        cost: name of the cost; see `raynas.quantities`.
+    """
+    figure, axes = new_figure(7.2, 4.2)
+    for (name, points), colour, style in zip(found.items(), cycle(PALETTE), cycle(STYLES)):
+        axes.step(*points, where="post", color=colour, linestyle=style, marker=".", label=shown(name))
+    _label_axes(axes, cost)
     legend(figure)
     return figure
 
@@ -311,6 +324,14 @@ def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, flo
     below.set_title("Over all ranges")
     figure.legend(*below.get_legend_handles_labels(), loc="outside upper right", ncols=len(names))
     return figure
+
+
+def _label_axes(axes: Axes, cost: str) -> None:
+    """Label the axes of accuracy against a cost."""
+    axes.set(xlabel=QUANTITIES[cost].axis, ylabel="accuracy on the search split")
+    if QUANTITIES[cost].measured is None:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    percent(axes.yaxis)
 
 
 def block_names(space: Space) -> list[str]:

@@ -1,0 +1,40 @@
+"""List the run directories in a folder: their state, space, data, time, and best result so far.
+
+A result on the test split comes before one on the search split. The trials of an experiment are listed if its own run
+directory is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import raynas
+from raynas.commands.options import given
+from raynas.text import columns, duration, one_line
+
+EXAMPLES = "raynas runs runs\nraynas runs s3://bucket/runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", help="a folder, or a URI such as s3://bucket/runs")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print one line for each run."""
+    rows = [
+        [
+            each.run,
+            one_line(each.state, 60),
+            each.space or "",
+            each.data or "",
+            duration(each.seconds),
+            each.result,
+            each.how,
+        ]
+        for each in raynas.list_runs(**given(options))
+    ]
+    if rows:
+        print("\n".join(columns([["run", "state", "space", "data", "time", "best", "measured"], *rows])))
+    else:
+        print(f"no run directories in {options.folder}")

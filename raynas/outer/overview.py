@@ -1,0 +1,148 @@
+"""Run directories in one line each: what they are of, how far they are, and the best result so far."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyarrow import fs
+
+from raynas.errors import UserError
+from raynas.filesystem import FAILURES, open_filesystem
+from raynas.locations import hide_secrets, inside
+from raynas.outer.tuning.tuned import read_tuned
+from raynas.quantities import QUANTITIES, amount
+from raynas.reports.collect import HOW, Content, collect
+from raynas.reports.status import status
+from raynas.results.run_dir import MARKER
+from raynas.runs.run import Run
+
+DEEPEST = 4
+"""The most folders below the given one that a run directory may lie in."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A run directory in one line.
+
+    Attributes:
+        run: its path, or its URI without credentials.
+        state: its newest phase and how far that is, such as `search finished, 60 scored`; or why it cannot be read.
+        space: name of the space; None if it has none.
+        data: name of the data; None if it has none.
+        seconds: wall time of all phases.
+        best: numbers of the best result: `accuracy` (0 to 1) and `macs`, or the objectives of a tuning's best trial.
+        how: how they were measured: on which images, with which weights; empty if there are none.
+    """
+
+    run: str
+    state: str
+    space: str | None = None
+    data: str | None = None
+    seconds: float = 0.0
+    best: Mapping[str, float] = field(default_factory=dict)
+    how: str = ""
+
+    @property
+    def result(self) -> str:
+        """The numbers of the best result in words: `93.17%, 1.2M MACs`."""
+        return ", ".join(_words(name, value) for name, value in self.best.items())
+
+
+def find_runs(folder: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the path or URI of each run directory in a folder, in alphabetical order.
+
+    Runs inside a run directory (an experiment's trials) are found only if that one is given itself. Links are not
+    followed, and folders whose names begin with a dot are left out.
+
+    Raises:
+        UserError: there is no such folder, or it cannot be listed.
+    """
+    given = os.fspath(folder)
+    filesystem, root = open_filesystem(given)
+    local = isinstance(filesystem, fs.LocalFileSystem)
+
+    def walk(name: str, depth: int) -> Iterator[str]:
+        at = f"{root}/{name}" if name else root
+        try:
+            entries = sorted(filesystem.get_file_info(fs.FileSelector(at)), key=lambda entry: entry.base_name)
+        except FAILURES as error:
+            if not name:
+                raise UserError(f"{hide_secrets(given)}: no folder that can be listed: {error}") from error
+            return  # of somebody else's, or deleted meanwhile
+        if any(entry.base_name == MARKER for entry in entries):
+            yield at if local else inside(given, name)
+            if name:
+                return
+        for entry in entries if depth < DEEPEST else ():
+            hidden = entry.base_name.startswith(".") or (local and os.path.islink(entry.path))
+            if entry.type == fs.FileType.Directory and not hidden:
+                yield from walk(f"{name}/{entry.base_name}".lstrip("/"), depth + 1)
+
+    return walk("", 0)
+
+
+def overview(run: str | Run) -> Overview:
+    """Return a run directory in one line; one that cannot be read says why in its `state`."""
+    try:
+        return _overview(Run(run) if isinstance(run, str) else run)
+    except UserError as error:
+        return Overview(hide_secrets(run) if isinstance(run, str) else run.name, f"cannot be read: {error}")
+
+
+def _words(name: str, value: float) -> str:
+    if name in ("accuracy", "top5"):
+        return f"{value:.2%}"
+    return amount(name, value) if name in QUANTITIES else f"{name} {value:.4g}"
+
+
+def _overview(run: Run) -> Overview:
+    content = collect(run)
+    best, how = _best(run, content)
+    data = run.data_config.name if run.has_preset else None
+    return Overview(
+        run.name,
+        _state(run),
+        None if content.space is None else content.space.name,
+        None if data is None else hide_secrets(data),
+        sum(row["seconds"] or 0.0 for row in content.phases),
+        best,
+        how,
+    )
+
+
+def _state(run: Run) -> str:
+    works = status(run)
+    if not works:
+        return "supernet imported" if run.is_trained else "nothing has begun yet"
+    unfinished = [work for work in works if work.state in ("running", "silent")]
+    work = (unfinished or works)[-1]
+    return f"{work.what} {work.state}" + (f", {work.progress}" if work.progress else "")
+
+
+def _best(run: Run, content: Content) -> tuple[dict[str, float], str]:
+    """Return the best result and how it was measured: of a tuning's trials, of an evolution's spaces, or of networks.
+
+    The winner counts before other networks, networks with weights of their own before inherited ones, the test split
+    before the search split.
+    """
+    if (tuned := read_tuned(run)) is not None:
+        return (dict(tuned.best.results), tuned.best.name) if tuned.best is not None else ({}, "")
+    if content.spaces:
+        row = min(content.spaces, key=lambda row: row["best_error"])
+        best = {"accuracy": 1 - row["best_error"], "macs": row["best_macs"]}
+        return best, f"search split, inherited weights, space {row['name']}"
+    ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]
+    tested = {(found.label, found.how): found for found in content.finished if found.tested and found.size is None}
+    for found in (tested[way] for way in ways if way in tested):
+        mean, interval = found.test_accuracy() or (float("nan"), None)
+        seeds = "" if interval is None else f", mean of {len(found.tested)} seeds"
+        return {"accuracy": mean, "macs": found.macs or 0}, f"test split, {HOW[found.how]}{seeds}"
+    scored = [row for row in content.scores if row["accuracy"] is not None]
+    winner = [row for row in scored if content.winner is not None and row["arch"] == content.winner.id]
+    if not scored:
+        return {}, ""
+    row = max(winner or scored, key=lambda row: row["accuracy"])
+    how = "search split, inherited weights" + ("" if winner else ", of any size")
+    return {"accuracy": row["accuracy"], "macs": row["macs"]}, how

@@ -1,0 +1,91 @@
+"""Figures of runs: the front of each, the progress of its searches, and the blocks of an arch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raynas import figures
+from raynas.comparison import pareto
+from raynas.errors import RunDirError, UserError
+from raynas.quantities import QUANTITIES
+from raynas.runs.files import RunFiles
+from raynas.runs.searches import StoredSearch, search_names
+from raynas.text import nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Points = tuple[np.ndarray, np.ndarray]
+"""Costs and accuracies of the same subnets."""
+
+
+def front_of_run(run: RunFiles, cost: str | None = None) -> Figure:
+    """Draw the scored subnets of a run, by the search that asked for them, with their front; see `Run.plot_front`."""
+    groups, name = _scored(run, cost)
+    configs = [StoredSearch(run, search).settings.search for search in search_names(run)]
+    bounds = [config.constraints.get(name, (None, None)) for config in configs]
+    limits = sorted({bound for pair in bounds for bound in pair if bound is not None})
+    return figures.accuracy_against_cost(groups, _front(groups, name), name, limits)
+
+
+def fronts_of_runs(runs: Mapping[str, RunFiles], cost: str | None = None) -> Figure:
+    """Draw the fronts of several runs in one figure.
+
+    Args:
+        runs: the runs, by the name that each bears in the figure.
+        cost: as in `Run.plot_front`; None for that of the first run.
+    """
+    found: dict[str, Points] = {}
+    for name, run in runs.items():
+        groups, cost = _scored(run, cost)
+        found[name] = _front(groups, cost)
+    return figures.fronts(found, cost or "macs")
+
+
+def progress_of_run(run: RunFiles) -> Figure:
+    """Draw the best accuracy so far of each search of a run; see `Run.plot_progress`."""
+    curves = {}
+    for name in search_names(run):
+        accuracy = _column(StoredSearch(run, name).course(), "accuracy")
+        if not np.isnan(accuracy).all():
+            curves[name] = np.fmax.accumulate(accuracy)
+    if not curves:
+        raise RunDirError(f"{run.name}: no search has scored a subnet yet: raynas search")
+    return figures.search_progress(curves)
+
+
+def _scored(run: RunFiles, cost: str | None) -> tuple[dict[str, Points], str]:
+    """Return the subnets with an accuracy, by search, and the name of the cost."""
+    names = search_names(run)
+    if cost is None:
+        config = StoredSearch(run, names[0]).settings.search if names else None
+        goes_by = [] if config is None else [*config.constraints, *config.objectives]
+        cost = next((name for name in goes_by if name in QUANTITIES), "macs")
+    elif cost not in QUANTITIES:
+        raise UserError(f"no such cost: {cost!r}{nearest(cost, list(QUANTITIES))}")
+    tables = {name: StoredSearch(run, name).course() for name in names} or {"scored subnets": run.scores()}
+    groups = {}
+    for name, table in tables.items():
+        if table.num_rows and cost not in table.column_names:
+            raise UserError(f"{run.name}: {cost} of the subnets is not known: its searches do not go by it")
+        costs, accuracy = _column(table, cost), _column(table, "accuracy")
+        if (known := ~np.isnan(costs) & ~np.isnan(accuracy)).any():
+            groups[name] = (costs[known], accuracy[known])
+    if not groups:
+        raise RunDirError(f"{run.name}: no subnet has been scored yet: raynas search")
+    return groups, cost
+
+
+def _front(groups: Mapping[str, Points], cost: str) -> Points:
+    sign = -1 if QUANTITIES[cost].higher_is_better else 1
+    costs, accuracy = (np.concatenate(columns) for columns in zip(*groups.values(), strict=True))
+    values, best = pareto(sign * costs, accuracy)
+    return sign * values, best
+
+
+def _column(table: Any, name: str) -> np.ndarray:
+    """Return a column of numbers, with NaN for what is not known."""
+    return np.array([np.nan if value is None else value for value in table[name].to_pylist()], dtype=float)

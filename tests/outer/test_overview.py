@@ -1,0 +1,80 @@
+"""Runs in one line each, and side by side, as the commands and functions give them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import raynas
+from raynas.commands.main import main
+from raynas.runs.run import Run
+from tests.small_run import small_run
+
+DEMO = Path(__file__).parents[1] / "golden/runs/demo"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder with a finished run, one whose training is done, one that is damaged, and folders that are none."""
+    shutil.copytree(DEMO, tmp_path / "runs/demo")
+    small_run(tmp_path / "runs/of_today/fresh")
+    small_run(tmp_path / "runs/of_today/fresh/trials/inside")
+    (tmp_path / "runs/of_today/damaged").mkdir()
+    (tmp_path / "runs/of_today/damaged/raynas.yaml").write_text("format: 99")
+    (tmp_path / "runs/.hidden").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs/link").symlink_to(tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_runs_are_listed_with_their_state_and_best_result(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo, damaged, fresh = raynas.list_runs(runs)
+    assert [Path(each.run).name for each in (demo, damaged, fresh)] == ["demo", "damaged", "fresh"]
+    winner = Run(DEMO).arch("best").id
+    rows = Run(DEMO).table("evaluations").to_pylist()
+    (tested,) = [row for row in rows if (row["arch"], row["how"]) == (winner, "scratch")]
+    assert (demo.space, demo.data) == ("digits/vit", "digits")
+    assert demo.best == {"accuracy": tested["accuracy"], "macs": tested["macs"]}
+    assert demo.state.endswith("finished, 1 trained") and "retrained from scratch" in demo.how
+    assert (fresh.state, fresh.best) == ("supernet imported", {})
+    assert "newer raynas" in damaged.state
+    assert main(["runs", str(runs)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "state", "space", "data", "time", "best", "measured"] and len(lines) == 3
+
+
+def test_trials_are_listed_of_the_run_that_is_given(runs: Path) -> None:
+    assert len(raynas.list_runs(runs / "of_today/fresh")) == 2
+
+
+def test_a_folder_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(tmp_path / "none")]) == 2
+    assert "no folder" in capsys.readouterr().err
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "no run directories" in capsys.readouterr().out
+
+
+def test_runs_in_an_object_store_are_listed(s3_server: Callable[[str], str]) -> None:
+    small_run(s3_server("listed/runs/a"))
+    (found,) = raynas.list_runs(s3_server("listed"))
+    assert "/runs/a" in found.run and found.space == "digits/vit"
+
+
+def test_runs_are_compared_by_what_differs(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Run(shutil.copytree(DEMO, tmp_path / "other"))
+    for file, key in (("train.yaml", "recipe"), ("searches/search.yaml", "search")):
+        content = other.read_yaml(file)
+        content["settings"][key] |= {"lr": 0.5} if key == "recipe" else {"batch": 7}
+        other.write_yaml(file, content)
+    compared = raynas.compare([runs / "demo", other])
+    assert compared.differences == {"recipe.lr": [0.003, 0.5], "search.batch": [50, 7]}
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "runs/demo", "other", "--figure", "fronts.svg"]) == 0
+    out = capsys.readouterr().out
+    assert "recipe.lr" in out and "0.5" in out and (tmp_path / "fronts.svg").stat().st_size > 1000
+    assert main(["compare", "other"]) == 2
+    assert "two or more" in capsys.readouterr().err
