@@ -48,14 +48,11 @@ IMAGES = 512
 """Training images that importance is measured on."""
 
 PRETRAINING = 60
-ADAPTING = 8
-"""Epochs of the supernet: four passes of the images in each, of the largest, the smallest and two random subnets."""
+PASSES = 32
+"""Epochs of the supernet; four random networks share each batch."""
 
 TUNING = 4
 """Epochs of a winner's fine-tuning."""
-
-PASSES = 4 * ADAPTING
-"""Epochs of one network with as many image passes as the adaptation."""
 
 EPOCHS = {
     "as it is": 0,
@@ -186,13 +183,13 @@ def adapted(model: str, seed: int) -> list[Row]:
     register(model)
     full, weights = macs(whole), weights_of(model, seed)
     recipe = {
-        "epochs": ADAPTING,
+        "epochs": PASSES,
         "warmup_epochs": 1,
         "seed": seed,
         "augment.shift": SHIFT,
         "mixup": 0.0,
         "batch_size": BATCH,
-        "lr": 3e-4,
+        "lr": 1e-3,
         "lr_base_batch": BATCH,
     }
     tuning = {"epochs": TUNING, "warmup_epochs": 1, "lr": 1e-3}
@@ -203,8 +200,8 @@ def adapted(model: str, seed: int) -> list[Row]:
         "search.constraints.macs": [None, BUDGETS[-1] * full],
         "search.evaluations": 300,
         "search.options.population": 30,
-        "adapt.elastic": {"width": [0.5, 0.625, 0.75, 0.875], "heads": [0.25, 0.5, 0.75], "dropped": 0.34},
-        "adapt.elastic.mlp": [0.25, 0.375, 0.5, 0.625, 0.75],
+        "adapt.elastic": {"width": [0.625, 0.75, 0.875], "heads": [0.5, 0.75], "dropped": 0.34},
+        "adapt.elastic.mlp": [0.5, 0.625, 0.75],
         "adapt.untrained": 0,
     }
     rows: list[Row] = [{"way": "the model", "budget": 1.0, "accuracy": accuracy(whole), "macs": full}]
