@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes; without bytecode files each compiles PyTorch, Ray and raynas anew (20 CPU seconds).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow test-gpu test-all lint format clean
+.PHONY: help demo test test-slow test-gpu test-all lint format docs clean
 
 help:
 	@echo "make demo    train, search and retrain a tiny vision transformer on the digits, and write a report"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all   all tests in one go"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff rewrite what it can"
+	@echo "make docs    the documentation as a site, in build/site"
 	@echo "make clean   remove the virtual environment and caches"
 
 demo: $(VENV)/installed
@@ -45,6 +46,11 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Strict: a broken link or an undocumented parameter fails it. Nothing is fetched while it builds.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site begins at build/site/index.html; with its search: $(BIN)/python -m http.server --bind 127.0.0.1 -d build/site"
+
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
 
@@ -58,6 +64,11 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@echo "Installing raynas and what it needs into $(VENV) (once; PyTorch and Ray are several GB)"
 	$(BIN)/pip install --disable-pip-version-check --progress-bar off -e .
 	@touch $@
+
+$(VENV)/installed-docs: pyproject.toml | $(BIN)/python
+	@echo "Installing raynas and what makes its site into $(VENV) (once)"
+	$(BIN)/pip install --disable-pip-version-check --progress-bar off -e '.[docs]'
+	@touch $(VENV)/installed $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing raynas, its extras and the developers' tools into $(VENV) (once)"

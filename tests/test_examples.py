@@ -113,7 +113,7 @@ BEFORE = {
         "evaluations: 4}'"
     ],
     r"searches/phone": ["search {run} --name phone --replicas 0 --images 50"],
-    r"--space my_space": ["adapt runs/a --write-space my_space.yaml"],
+    r"(--space|cost) my_space": ["adapt runs/a --write-space my_space.yaml"],
     r"bench (forward|segment|detect)": ["export runs/a --to my_network --no-onnx"],
 }
 """Commands that an example follows, on the shared run."""
@@ -123,7 +123,7 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
-SLOW = r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
+SLOW = r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)|--name both|constraints=\{latency|runs/vitas|flowers --seeds|rank runs/flowers"
 """Examples that need Ray for minutes, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {
@@ -147,7 +147,7 @@ def commands() -> Iterator[tuple[str, str]]:
         for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
             for line in block.replace("\\\n", " ").splitlines():
                 if re.match(r"(\.venv/bin/)?raynas ", line):
-                    found.setdefault(line.partition(" #")[0].strip(), page.name)
+                    found.setdefault(line.partition(" #")[0].strip().removeprefix(".venv/bin/"), page.name)
         for line in re.findall(r"`raynas ([a-z][^`]*)`", page.read_text().replace("\n", " ")):
             if " " in line and not re.search(r"^\w+ --|\b[A-Z]{3,}\b|\.\.\.|RUN|SPACE", line):
                 found.setdefault(f"raynas {' '.join(line.split())}", page.name)
@@ -210,9 +210,7 @@ def small_presets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = "digits" if "digits" in file.parts else None
         write_yaml(file, {**SMALL_PRESET, **({"data": data} if data else {})})
     (folder / "mine").mkdir()
-    (folder / "mine" / "small.yaml").write_text(
-        re.findall(r"^```yaml\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)[0]
-    )
+    (folder / "mine" / "small.yaml").write_text(yaml_of(ROOT / "CONTRIBUTING.md")[0])
     return folder
 
 
@@ -360,8 +358,16 @@ CODE = {
 """What makes a page's Python small."""
 
 
+def blocks_of(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
 def python_of(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return blocks_of(page, "python")
+
+
+def yaml_of(page: Path) -> list[str]:
+    return blocks_of(page, "yaml")
 
 
 SLOW_PAGES = ("tuning.md",)
@@ -386,6 +392,8 @@ def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path, s3_se
         put_run(searched, name)
     if "my_network" in page.read_text():
         assert main(["export", "runs/a", "--to", "my_network", "--no-onnx"]) == 0
+    if page.name == "own_parts.md":
+        Path("my_space.yaml").write_text(yaml_of(page)[0])
     budgets = page.name == "budgets.md"
     space = load_space("vitas/twins_small" if budgets else "digits/vit")
     run = Run("runs/a")
@@ -421,8 +429,7 @@ def test_python_of_a_page_runs(page: Path, searched: Run, workplace: Path, s3_se
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_yaml_of_a_page_is_valid(page: Path) -> None:
-    text = page.read_text()
-    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    for block in yaml_of(page):
         data = parse_yaml(block, page.name).data
         if isinstance(data, dict) and "family" in data:
             assert Space.from_dict(data).cardinality() > 1
