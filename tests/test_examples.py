@@ -123,7 +123,10 @@ NOT_HERE = {
 }
 """Why an example is parsed, with its preset checked as before a training, and not run."""
 
-SLOW = r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)|--name both|constraints=\{latency|runs/vitas|flowers --seeds|rank runs/flowers"
+SLOW = (
+    r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
+    r"|--name both|constraints=\{latency|runs/vitas|flowers --seeds|rank runs/flowers"
+)
 """Examples that need Ray for minutes, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {
