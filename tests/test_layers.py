@@ -110,3 +110,14 @@ def test_what_search_needs_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+def test_a_search_imports_neither_timm_nor_torchvision() -> None:
+    code = (
+        "import sys, raynas.phases.search, raynas.phases.evaluate, raynas.phases.rank, raynas.scoring.pool\n"
+        "import raynas.reports.lines\n"
+        "print(*{'timm', 'torchvision', 'torch._dynamo', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import create_transform
 from torch import Tensor
 
 from raynas.data.pool import Source
@@ -190,6 +189,8 @@ def decoded_bytes(images: ImageSet) -> int:
 
 def evaluation_transform(geometry: Geometry) -> Callable[[Image.Image | Tensor], Tensor]:
     """Return timm's evaluation transform to pixels: shorter side resized, centre cropped, uint8 [c, height, width]."""
+    from timm.data import create_transform  # slow import
+
     return create_transform(
         geometry.size,
         is_training=False,

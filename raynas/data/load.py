@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from raynas.data import embedded
 from raynas.data.config import EMBEDDED, PAPERS_CROP_FROM, DataConfig, crop_pct_for
@@ -25,7 +24,7 @@ from raynas.data.folder import read_folder
 from raynas.data.images import Geometry, ImageSet, PixelSource, decode, decoded_bytes
 from raynas.data.look import Findings, SeeAll, look, see_here
 from raynas.data.parquet import read_parquet
-from raynas.data.pixels import Normalisation
+from raynas.data.pixels import IMAGENET, Normalisation
 from raynas.data.pool import Pool, Source, spread
 from raynas.data.reading import AS_STORED, Reading, channels_of, size_of
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
@@ -93,9 +92,9 @@ class Data:
         images = self.normalised_as or self.train
         small = _is_small(images)
         if not small and self.channels == 3:
-            return Normalisation(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+            return IMAGENET
         if not small and self.channels == 1:
-            return Normalisation((sum(IMAGENET_DEFAULT_MEAN) / 3,), (sum(IMAGENET_DEFAULT_STD) / 3,))
+            return Normalisation((sum(IMAGENET.mean) / 3,), (sum(IMAGENET.std) / 3,))
         channels = images.decoded[0].transpose(0, 1).flatten(1).double() / 255
         std = channels.std(1, correction=0)
         std[std == 0] = 1.0  # a constant channel stays constant

@@ -21,7 +21,6 @@ from raynas.data.images import ImageSet, decoded_bytes
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
 from raynas.data.streams import generator, global_streams_kept, mix, seed_global_streams
-from raynas.data.transforms import BatchAugmentation, image_transform
 from raynas.errors import UserError
 from raynas.locations import is_uri
 
@@ -180,6 +179,8 @@ class TrainLoader:
         return self._gather(epoch, order, steps) if self._loader is None else self._decode(epoch, order, steps)
 
     def _gather(self, epoch: int, order: np.ndarray, steps: list[np.ndarray]) -> Iterator[Batch]:
+        from raynas.data.transforms import BatchAugmentation  # slow import
+
         augmentation = BatchAugmentation(self.augment, len(order), self.seed, epoch)
         for positions in steps:
             chosen = torch.from_numpy(order[positions])
@@ -242,6 +243,8 @@ def _spare_cpus() -> int:
 
 
 def _image_loader(owner: TrainLoader, sampler: _Steps, workers: int, pin_memory: bool) -> DataLoader:
+    from raynas.data.transforms import image_transform  # slow import
+
     data = owner.data
     transform = image_transform(owner.augment, owner.images.geometry, data.mean, data.std)
     context = None  # the platform's usual way

@@ -16,6 +16,10 @@ class Normalisation:
     std: tuple[float, ...]
 
 
+IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and deviation of ImageNet's images, which most pretrained models use."""
+
+
 def normalise(pixels: Tensor, normalisation: Normalisation) -> Tensor:
     """Convert pixels uint8 [..., channels, height, width] to normalised float32."""
     mean = torch.tensor(normalisation.mean, device=pixels.device).view(-1, 1, 1)

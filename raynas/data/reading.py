@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torchvision.transforms.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
@@ -147,5 +146,7 @@ def _with_channels(image: Tensor, channels: int, where: str) -> Tensor:
     if image.shape[0] == 1:
         return image.expand(channels, -1, -1)
     if image.shape[0] == 3 and channels == 1:
-        return F.rgb_to_grayscale(image)
+        from torchvision.transforms.functional import rgb_to_grayscale  # slow import
+
+        return rgb_to_grayscale(image)
     raise UserError(f"{where}: has {image.shape[0]} channels where {channels} are wanted")

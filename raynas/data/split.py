@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from raynas.errors import UserError
 
@@ -36,6 +35,8 @@ def cut(
             f"no {name} split can be cut: classes with fewer than 2 images left: {', '.join(few[:5])}; "
             "add images to them, or leave these classes out"
         )
+    from sklearn.model_selection import train_test_split  # slow import
+
     wanted = int(np.ceil(fraction * len(labels)))
     if wanted < len(class_names) or len(labels) - wanted < len(class_names):
         raise UserError(

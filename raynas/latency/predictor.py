@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
-from scipy.stats import spearmanr
 
 from raynas.costs.cost import counted
 from raynas.errors import UserError
@@ -118,6 +116,8 @@ def features(space: Space, codes: Codes) -> np.ndarray:
 def _fit(found: np.ndarray, ms: np.ndarray) -> np.ndarray:
     """Fit non-negative weights of features [k] by least squares of relative errors."""
     scale = np.maximum(found.max(axis=0), 1.0)  # equal column scales for the solver
+    from scipy.optimize import nnls  # slow import
+
     return nnls(found / scale / ms[:, None], np.ones(len(ms)))[0] / scale
 
 
@@ -127,4 +127,6 @@ def _held_out(found: np.ndarray, ms: np.ndarray) -> HeldOut:
     for held in range(FOLDS):
         predicted[fold == held] = found[fold == held] @ _fit(found[fold != held], ms[fold != held])
     error = float(np.median(np.abs(predicted / ms - 1)))
+    from scipy.stats import spearmanr  # slow import
+
     return HeldOut(predicted, error, float(spearmanr(predicted, ms).statistic))

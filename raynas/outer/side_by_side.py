@@ -67,9 +67,9 @@ def _settings(run: Run) -> dict[str, Any]:
         content = run.read_yaml(f"{work}.yaml", "settings", "starts")
         versions = {name: content["starts"][-1].get(name) for name in _VERSIONS} if content["starts"] else {}
         tree |= {"work": work, **content["settings"], "versions": versions}
-    for name in run.searches():
-        recorded = run.read_yaml(f"{run.search(name).work}.yaml", "settings")["settings"]
-        tree |= recorded if name == MAIN else {f"searches/{name}": recorded}
+    for search in map(run.search, run.searches()):
+        recorded = run.read_yaml(f"{search.work}.yaml", "settings")["settings"]
+        tree |= recorded if search.name == MAIN else {search.work: recorded}
     return dict(_flat(tree, ""))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy import stats
 
 from raynas.cluster.resources import Resources
 from raynas.costs import sample_within, span
@@ -90,6 +89,8 @@ def pearson(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 def spearman(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return Spearman's correlation of each resample: Pearson's of its ranks, with ties at their mean."""
+    from scipy import stats  # slow import
+
     x, y = (stats.rankdata(each[draws], axis=1).ravel() for each in (x, y))
     return pearson(x, y, np.arange(draws.size).reshape(draws.shape))
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raynas.comparison import mean_interval
 from raynas.reports.sampled import Sampled, sampled
-from raynas.reports.tuning import Tuning
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.space import Arch, Space
+
+if TYPE_CHECKING:
+    from raynas.reports.tuning import Tuning  # draws, and so takes time to import
 
 HOW = {
     "inherited": "inherited weights",

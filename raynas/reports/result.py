@@ -15,10 +15,6 @@ from raynas.reports.html import Note, Percent, Picture, Section, Table
 from raynas.reports.scores import TWO_PATHS, Cost, costs_of, has_two_paths
 
 _FEW = "An interval over two seeds says little"
-_WHY_FEW = (
-    f"{_FEW}: it is {half_width(2):.1f} standard errors wide to either side, where that over "
-    f"three is {half_width(3):.1f}. More seeds: raynas retrain --seeds."
-)
 
 
 def result_lead(content: Content) -> str:
@@ -117,7 +113,12 @@ def _picture(tested: Sequence[tuple[str, float, float | None]]) -> Picture:
 def _notes(content: Content, others: list[Cost]) -> list[Note]:
     notes = []
     if any(len(found.tested) == 2 for found in content.finished):
-        notes.append(Note(_WHY_FEW))
+        notes.append(
+            Note(
+                f"{_FEW}: it is {half_width(2):.1f} standard errors wide to either side, where that over "
+                f"three is {half_width(3):.1f}. More seeds: raynas retrain --seeds."
+            )
+        )
     for cost in others:
         if QUANTITIES[cost.name].measured:
             text = f"The {QUANTITIES[cost.name].title} is that on {cost.timed_on}: measured, or else predicted."

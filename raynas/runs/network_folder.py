@@ -175,17 +175,16 @@ def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
 
 def _imagenet(space: Space) -> Preprocessing:
     """Return the preprocessing of ImageNet's images for a space's networks."""
-    from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-
     from raynas.data.config import DataConfig, crop_pct_for
+    from raynas.data.pixels import IMAGENET
 
     config = DataConfig(name="imagenet")
     colour = Preprocessing(
         mode="RGB",
         channels=3,
         size=space.input_size,
-        mean=IMAGENET_DEFAULT_MEAN,
-        std=IMAGENET_DEFAULT_STD,
+        mean=IMAGENET.mean,
+        std=IMAGENET.std,
         crop_pct=crop_pct_for(config, space.input_size),
         interpolation=config.interpolation,
     )

@@ -9,7 +9,6 @@ from torch import nn
 from raynas.data.config import CalibrationConfig
 from raynas.data.load import Data
 from raynas.data.loader import images_of_step
-from raynas.data.transforms import image_transform
 from raynas.errors import ConfigError, UserError, reason
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
@@ -45,6 +44,8 @@ def check_trainable(
             "recipe.sync_batchnorm needs the same archs on all workers: leave out per_rank of plan.sampler"
         )
     if recipe.augment.needs_images:
+        from raynas.data.transforms import image_transform  # slow import
+
         image_transform(recipe.augment, data.images(train_on).geometry, data.mean, data.std)
     recipe.micro_batch(workers)
     together = recipe.dealt_together
