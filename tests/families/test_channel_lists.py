@@ -153,7 +153,7 @@ def check(space: Space, archs: list[Arch]) -> None:
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_of_random_archs(name: str) -> None:
     space = make_space(name)
-    check(space, some_archs(space, 7))
+    check(space, some_archs(space, 5))
 
 
 def ratios(largest: int) -> list[int]:

@@ -49,7 +49,7 @@ def shuffled(supernet: Supernet) -> Supernet:
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_of_random_networks_of_every_family(name: str) -> None:
-    """Each is a network of some space with its own weights; the space made of it is checked on four archs."""
+    """Each is a network of some space with its own weights; the space made of it is checked on three archs."""
     space, rng = make_space(name), np.random.default_rng(0)
     supernet = make_supernet(space)
     for arch in (space.largest(), space.sample(rng)):
@@ -62,7 +62,7 @@ def test_of_random_networks_of_every_family(name: str) -> None:
             expected, largest = network(images), elastic.largest()
             torch.testing.assert_close(ours(images, largest), expected, rtol=0, atol=1e-5)
             torch.testing.assert_close(shuffled(ours)(images, largest), expected, rtol=0, atol=1e-5)
-            archs = [elastic.smallest(), largest, *(elastic.sample(rng) for _ in range(2))]
+            archs = [elastic.smallest(), *(elastic.sample(rng) for _ in range(2))]
             computed = cost(elastic, archs)
             for index, each in enumerate(archs):
                 subnet = ours.extract(each)

@@ -37,7 +37,7 @@ def test_an_extracted_subnet_computes_what_the_supernet_computes(name: str) -> N
     space = make_space(name)
     supernet = make_supernet(space)
     images = make_images(space, 2)
-    for arch in some_archs(space, 8):
+    for arch in some_archs(space, 5):
         for side in supernet.sides:
             subnet = supernet.extract(arch, side)
             assert subnet.space == space.fix(arch)
@@ -50,7 +50,7 @@ def test_a_subnet_of_its_own_space_costs_what_it_costs_in_the_large_one(name: st
     """And it can be drawn, saved, read back and scaled there: its one-point space is a space like any other."""
     space = make_space(name)
     assert Space.from_dict(space.to_dict(), space.name) == space
-    for arch in some_archs(space, 6):
+    for arch in some_archs(space, 4):
         alone = space.fix(arch)
         assert {key: list(each) for key, each in cost(alone, [alone.smallest()]).items()} == {
             key: list(each) for key, each in cost(space, [arch]).items()

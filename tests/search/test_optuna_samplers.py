@@ -181,7 +181,9 @@ def test_number_of_workers_changes_nothing_where_results_do_not_count(name: str)
     assert one == three == all_at_once
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in SAMPLERS]
+)
 def test_a_study_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     whole = drive(study_in_memory(), name, 14)
