@@ -128,7 +128,8 @@ def _hypervolume(of: Measured) -> float:
     name = next((name for name, (_, high) in limits.items() if name in COSTS and high is not None), "macs")
     limit = limits.get(name, (None, None))[1] or span(of.run.space)[name][1]
     scores = stored.scores()
-    archs = [each.arch for each in stored.read_back()[0].history if scores[each.arch.id]["accuracy"] is not None]
+    told = [each.arch for each in stored.read_back()[0].history if each.stopped is None]
+    archs = [arch for arch in told if scores[arch.id]["accuracy"] is not None]
     errors = np.array([1 - scores[arch.id]["accuracy"] for arch in archs])
     costs = cost(of.run.space, archs)[name] / limit
     return float(HV(ref_point=np.ones(2))(np.stack([errors, costs], axis=1)[costs <= 1]))

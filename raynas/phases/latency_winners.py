@@ -16,11 +16,11 @@ from raynas.progress.reporter import Progress, silent
 from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.search.config import LatencyConfig
-from raynas.search.history import History
+from raynas.search.history import FINALISTS, History
 from raynas.search.objectives import non_dominated
 from raynas.space import Arch
 
-CANDIDATES = 10
+CANDIDATES = FINALISTS
 """Number of best archs to time with one objective; with several, the whole front is timed."""
 
 

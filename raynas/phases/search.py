@@ -164,7 +164,8 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
 
     try:
         with ExitStack() as attempt:
-            finished = run_search(ready.make(), scorer, settings.search.batch, progress, stored.name, begin)
+            goal = settings.search
+            finished = run_search(ready.make(), scorer, goal.batch, progress, stored.name, begin, goal.racing)
         if (tie := finished.tie()) is not None:
             progress(f"{stored.name}: {tie}")
         if ready.predictor is None:

@@ -23,11 +23,13 @@ from raynas.latency.timing import TimedOn
 from raynas.results import Store
 from raynas.runs.files import BEST, SEARCH_FOLDER, RunFiles
 from raynas.runs.network_folder import ARCH_FILE
+from raynas.runs.recorded_blocks import NotScored, RecordedBlocks
 from raynas.runs.settings import begin, check_settings
 from raynas.search.build import build_search
 from raynas.search.config import SEARCHES, SearchConfig
 from raynas.search.own import RecordedSearch
 from raynas.search.problem import Problem
+from raynas.search.racing import error_of, race
 from raynas.space import Arch, Space
 
 MAIN = "search"
@@ -168,6 +170,8 @@ class StoredSearch:
     def read_back(self) -> tuple[Any, bool]:
         """Restore the search in its present state from the rows of its scores, without scoring anything.
 
+        A raced search is raced again, with the stored blocks.
+
         Returns:
             The search object, and whether it has ended.
 
@@ -176,6 +180,16 @@ class StoredSearch:
         """
         settings, space, rows = self.settings, self.run.space, self.scores()
         made = make_search(space, settings, predictor_of(space, settings, self.run.store))
+        if settings.search.racing != "off":
+            supernet = self.run.about_supernet.get("fingerprint")
+            scorer = RecordedBlocks(self.run.store, supernet, settings.scoring.images, settings.scoring.precision, rows)
+            error = error_of(settings.search.racing, made)
+            try:
+                while archs := made.ask(settings.search.batch):
+                    made.tell(archs, race(made, archs, scorer, error))
+            except NotScored:
+                return made, False
+            return made, True
         while archs := made.ask(settings.search.batch):  # the answers of a user's own search may depend on it
             known = [rows[arch.id] for arch in takewhile(lambda arch: arch.id in rows, archs)]
             made.tell(archs[: len(known)], known)

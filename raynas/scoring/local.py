@@ -13,12 +13,11 @@ from raynas.data.images import decode
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
-from raynas.scoring.score_arch import ArchScorer
+from raynas.scoring.score_arch import ArchScorer, Job
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_weights import changed, checksums, take_apart
-from raynas.space import Arch
 
 
 class LocalScorer(Scorer):
@@ -73,21 +72,21 @@ class LocalScorer(Scorer):
         if names:
             raise WeightsChanged(names)
 
-    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
+    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
         finished: list[ScoredArch] = []
         began = time.monotonic()
-        for arch in archs:
-            finished.append(self._outcome(arch))
+        for job in jobs:
+            finished.append(self._outcome(job))
             if len(finished) >= COMMIT_ROWS or time.monotonic() - began > COMMIT_S:
                 yield finished
                 finished, began = [], time.monotonic()
         yield finished
 
-    def _outcome(self, arch: Arch) -> ScoredArch:
+    def _outcome(self, job: Job) -> ScoredArch:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
-            score, why = self._scorer.score(arch)
+            score, why = self._scorer.score(job)
         finally:
             torch.set_num_threads(threads)
-        return ScoredArch(arch, score, why, device_name(self.device), "local")
+        return ScoredArch(job.arch, score, why, device_name(self.device), "local", job.block)

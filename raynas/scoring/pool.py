@@ -22,13 +22,13 @@ from raynas.errors import UserError, reason
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import Options, Replica, WeightsChanged
+from raynas.scoring.score_arch import Job
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_images import share
 from raynas.scoring.shared_weights import checksums, take_apart
 from raynas.scoring.supervisor import Supervisor
-from raynas.space import Arch
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,10 @@ class ScorePool(Scorer):
         if names := self.supervisor.verify(VERIFY_S):
             raise WeightsChanged(sorted(set(names)))
 
-    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
+    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
         # Archs that an abandoned call left in flight are written too, but returned to nobody.
-        stray = self.supervisor.in_flight() | {outcome.arch.id for outcome in self._finished}
-        wanted = (arch for arch in archs if arch.id not in stray)
+        stray = self.supervisor.in_flight() | {(outcome.arch.id, outcome.block) for outcome in self._finished}
+        wanted = (job for job in jobs if job.key not in stray)
         written = time.monotonic()
         try:
             while True:
@@ -163,8 +163,9 @@ class ScorePool(Scorer):
     def _note(self, outcomes: list[ScoredArch]) -> None:
         """Show the pool's state in Ray's metrics."""
         name = "a pool" if self.run is None else self.run.name
-        self._subnets += len(outcomes)
-        scores = [float(outcome.score.top1.mean()) for outcome in outcomes if outcome.score is not None]
+        whole = [outcome for outcome in outcomes if outcome.block is None or outcome.block[1] == self.image_count]
+        self._subnets += len(whole)
+        scores = [float(each.score.top1.mean()) for each in whole if each.score is not None and each.block is None]
         self._best = max([self._best, *scores])
         ready = self.supervisor.ready
         set_gauge("replicas", len(ready), name)

@@ -7,17 +7,21 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from raynas.data.pixels import Normalisation, normalise
-from raynas.scoring.score_arch import PRECISIONS, ArchScorer, Score
+from raynas.scoring.score_arch import PRECISIONS, ArchScorer, Averages, Job, Score
 from raynas.scoring.shared_weights import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
 
 if TYPE_CHECKING:
     from raynas.scoring.shared_images import Part
+
+
+Sent: TypeAlias = "tuple[Arch | dict[str, Any], tuple[int, int] | None, Averages | None]"
+"""A `Job` as it is sent: values are smaller than an arch, which includes its space."""
 
 
 class WeightsChanged(RuntimeError):
@@ -105,13 +109,14 @@ class Replica:
 
         return ray.get_runtime_context().get_node_id(), os.getpid(), device_name(self._device)
 
-    def score(self, archs: Sequence[Arch | dict[str, Any]]) -> list[tuple[Score | None, str | None]]:
-        """Return for each arch a score, or None and the reason why there is none.
+    def score(self, jobs: Sequence[Sent]) -> list[tuple[Score | None, str | None]]:
+        """Return for each job a score, or None and the reason why there is none.
 
         Raises:
             WeightsChanged: scoring these wrote to shared memory.
         """
-        outcomes = [self._scorer.score(arch if isinstance(arch, Arch) else self._space.arch(arch)) for arch in archs]
+        ready = ((arch if isinstance(arch, Arch) else self._space.arch(arch), *rest) for arch, *rest in jobs)
+        outcomes = [self._scorer.score(Job(*each)) for each in ready]
         if names := changed(self._weights, self._weight_sums):
             raise WeightsChanged(names)
         return outcomes
@@ -127,7 +132,7 @@ class Replica:
         Raises:
             RuntimeError: that subnet cannot be scored.
         """
-        score, why = self._scorer.score(self._space.largest())
+        score, why = self._scorer.score(Job(self._space.largest()))
         if score is None:
             raise RuntimeError(why)
         free, total = torch.cuda.mem_get_info(self._device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +14,15 @@ from torch import Tensor, nn
 
 from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import UserError, reason
+from raynas.nets.batch_norm import NormStatistics
 from raynas.nets.calibration import calibrate
+from raynas.nets.sharing import Side
 from raynas.nets.supernet import Supernet
+from raynas.search.racing import racing_order
 from raynas.space import Arch
+
+Averages = Mapping[Side | None, Mapping[str, Tensor]]
+"""Batch-norm statistics of a subnet without its arch; see `NormStatistics`."""
 
 PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -31,6 +37,7 @@ class Score:
         loss: mean cross-entropy in nats.
         seconds: wall time of the passes over the images.
         calibration_seconds: wall time of the calibration of batch norms; None without calibration.
+        averages: batch-norm statistics that were computed for it; None without calibration.
     """
 
     top1: np.ndarray
@@ -38,6 +45,26 @@ class Score:
     loss: float
     seconds: float
     calibration_seconds: float | None = None
+    averages: Averages | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """An arch to be scored.
+
+    Attributes:
+        block: the block of images (first, last) in `racing_order`; None for all images in their own order.
+        averages: batch-norm statistics that were computed for an earlier block, if any.
+    """
+
+    arch: Arch
+    block: tuple[int, int] | None = None
+    averages: Averages | None = None
+
+    @property
+    def key(self) -> tuple[str, tuple[int, int] | None]:
+        """The arch's id, and the block."""
+        return self.arch.id, self.block
 
 
 def check_precision(precision: str) -> None:
@@ -60,6 +87,8 @@ def score_arch(
     batch_size: int = 256,
     precision: str = "fp32",
     calibration: Tensor | None = None,
+    only: Tensor | None = None,
+    averages: Averages | None = None,
 ) -> Score:
     """Score one subnet with inherited weights, without writing to the supernet or the images.
 
@@ -73,6 +102,8 @@ def score_arch(
         precision: fp32, or bf16 or fp16 by autocast.
         calibration: normalised images [batches, batch, channels, height, width] on the same device, to calibrate batch
             norms on first; None to use their running averages.
+        only: ascending indices of the images to score, int64 [some]; None for all.
+        averages: batch-norm statistics of the subnet, computed before: nothing is calibrated then.
 
     Raises:
         RuntimeError: the supernet is in training mode.
@@ -82,7 +113,9 @@ def score_arch(
         raise RuntimeError("a supernet is scored in eval mode: training mode may write to shared weights")
     autocast = torch.autocast(labels.device.type, PRECISIONS[precision], enabled=precision != "fp32")
     options, calibration_seconds = {}, None
-    if calibration is not None:
+    if averages is not None:
+        options["statistics"] = NormStatistics(cast(Arch, arch), averages)
+    elif calibration is not None:
         began = time.perf_counter()
         with autocast:
             options["statistics"] = calibrate(cast(Supernet, supernet), arch, calibration)
@@ -92,7 +125,7 @@ def score_arch(
     top1, top5 = [], []
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     finite = torch.ones((), dtype=torch.bool, device=labels.device)
-    for pixels, y in _batches(images, labels, batch_size):
+    for pixels, y in _batches(images, labels, batch_size, only):
         x = normalise(pixels, normalisation)
         with autocast:
             logits = supernet(x, arch, **options)
@@ -107,15 +140,25 @@ def score_arch(
         raise FloatingPointError(f"logits are not finite in {precision}")
     bits = torch.cat(top1).cpu().numpy()
     bits5 = torch.cat(top5).cpu().numpy() if top5_counts else None
-    return Score(bits, bits5, float(loss) / len(labels), time.perf_counter() - began, calibration_seconds)
+    found = options["statistics"].averages if options else None
+    return Score(bits, bits5, float(loss) / len(bits), time.perf_counter() - began, calibration_seconds, found)
 
 
-def _batches(images: Tensor | Sequence[Tensor], labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(
+    images: Tensor | Sequence[Tensor], labels: Tensor, size: int, only: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor]]:
     first = 0
     for part in [images] if isinstance(images, Tensor) else images:
-        for pixels in part.split(size):
-            yield pixels.to(labels.device), labels[first : first + len(pixels)]
-            first += len(pixels)
+        if only is None:
+            for pixels in part.split(size):
+                yield pixels.to(labels.device), labels[first : first + len(pixels)]
+                first += len(pixels)
+        else:
+            inside = only[(only >= first) & (only < first + len(part))]
+            for indices in inside.split(size) if len(inside) else ():
+                pixels = part[(indices - first).to(part.device)]
+                yield pixels.to(labels.device), labels[indices.to(labels.device)]
+            first += len(part)
 
 
 @dataclass
@@ -141,10 +184,29 @@ class ArchScorer:
             self.images = [part.to(self.device) for part in self.images]
         self.calibration = None if self.calibration is None else self.calibration.to(self.device)
 
-    def score(self, arch: Arch) -> tuple[Score | None, str | None]:
-        """Return the score of an arch or, if it has none, None and the reason."""
+    def score(self, job: Job) -> tuple[Score | None, str | None]:
+        """Return the score of an arch or, if it has none, None and the reason.
+
+        Of a block, correctness is in racing order, and batch-norm statistics are for its later blocks.
+        """
         images = (self.images, self.labels, self.normalisation, self.batch_size, self.precision, self.calibration)
         try:
-            return score_arch(self.supernet, arch, *images), None
+            if job.block is None:
+                return replace(score_arch(self.supernet, job.arch, *images), averages=None), None
+            places = racing_order(len(self.labels))[slice(*job.block)]
+            ascending = np.argsort(places)
+            only = torch.from_numpy(places[ascending])
+            score = score_arch(self.supernet, job.arch, *images, only, _on(self.device, job.averages))
         except Exception as error:  # an arch may break its network in any way; the search goes on without it
             return None, reason(error)
+        back = np.argsort(ascending)
+        averages = _on("cpu", score.averages) if job.averages is None else None  # else known to the sender
+        top5 = None if score.top5 is None else score.top5[back]
+        return replace(score, top1=score.top1[back], top5=top5, averages=averages), None
+
+
+def _on(device: torch.device | str, averages: Averages | None) -> Averages | None:
+    """Return batch-norm statistics on a device."""
+    if averages is None:
+        return None
+    return {side: {name: tensor.to(device) for name, tensor in own.items()} for side, own in averages.items()}

@@ -9,27 +9,29 @@ from datetime import datetime, timezone
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raynas.costs import cost
 from raynas.data.calibration import Calibration
 from raynas.results import Store
+from raynas.results.blocks import Blocks, under
 from raynas.results.schemas import SCHEMAS, Row
 from raynas.results.versions import versions_text
 from raynas.scoring.score_arch import Score
 from raynas.scoring.scored_supernet import ScoredSupernet
+from raynas.search.racing import racing_order
 from raynas.space import Arch, Space
 
 
 @dataclass(frozen=True)
 class ScoredArch:
-    """The result of scoring one arch: a score, or the reason why there is none."""
+    """The result of scoring one arch on all images or on a block: a score, or the reason why there is none."""
 
     arch: Arch
     score: Score | None
     reason: str | None
     device: str
     replica: str
+    block: tuple[int, int] | None = None
 
 
 class ScoreTable:
@@ -59,15 +61,13 @@ class ScoreTable:
             "batch_size": batch_size,
             "seed": scored.seed,
         }
+        self._blocks: Blocks | None = None  # read when something is raced
         self._new: dict[str, Row] = {}
         self._read: pa.Table | None = None
         self._where: dict[str, int] = {}
         self._with_bits: set[str] = set()
         if store is not None:
-            ours = pc.scalar(True)
-            for name, value in self._key.items():
-                field = pc.field(name)
-                ours = ours & (field.is_null() if value is None else field == value)
+            ours = under(self._key)
             self._read = store.read("scores", filter=ours)
             self._where = {arch: index for index, arch in enumerate(self._read["arch"].to_pylist())}
             # A driver that was killed between the two writes has left bits without a score; they are not written twice.
@@ -104,6 +104,64 @@ class ScoreTable:
             self._store.append("scores", rows)  # last: with this the scores are there
         self._new.update({row["arch"]: row for row in rows})
         return [dict(row) for row in rows]
+
+    def look_up(self, archs: Sequence[str]) -> None:
+        """Read the blocks of archs that are to be raced, and their whole scores."""
+        if self._blocks is None:
+            self._blocks = Blocks(self._store, self._key, racing_order(self._key["images"]))
+        self._blocks.read_whole([arch for arch in archs if arch in self._with_bits])
+
+    def knows_block(self, arch: str, first: int, last: int) -> bool:
+        """Return True if a block of an arch need not be scored: it is known, or the arch has failed."""
+        row = self.find(arch)
+        return (row is not None and row["status"] == "failed") or self.block(arch, first, last) is not None
+
+    def block(self, arch: str, first: int, last: int) -> np.ndarray | None:
+        """Return the correctness of an arch on a block, bool [last - first]; None if it is unknown."""
+        assert self._blocks is not None
+        return self._blocks.find(arch, first, last)
+
+    def commit_blocks(self, outcomes: Sequence[ScoredArch]) -> None:
+        """Write the rows of scored blocks, then make them known; failed archs get a row of table `scores`.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        assert self._blocks is not None
+        self.commit([outcome for outcome in outcomes if outcome.score is None])
+        rows = [self._block_row(outcome) for outcome in outcomes if outcome.score is not None]
+        if self._store is not None:
+            self._store.append("blocks", rows)
+        self._blocks.add(rows)
+
+    def complete(self, archs: Sequence[Arch]) -> None:
+        """Write the whole scores of archs whose blocks are all known.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        assert self._blocks is not None
+        blocks = {arch: self._blocks.rows(arch.id) for arch in archs if self.find(arch.id) is None}
+        self.commit([_joined(arch, rows) for arch, rows in blocks.items() if rows is not None])
+
+    def _block_row(self, outcome: ScoredArch) -> Row:
+        arch, score = outcome.arch, outcome.score
+        assert score is not None and outcome.block is not None
+        row: Row = dict.fromkeys(SCHEMAS["blocks"].names)
+        row |= {**self._same, "arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
+        row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
+        first, last = outcome.block
+        return row | {
+            "first": first,
+            "last": last,
+            "accuracy": float(score.top1.mean()),
+            "loss": score.loss,
+            "top1": np.packbits(score.top1).tobytes(),
+            "top5": None if score.top5 is None else np.packbits(score.top5).tobytes(),
+            "seconds": score.seconds,
+            "calibration_seconds": score.calibration_seconds,
+            "time": datetime.now(timezone.utc),
+        }
 
     def _row(self, outcome: ScoredArch) -> Row:
         arch, score = outcome.arch, outcome.score
@@ -154,3 +212,24 @@ def calibration_columns(calibration: Calibration | None) -> Row:
 
 def _has(outcomes: Sequence[ScoredArch], outcome: ScoredArch) -> bool:
     return any(other.arch.id == outcome.arch.id for other in outcomes)
+
+
+def _joined(arch: Arch, rows: Sequence[Row]) -> ScoredArch:
+    """Return the whole score of an arch from all its blocks in order."""
+    order = racing_order(rows[-1]["last"])
+
+    def bits(column: str) -> np.ndarray | None:
+        if rows[0][column] is None:
+            return None
+        packed = [(np.frombuffer(row[column], dtype=np.uint8), row["last"] - row["first"]) for row in rows]
+        found = np.empty(len(order), dtype=bool)
+        found[order] = np.concatenate([np.unpackbits(each, count=count) for each, count in packed])
+        return found
+
+    top1 = bits("top1")
+    assert top1 is not None
+    loss = sum(row["loss"] * (row["last"] - row["first"]) for row in rows) / len(order)
+    calibrations = [row["calibration_seconds"] for row in rows if row["calibration_seconds"] is not None]
+    seconds = sum(row["seconds"] for row in rows)
+    score = Score(top1, bits("top5"), loss, seconds, sum(calibrations) if calibrations else None)
+    return ScoredArch(arch, score, None, rows[-1]["device"], rows[-1]["replica"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
 from raynas.data.calibration import Calibration
@@ -19,7 +20,7 @@ from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
-from raynas.scoring.score_arch import check_precision
+from raynas.scoring.score_arch import Averages, Job, check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, from_tensors, load_scored_supernet
 from raynas.space import Arch, Space
@@ -58,6 +59,7 @@ class Scorer:
         self._scored = scored
         self._store = store
         self._table: ScoreTable | None = None
+        self._averages: dict[str, Averages] = {}  # batch-norm statistics of raced archs, by id
         self._stack = ExitStack()
 
     @classmethod
@@ -90,8 +92,8 @@ class Scorer:
         """Check, after successful work, that weights and images have not changed."""
         raise NotImplementedError
 
-    def _outcomes(self, archs: Iterator[Arch]) -> Iterator[list[ScoredArch]]:
-        """Score archs, taken from the iterator as there is room, and yield groups of finished ones."""
+    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
+        """Do jobs, taken from the iterator as there is room, and yield groups of finished ones."""
         raise NotImplementedError
 
     # -- the interface -----------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ class Scorer:
                 scored = load_scored_supernet(self.run, self._images)
             self._stack = stack
             self._start(scored)
-            self._space = scored.space
+            self._space, self._image_count = scored.space, len(scored.images)
             self._table = ScoreTable(self._store, scored, self.precision, self.batch_size)
             self._stack = stack.pop_all()
         return self
@@ -127,6 +129,12 @@ class Scorer:
         """The supernet's space; only inside the context."""
         self._entered()
         return self._space
+
+    @property
+    def image_count(self) -> int:
+        """Number of images that archs are scored on; only inside the context."""
+        self._entered()
+        return self._image_count
 
     def score(
         self, archs: Iterable[Arch | Mapping[str, Any]], progress: Progress = silent, what: str = "scoring"
@@ -157,7 +165,7 @@ class Scorer:
         ready: deque[Row] = deque()
         waiting: dict[str, int] = {}
 
-        def unknown() -> Iterator[Arch]:
+        def unknown() -> Iterator[Job]:
             for given in archs:
                 arch = self._arch(given)
                 row = table.find(arch.id)
@@ -167,7 +175,7 @@ class Scorer:
                     waiting[arch.id] += 1
                 else:
                     waiting[arch.id] = 1
-                    yield arch
+                    yield Job(arch)
 
         for outcomes in self._outcomes(unknown()):
             for row in table.commit(outcomes):
@@ -177,6 +185,30 @@ class Scorer:
             while ready:
                 yield ready.popleft()
         yield from ready
+
+    def score_block(self, archs: Sequence[Arch], first: int, last: int) -> list[np.ndarray | None]:
+        """Return the correctness of archs on a block of images; see `raynas.search.racing.BlockScorer`.
+
+        Every block is stored before it is returned, and whole scores are stored when their last block is there. An arch
+        is calibrated once for all its blocks, and once more after the process was ended.
+
+        Raises:
+            RunDirError: rows cannot be written.
+        """
+        table = self._entered()
+        asked = {arch.id: arch for arch in map(self._arch, archs)}
+        table.look_up(list(asked))
+        if first == 0:  # another race
+            self._averages = {}
+        unknown = (arch for arch in asked.values() if not table.knows_block(arch.id, first, last))
+        for outcomes in self._outcomes(Job(arch, (first, last), self._averages.get(arch.id)) for arch in unknown):
+            table.commit_blocks(outcomes)
+            scores = {outcome.arch.id: outcome.score for outcome in outcomes}
+            new = {name: score.averages for name, score in scores.items() if score is not None and score.averages}
+            self._averages.update(new)
+        if last == self._image_count:
+            table.complete(list(asked.values()))
+        return [table.block(self._arch(arch).id, first, last) for arch in archs]
 
     def _entered(self) -> ScoreTable:
         if self._table is None:

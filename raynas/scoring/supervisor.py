@@ -20,8 +20,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from raynas.cluster.growth import coming_nodes
 from raynas.errors import UserError, reason
 from raynas.scoring.replica import WeightsChanged
+from raynas.scoring.score_arch import Job
 from raynas.scoring.score_table import ScoredArch
-from raynas.space import Arch, Space
+from raynas.space import Space
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ TELL_S = 30.0  # between two messages about waiting for replicas
 
 @dataclass(eq=False)
 class _Task:
-    archs: list[Arch]
+    jobs: list[Job]
     ref: Any
 
 
@@ -79,7 +80,7 @@ class Supervisor:
         self._time_limit_s = time_limit_s
         self._start_limit_s = start_limit_s
         self._needs = needs
-        self._queue: deque[list[Arch]] = deque()
+        self._queue: deque[list[Job]] = deque()
         self._lost: dict[str, int] = {}  # replicas lost by arch id
         self._seconds: float | None = None  # of an arch, lately
         self._slowest: float | None = None
@@ -111,23 +112,23 @@ class Supervisor:
         """True if nothing is queued or in flight and every outcome has been taken."""
         return not self._queue and not self._outcomes and not any(member.tasks for member in self._members)
 
-    def in_flight(self) -> set[str]:
-        """Return the ids of the archs that are queued or sent to a replica."""
-        chunks = [*self._queue, *(task.archs for member in self._members for task in member.tasks)]
-        return {arch.id for chunk in chunks for arch in chunk}
+    def in_flight(self) -> set[tuple[str, tuple[int, int] | None]]:
+        """Return the keys of the jobs that are queued or sent to a replica."""
+        chunks = [*self._queue, *(task.jobs for member in self._members for task in member.tasks)]
+        return {job.key for chunk in chunks for job in chunk}
 
     def forget_queue(self) -> None:
-        """Drop the archs that have not been sent to a replica."""
+        """Drop the jobs that have not been sent to a replica."""
         self._queue.clear()
 
-    def feed(self, archs: Iterator[Arch]) -> None:
-        """Fill every ready replica's queue, and keep one task ready; archs are taken only as there is room."""
-        self._pull(archs)
+    def feed(self, jobs: Iterator[Job]) -> None:
+        """Fill every ready replica's queue, and keep one task ready; jobs are taken only as there is room."""
+        self._pull(jobs)
         for round_ in range(IN_FLIGHT):  # every replica gets one before any gets a second
             for member in self.ready:
                 if self._queue and len(member.tasks) <= round_ and not self._wants_to_be_alone(member):
                     self._send(member, self._queue.popleft())
-                    self._pull(archs)
+                    self._pull(jobs)
 
     def _wants_to_be_alone(self, member: _Member) -> bool:
         """Return True if the next task must wait for an empty replica: an arch that has broken one is sent alone.
@@ -135,24 +136,27 @@ class Supervisor:
         A replica may die of its second task before the driver has seen the first one's result, and the first is blamed.
         So a harmless arch may be blamed once, but sent alone never again.
         """
-        chunks = [task.archs for task in member.tasks]
-        return bool(chunks) and any(arch.id in self._lost for chunk in (*chunks, self._queue[0]) for arch in chunk)
+        chunks = [task.jobs for task in member.tasks]
+        return bool(chunks) and any(job.arch.id in self._lost for chunk in (*chunks, self._queue[0]) for job in chunk)
 
-    def _pull(self, archs: Iterator[Arch]) -> None:
+    def _pull(self, jobs: Iterator[Job]) -> None:
         if self._queue:
             return
         size = 1 if self._seconds is None else max(1, min(TASK_ARCHS, int(TASK_S / max(self._seconds, 1e-6))))
-        chunk: list[Arch] = []
-        for arch in archs:
-            chunk.append(arch)
+        chunk: list[Job] = []
+        for job in jobs:
+            chunk.append(job)
             if len(chunk) == size:
                 break
         if chunk:
             self._queue.append(chunk)
 
-    def _send(self, member: _Member, chunk: list[Arch]) -> None:
-        # Values are smaller than an arch, which includes its space; archs of another space are sent whole.
-        sent = [dict(arch) if arch.space.fingerprint == self._space.fingerprint else arch for arch in chunk]
+    def _send(self, member: _Member, chunk: list[Job]) -> None:
+        own = self._space.fingerprint  # archs of another space are sent whole
+        sent = [
+            (dict(job.arch) if job.arch.space.fingerprint == own else job.arch, job.block, job.averages)
+            for job in chunk
+        ]
         if not member.tasks:
             member.since = time.monotonic()
         member.tasks.append(_Task(chunk, member.actor.score.remote(sent)))
@@ -199,8 +203,8 @@ class Supervisor:
         task = next(task for task in member.tasks if task.ref == ref)
         member.tasks.remove(task)
         member.since = time.monotonic()
-        for arch, (score, why) in zip(task.archs, value, strict=True):
-            self._outcomes.append(ScoredArch(arch, score, why, member.device, member.name))
+        for job, (score, why) in zip(task.jobs, value, strict=True):
+            self._outcomes.append(ScoredArch(job.arch, score, why, member.device, member.name, job.block))
             if score is not None:
                 self._seconds = score.seconds if self._seconds is None else 0.8 * self._seconds + 0.2 * score.seconds
                 self._slowest = max(self._slowest or 0.0, score.seconds)
@@ -243,22 +247,22 @@ class Supervisor:
             self._members.remove(member)
             return
         log.warning("%s was lost (%s); another takes its place", member.name, why)
-        chunks = [task.archs for task in member.tasks]
+        chunks = [task.jobs for task in member.tasks]
         if chunks:
             chunks[:1] = self._blame(chunks[0], member, why)
         self._queue.extendleft(reversed(chunks))
         self._members[self._members.index(member)] = self._member(member.slot)
 
-    def _blame(self, archs: list[Arch], member: _Member, why: str) -> list[list[Arch]]:
+    def _blame(self, jobs: list[Job], member: _Member, why: str) -> list[list[Job]]:
         """Return the tasks in place of one that broke a replica: each arch alone, to find the one to blame."""
-        if len(archs) > 1:
-            return [[arch] for arch in archs]
-        (arch,) = archs
+        if len(jobs) > 1:
+            return [[job] for job in jobs]
+        arch = jobs[0].arch
         self._lost[arch.id] = self._lost.get(arch.id, 0) + 1
         if self._lost[arch.id] < TRIES:
-            return [archs]
+            return [jobs]
         text = f"{TRIES} replicas were lost at it, the last: {why}"
-        self._outcomes.append(ScoredArch(arch, None, text, member.device, member.name))
+        self._outcomes.append(ScoredArch(arch, None, text, member.device, member.name, jobs[0].block))
         return []
 
     # -- the end -------------------------------------------------------------------------------------------------------

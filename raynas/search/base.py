@@ -15,7 +15,7 @@ from raynas.costs import Bounds, CostFunction
 from raynas.errors import UserError
 from raynas.search.candidates import Candidates, logger
 from raynas.search.history import Evaluated, History
-from raynas.search.objectives import Direction, Score
+from raynas.search.objectives import Direction, Score, stopped
 from raynas.search.problem import Problem
 from raynas.space import Arch, Codes, Space
 from raynas.space.codes import Uniform
@@ -196,7 +196,8 @@ class Search(History, ABC):
         Args:
             scores: for each arch a number (one scored objective), a mapping with the scored objectives' names (such as
                 a row of the `scores` table), or None. A None or NaN value, or `status: failed`, is a failed arch: it
-                is recorded, but is never a parent or the best.
+                is recorded, but is never a parent or the best. The same holds for `status: stopped`, an arch that
+                racing stopped, with its `accuracy` so far and number of `images`.
 
         Raises:
             UserError: an arch was not asked, was told already, is out of order, or has other constants than the space;
@@ -221,14 +222,13 @@ class Search(History, ABC):
                 )
             objectives = self.objectives.read(score, asked.costs)
             loss = self.objectives.loss(score)
-            rows.append(
-                Evaluated(len(self.history) + index, asked.generation, asked.arch, objectives, asked.costs, loss)
-            )
+            order = len(self.history) + index
+            rows.append(Evaluated(order, asked.generation, asked.arch, objectives, asked.costs, loss, stopped(score)))
         self.history += rows
         self._codes += [self._outstanding.popleft().code for _ in rows]
 
     def _scored(self) -> tuple[Codes, np.ndarray]:
-        """Return codes [n, dimensions] and minimised objectives [n, objectives] of the archs that did not fail."""
+        """Return codes [n, dimensions] and minimised objectives [n, objectives] of archs with whole scores."""
         good = [row for row in self.history if row.objectives is not None]
         codes = [self._codes[row.order] for row in good]
         shape = (len(good), len(self.space.dimensions))

@@ -10,6 +10,7 @@ from raynas.errors import ConfigError, UserError
 from raynas.search.base import AskTell
 from raynas.search.config import SEARCHES, TIMED, SearchConfig
 from raynas.search.own import OwnSearch
+from raynas.search.racing import error_of
 from raynas.space import Space
 from raynas.user_code import bind_part, kind, running
 
@@ -31,7 +32,8 @@ def build_search(
     Raises:
         ConfigError: the search is unknown, cannot be imported, has no such option, or is not an ask/tell object.
         InfeasibleError: no arch of the space meets the constraints.
-        UserError: an option is out of range, or the search uses latency and `costs` does not have it.
+        UserError: an option is out of range, the search uses latency and `costs` does not have it, or it cannot be
+            raced.
     """
     for name in TIMED:
         if (name in config.objectives or name in config.constraints) and name not in (costs or {}):
@@ -50,7 +52,12 @@ def build_search(
     }
     make = bind_part(config.name, options, SEARCHES, "search", given=1)
     if config.name in SEARCHES:
-        return make(space)
+        made = make(space)
+        if config.racing != "off":
+            error_of(config.racing, made)  # refuses what cannot be raced
+        return made
+    if config.racing != "off":
+        raise UserError(f"racing: {what} is your own, and raynas does not know its cut: set racing to off")
     with running(f"{what}: making it"):
         search = make(space)
     if not isinstance(search, AskTell):

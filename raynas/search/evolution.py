@@ -9,6 +9,7 @@ import numpy as np
 from raynas.errors import UserError
 from raynas.search.base import SearchArguments, at_least
 from raynas.search.genetic import Crossover, GeneticSearch, Mutation
+from raynas.search.history import FINALISTS, Cut
 from raynas.space import Codes, Space
 from raynas.text import shown
 
@@ -82,6 +83,11 @@ class Evolution(GeneticSearch):
         super().__init__(space, *problem, **arguments)
         if len(self.objectives.names) != 1:
             raise UserError("Evolution ranks by one objective: use NSGA2, or make the others constraints")
+
+    def cut(self) -> Cut:
+        """Return the cut: a place among the parents."""
+        places = max(self.parents, FINALISTS if self.constraints.functions else 1)
+        return Cut(places, [row.arch for row in self.ranking(places)])
 
     def _best_parents(self) -> Codes:
         codes, values = self._scored()

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from raynas.comparison import best_first
 from raynas.errors import UserError
-from raynas.search.objectives import non_dominated
+from raynas.search.objectives import Stopped, non_dominated
 from raynas.search.problem import Problem
 from raynas.space import Arch
 
 HIGH_IS_GOOD = ("throughput",)
 """Costs for which higher values are better."""
+
+FINALISTS = 10
+"""Number of best archs to time at the end of a search by latency with one objective."""
+
+
+class Cut(NamedTuple):
+    """The limit below which an arch is of no use to a search.
+
+    Attributes:
+        places: number of archs that the search goes on with, taken front by front.
+        holders: archs with scores on all images that hold the places now, and perhaps others.
+    """
+
+    places: int
+    holders: Sequence[Arch]
 
 
 @dataclass(frozen=True)
@@ -22,9 +38,10 @@ class Evaluated:
     Attributes:
         order: number of archs told before it.
         generation: the generation that it belongs to; 0 is the first.
-        objectives: its objectives by name; None if scoring it failed.
+        objectives: its objectives by name; None if scoring it failed or was stopped.
         costs: its costs by name.
         loss: the loss in its score; None if it has none.
+        stopped: its partial score if racing stopped it; else None.
     """
 
     order: int
@@ -33,6 +50,7 @@ class Evaluated:
     objectives: Mapping[str, float] | None
     costs: Mapping[str, float] = field(default_factory=dict, compare=False)
     loss: float | None = field(default=None, compare=False)
+    stopped: Stopped | None = None
 
 
 class History:
@@ -50,6 +68,10 @@ class History:
         self.problem = problem
         self.space, self.objectives, self.constraints = problem.space, problem.objectives, problem.constraints
         self.history: list[Evaluated] = []
+
+    def cut(self) -> Cut | None:
+        """Return the limit below which the archs asked last are of no use to the search; None if every score counts."""
+        return None
 
     @property
     def evaluations(self) -> int:
@@ -152,5 +174,5 @@ class History:
         return f"{1 + len(equal)} archs have the best {name}, {first.objectives[name]:.6g}: {why}, for {first.arch.id}"
 
     def scored(self) -> list[Evaluated]:
-        """Return the rows that did not fail, in order."""
+        """Return the rows with scores on all images, in order."""
         return [row for row in self.history if row.objectives is not None]

@@ -11,6 +11,7 @@ from raynas.progress.reporter import Activity, Progress, reporter, silent
 from raynas.search.base import AskTell
 from raynas.search.history import History
 from raynas.search.own import OwnSearch
+from raynas.search.racing import Racing, error_of, race
 from raynas.space import Arch
 from raynas.user_code import kind
 
@@ -24,6 +25,7 @@ def run_search(
     progress: Progress = silent,
     name: str = "search",
     begin: Callable[[], None] = lambda: None,
+    racing: Racing = "off",
 ) -> SearchT:
     """Ask, score and tell until the search is over.
 
@@ -40,18 +42,23 @@ def run_search(
             0.87 (0f3a..), 0% failed, 40 s left`, every 4 seconds and at the end.
         name: prefix of the lines.
         begin: called once, when there is something to score and before it is scored.
+        racing: stopping of archs that cannot reach the search's cut, see `raynas.search.racing`; the scorer must then
+            be a `BlockScorer`.
 
     Returns:
         The search.
 
     Raises:
-        UserError: batch is not positive, the scorer returned no row for an arch, or a search of the user's own breaks
-            its contract (see `OwnSearch`).
+        UserError: batch is not positive, the scorer returned no row for an arch, a search of the user's own breaks its
+            contract (see `OwnSearch`), or racing is not possible with the search or the scorer.
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
         raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
+    error = None if racing == "off" else error_of(racing, search)
+    if error is not None and not callable(getattr(scorer, "score_block", None)):
+        raise UserError(f"racing needs a scorer with score_block(archs, first, last); it is {kind(scorer)}")
     driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
     begun = False
     progress = reporter(progress)
@@ -63,7 +70,12 @@ def run_search(
                 if not begun:
                     begin()
                     begun = True
-                scores = _score(scorer, archs, shown)
+                if error is None:
+                    scores = _score(scorer, archs, shown)
+                else:
+                    scores = race(driven, archs, scorer, error)
+                    for score in scores:
+                        shown.raced(score, scorer.image_count)
                 driven.tell(archs, scores)
                 shown.told()
             shown.notes()
@@ -98,6 +110,7 @@ class _Shown:
         self._search, self._progress, self._activity = search, progress, activity
         self._scored = self._failed = 0
         self._passes = self._calibrations = 0.0  # seconds of scored archs
+        self._stopped, self._share = 0, 0.0  # archs stopped by racing, and images that raced archs took
         self._summary = ""
         self._noted = 0
 
@@ -109,6 +122,13 @@ class _Shown:
             self._passes += score.get("seconds") or 0.0
             self._calibrations += score.get("calibration_seconds") or 0.0
         self._activity.advance(detail=self._detail())
+
+    def raced(self, score: Any, images: int) -> None:
+        """Count one raced arch's score; a whole one takes all images."""
+        if score["status"] == "stopped":
+            self._stopped += 1
+        self._share += score["images"] / images
+        self.scored(score)
 
     def notes(self) -> None:
         """Write the search's new notes, if it has any."""
@@ -128,6 +148,9 @@ class _Shown:
         if self._calibrations:
             calibrations = f", {self._calibrations / (self._passes + self._calibrations):.0%} of the time calibrating"
         self._progress(f"{self._activity.what}: {self._activity.counted}, {self._detail()}{calibrations}")
+        if self._stopped:
+            share = f"{self._share / self._scored:.0%} of the image evaluations of whole scores"
+            self._progress(f"{self._activity.what}: racing stopped {self._stopped:,} archs, and took {share}")
 
     def _detail(self) -> str:
         failed = f"{self._failed / max(1, self._scored):.0%} failed"

@@ -9,6 +9,7 @@ import numpy as np
 from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments, at_least
 from raynas.search.genetic import Crossover, Mutation, check_crossover, check_mutation, check_probability
+from raynas.search.history import Cut
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
 
@@ -70,6 +71,11 @@ class NSGA2(Search):
 
     def _sizes(self) -> tuple[int, int]:
         return self.population, self.population
+
+    def cut(self) -> Cut:
+        """Return the cut: a place in the population."""
+        told = self._scored()[0][self._merged :]
+        return Cut(self.population, self.space.decode(np.concatenate([self._population[0], told])))
 
     def _next_generation(self) -> Codes:
         if all(row.objectives is None for row in self.history):  # the first population, or all archs failed so far

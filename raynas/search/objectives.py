@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,13 @@ Score = float | Mapping[str, Any] | None
 
 LARGEST_SCORE = 1e30
 """Limit in both directions, since searches square differences of scores, which must stay finite."""
+
+
+class Stopped(NamedTuple):
+    """The score of an arch that racing stopped: the accuracy on the images that it was scored on, and their number."""
+
+    accuracy: float
+    images: int
 
 
 class Objectives:
@@ -57,13 +64,15 @@ class Objectives:
     def read(self, score: Score, costs: Mapping[str, float]) -> dict[str, float] | None:
         """Return one arch's objectives by name; None if it failed (None, NaN, infinite, or `status: failed`).
 
+        They are also None if racing stopped it (`status: stopped`).
+
         Raises:
             UserError: the score lacks an objective, or is not a number or mapping.
         """
         if score is None:
             return None
         if isinstance(score, Mapping):
-            if score.get("status") == "failed":
+            if score.get("status") in ("failed", "stopped"):
                 return None
             for name in self.scored:
                 if name not in score:
@@ -85,6 +94,13 @@ class Objectives:
         """Return objective values as float64 [n, objectives], signed so that smaller is better."""
         table = [[value[name] for name in self.names] for value in values]
         return self._signs * np.array(table, dtype=np.float64).reshape(len(table), len(self.names))
+
+
+def stopped(score: Score) -> Stopped | None:
+    """Return the partial score of an arch that racing stopped; None for any other."""
+    if not isinstance(score, Mapping) or score.get("status") != "stopped":
+        return None
+    return Stopped(float(score["accuracy"]), int(score["images"]))
 
 
 def _number(name: str, value: Any) -> float:

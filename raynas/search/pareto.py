@@ -10,6 +10,7 @@ import numpy as np
 from raynas.errors import UserError
 from raynas.search.base import SearchArguments, at_least
 from raynas.search.genetic import Crossover, GeneticSearch, Mutation
+from raynas.search.history import Cut
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
 from raynas.text import shown
@@ -73,6 +74,13 @@ class ParetoEvolution(GeneticSearch):
         self.buckets = _steps(buckets, self.objectives.names)
         self._best: tuple[Codes, np.ndarray] = self._scored()
         self._merged = 0  # archs of the history that were already considered as parents
+
+    def cut(self) -> Cut | None:
+        """Return the cut: a place among the parents; None with `buckets`, which need every score."""
+        if self.buckets is not None or self.parents is None:
+            return None
+        told = self._scored()[0][self._merged :]
+        return Cut(self.parents, self.space.decode(np.concatenate([self._best[0], told])))
 
     def _best_parents(self) -> Codes:
         codes, values = (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments
+from raynas.search.history import FINALISTS, Cut
 from raynas.space import Codes, Space
 from raynas.space.codes import Uniform
 from raynas.text import shown
@@ -41,6 +42,11 @@ class RandomSearch(Search):
             raise UserError(f"uniform_over is 'dimensions' or 'archs', not {shown(uniform_over)}")
         self.uniform_over = uniform_over
         super().__init__(space, *problem, **arguments)
+
+    def cut(self) -> Cut:
+        """Return the cut: the best score so far, or the front."""
+        places = FINALISTS if self.constraints.functions and len(self.objectives.names) == 1 else 1
+        return Cut(places, [row.arch for row in self.ranking(places)])
 
     def _next_generation(self) -> Codes:
         return self.candidates.random(_CHUNK)

@@ -1,0 +1,89 @@
+"""Correctness of archs on blocks of images, read from the tables `correct` (whole scores) and `blocks` (raced ones)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raynas.results.schemas import Row
+from raynas.results.store import Store
+
+KEY = (
+    "supernet",
+    "space",
+    "data",
+    "images",
+    "precision",
+    "calibration_images",
+    "calibration_batch_size",
+    "calibration_seed",
+)
+"""Columns of everything that a score depends on besides its arch; the same in `scores`, `correct` and `blocks`."""
+
+
+def under(key: Mapping[str, Any]) -> pc.Expression:
+    """Return the filter of the rows under a key, whose columns are `KEY`."""
+    ours = pc.scalar(True)
+    for name in KEY:
+        field = pc.field(name)
+        ours = ours & (field.is_null() if key[name] is None else field == key[name])
+    return ours
+
+
+class Blocks:
+    """Correctness under one key, by arch and block.
+
+    Args:
+        store: the run's tables; None if blocks are only in memory.
+        key: values of `KEY`.
+        order: the order of images in races, a permutation [images].
+    """
+
+    def __init__(self, store: Store | None, key: Mapping[str, Any], order: np.ndarray):
+        self._store, self._ours, self._order = store, under(key), order
+        self._rows: dict[str, dict[int, Row]] = {}
+        self._whole: dict[str, np.ndarray] = {}
+        if store is not None:
+            self.add(store.read("blocks", filter=self._ours).to_pylist())
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Remember rows of table `blocks`."""
+        for row in rows:
+            self._rows.setdefault(row["arch"], {})[row["first"]] = row
+
+    def read_whole(self, archs: Collection[str]) -> None:
+        """Read the correctness of archs with whole scores, unless it is known."""
+        unknown = [arch for arch in archs if arch not in self._whole]
+        if self._store is None or not unknown:
+            return
+        chosen = self._ours & pc.field("arch").isin(pa.array(unknown, pa.string()))
+        for row in self._store.read("correct", ["arch", "top1"], chosen).to_pylist():
+            self._whole[row["arch"]] = _bits(row["top1"], len(self._order))[self._order]
+
+    def find(self, arch: str, first: int, last: int) -> np.ndarray | None:
+        """Return the correctness of an arch on a block, bool [last - first] in racing order; None if it is unknown."""
+        if arch in self._whole:
+            return self._whole[arch][first:last]
+        row = self._rows.get(arch, {}).get(first)
+        if row is not None and row["last"] == last:
+            return _bits(row["top1"], last - first)
+        if first == 0 and (rows := self.rows(arch)) is not None:
+            return np.concatenate([_bits(each["top1"], each["last"] - each["first"]) for each in rows])[:last]
+        return None
+
+    def rows(self, arch: str) -> list[Row] | None:
+        """Return the rows of an arch's blocks in order, if they cover all images without gaps; else None."""
+        found, reached = [], 0
+        for first, row in sorted(self._rows.get(arch, {}).items()):
+            if first == reached:
+                found.append(row)
+                reached = row["last"]
+        return found if reached == len(self._order) else None
+
+
+def _bits(packed: bytes, count: int) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=count).astype(bool)

@@ -1,0 +1,70 @@
+"""Blocks of a run's raced archs, read back to go through a race again without scoring anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from raynas.results import Store
+from raynas.results.blocks import KEY, Blocks
+from raynas.results.schemas import Row
+from raynas.search.racing import racing_order
+from raynas.space import Arch
+
+
+class NotScored(LookupError):
+    """A block or a score is not there yet."""
+
+
+class RecordedBlocks:
+    """A scorer of blocks that knows only what is stored; see `raynas.search.racing.BlockScorer`.
+
+    Args:
+        store: the run's tables.
+        supernet: fingerprint of the run's supernet.
+        images: number of images of whole scores; None for the newest race's.
+        precision: precision of the scores.
+        rows: rows of whole scores, by arch id.
+    """
+
+    def __init__(self, store: Store, supernet: str | None, images: int | None, precision: str, rows: Mapping[str, Row]):
+        given = {"supernet": supernet, "images": images, "precision": precision}
+        wanted = pc.scalar(True)
+        for name, value in given.items():
+            wanted = wanted & (pc.scalar(True) if value is None else pc.field(name) == value)
+        keys = store.read("blocks", KEY, wanted)
+        self._scores = rows
+        self._blocks: Blocks | None = None
+        self.image_count = 1
+        if keys.num_rows:
+            (key,) = keys.slice(keys.num_rows - 1).to_pylist()
+            self.image_count = key["images"]
+            self._blocks = Blocks(store, key, racing_order(key["images"]))
+
+    def score_block(self, archs: Sequence[Arch], first: int, last: int) -> list[np.ndarray | None]:
+        """Return the correctness of archs on a block; None for a failed arch.
+
+        Raises:
+            NotScored: a block is not stored.
+        """
+        if self._blocks is None:
+            raise NotScored
+        names = [arch.id for arch in archs]
+        self._blocks.read_whole([name for name in names if name in self._scores])
+        failed = [self._scores.get(name, {}).get("status") == "failed" for name in names]
+        found = [self._blocks.find(name, first, last) for name in names]
+        if any(bits is None and not bad for bits, bad in zip(found, failed, strict=True)):
+            raise NotScored
+        return found
+
+    def score(self, archs: Sequence[Arch]) -> list[Row]:
+        """Return rows of whole scores and of failed archs.
+
+        Raises:
+            NotScored: one is not stored.
+        """
+        if any(arch.id not in self._scores for arch in archs):
+            raise NotScored
+        return [self._scores[arch.id] for arch in archs]
