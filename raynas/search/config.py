@@ -87,7 +87,7 @@ class SearchConfig(Config):
             among these archs.
         racing: stopping of archs that cannot reach the search's cut, after a part of the images: `off`,
             `conservative` (the same search as without racing, with a probability of at least 95 %) or `default`
-            (about three quarters of the conservative costs).
+            (each arch as good as the cut is stopped with a probability of at most 20 %).
     """
 
     name: str = "evolution"

@@ -27,7 +27,7 @@ from raynas.space import Arch
 Racing = Literal["off", "conservative", "default"]
 """How readily archs are stopped; see `error_of`."""
 
-ERROR, CONSERVATIVE_ERROR = 0.1, 0.05
+ERROR, CONSERVATIVE_ERROR = 0.2, 0.05
 """Largest probability of stopping an arch that is as good as the cut: of each arch, and of any arch of a search."""
 
 FIRST_ROUND, LEAST_ROUND, GROWTH = 1 / 64, 64, 1.25

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from raynas.costs import cost
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.runs.run import Run
@@ -77,3 +78,33 @@ def make_run(path: Path, space: Space) -> Run:
     run.write_yaml("preset.yaml", {"data": {"name": "digits"}})
     run.write_json("supernet.json", {"fingerprint": weights_fingerprint(supernet.state_dict()), "seed": 3})
     return run
+
+
+class Graded(nn.Module):
+    """A network that has more images right the larger the arch is; each image holds its label, and how hard it is."""
+
+    def __init__(self, space: Space):
+        super().__init__()
+        self.passed: list[int] = []
+        self.abilities: dict[str, float] = {}
+        largest, smallest = (float(cost(space, [arch])["macs"][0]) for arch in (space.largest(), space.smallest()))
+        self.from_macs, self.span = smallest, largest - smallest
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, arch: Arch) -> Tensor:
+        self.passed.append(len(x))
+        pixels = (255 * x.flatten(1)).round().long()
+        labels, hard, noise = pixels[:, 0], pixels[:, 1] / 255, pixels[:, 2 + int(arch.id, 16) % 60] / 255
+        if arch.id not in self.abilities:
+            self.abilities[arch.id] = (float(cost(arch.space, [arch])["macs"][0]) - self.from_macs) / self.span
+        right = 0.3 + 0.6 * self.abilities[arch.id] + 0.1 * noise > hard
+        return nn.functional.one_hot(torch.where(right, labels, (labels + 1) % 10), 10).float()
+
+
+def graded_images(count: int) -> tuple[Tensor, Tensor]:
+    """Images for `Graded`, uint8 [count, 1, 8, 8], and their labels."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(count) % 10
+    pixels[:, 0, 0, 0] = labels.to(torch.uint8)
+    return pixels, labels
