@@ -238,7 +238,7 @@ class Bets:
         bets = np.minimum(self._bet(archs, first, needed[:, :1]), 0.5 / np.maximum(1 - needed, 1e-9))
         bets[needed < -1] = 0  # it reaches its cut, even if it has no more images right
         gains = np.log1p(bets * (needed - differences))
-        gains[needed > 1] = np.inf  # it does not, even if it has all others right
+        gains[needed > 1 + 1e-9] = np.inf  # it does not, even if it has all others right
         self._capital[archs] += gains.sum(axis=1)
         self._right[archs] += self._correct[archs, first:last].sum(axis=1)
         self._sum[archs] += differences.sum(axis=1)
