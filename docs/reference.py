@@ -1,6 +1,7 @@
 """Pages of the site that are written from the code; mkdocs calls `on_files` of this module when it builds.
 
-They are the reference of the commands, of the tables and of the Python interface, and the start page (README.md).
+They are the reference of the commands, of the tables and of the Python interface, the start page (README.md), and the
+notebooks.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands(),
         "reference/tables.md": tables(),
         "reference/python.md": python(),
+        **{f"notebooks/{file.stem}.md": notebook(file) for file in sorted((ROOT / "docs/notebooks").glob("*.py"))},
     }
 
 
@@ -51,7 +53,20 @@ def of_repository(name: str) -> str:
     text = (ROOT / name).read_text().replace("](docs/", "](")
     for page in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"]({page})", f"]({page.lower()})")
-    return re.sub(r"\[([^\]]+)\]\((?:cluster\.yaml|LICENSE)\)", r"\1", text)  # files that the site does not have
+    # Without links to what the site does not have.
+    return re.sub(r"\[([^\]]+)\]\((?:cluster\.yaml|LICENSE|notebooks)\)", r"\1", text)
+
+
+def notebook(file: Path) -> str:
+    """Return a notebook in jupytext's percent form as a page: its text, and its code in blocks."""
+    _, *cells = re.split(r"^# %%(.*)\n", file.read_text(), flags=re.MULTILINE)
+    parts = []
+    for kind, content in zip(cells[::2], cells[1::2], strict=True):
+        text = content.strip()
+        parts.append(re.sub("^# ?", "", text, flags=re.MULTILINE) if kind else f"```python\n{text}\n```")
+    about = f"This page is a file, [{file.name}]({file.name}); `jupytext --to notebook` makes a Jupyter notebook of it."
+    parts.insert(1, about)
+    return "\n\n".join(parts) + "\n"
 
 
 def commands() -> str:
