@@ -27,6 +27,7 @@ def test_a_notebook_is_in_jupytexts_form(notebook: Path) -> None:
     text = notebook.read_text()
     assert text.startswith("# ---\n# jupyter:") and "format_name: percent" in text
     compile(text, notebook.name, "exec")
+    assert "import matplotlib.pyplot" in text  # without it Jupyter shows no figures
     assert {"# %% [markdown]", "# %%"} == set(re.findall(r"^# %%.*$", text, re.MULTILINE))
 
 

@@ -13,6 +13,7 @@
 # (`deit_small_patch16_224`, with `data="/data/flowers"`) everything else is the same.
 
 # %%
+import matplotlib.pyplot  # noqa: F401 -- in Jupyter it lets figures show below their cells
 
 import raynas
 

@@ -13,7 +13,7 @@
 # computed twice.
 
 # %%
-# In Jupyter, `import matplotlib.pyplot` makes figures show below their cells.
+import matplotlib.pyplot  # noqa: F401 -- in Jupyter it lets figures show below their cells
 import numpy as np
 
 import raynas

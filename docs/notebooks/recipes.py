@@ -13,6 +13,7 @@
 # decide more.
 
 # %%
+import matplotlib.pyplot  # noqa: F401 -- in Jupyter it lets figures show below their cells
 import pandas
 
 import raynas
