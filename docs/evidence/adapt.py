@@ -221,17 +221,18 @@ def adapted(model: str, seed: int) -> list[Row]:
             rows.append({"way": "adapted", "budget": budget, **_about(found), "seconds": seconds})
             if budget in THREE:
                 raynas.retrain(opened, [arch], start="inherited", train_on="train", seeds=[seed], resources=none)
-                found = _evaluated(opened, None, "finetuned", arch)
+                found = _evaluated(opened, None, "finetuned", arch, seed)
                 rows.append({"way": "adapted, fine-tuned", "budget": budget, **_about(found)})
     return rows
 
 
-def _evaluated(run: Any, which: str | None, how: str, arch: str | None = None) -> Row:
-    """The row of a network on the test split."""
+def _evaluated(run: Any, which: str | None, how: str, arch: str | None = None, seed: int | None = None) -> Row:
+    """The row of a network on the test split; the winner of the adaptation was fine-tuned with another seed, too."""
     import raynas
 
     rows = raynas.evaluate(run, which, resources=raynas.Resources(workers=0, replicas=0))
-    (found,) = [row for row in rows if row["arch"] == (arch or which) and row["how"] == how]
+    of_arch = [row for row in rows if row["arch"] == (arch or which) and row["how"] == how]
+    (found,) = [row for row in of_arch if seed is None or row["seed"] == seed]
     return found
 
 
