@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from raynas.errors import UserError
 from raynas.progress.reporter import Activity, Progress, reporter, silent
@@ -73,7 +73,7 @@ def run_search(
                 if error is None:
                     scores = _score(scorer, archs, shown)
                 else:
-                    scores = race(driven, archs, scorer, error)
+                    scores = race(cast(History, search), archs, scorer, error)
                     for score in scores:
                         shown.raced(score, scorer.image_count)
                 driven.tell(archs, scores)
