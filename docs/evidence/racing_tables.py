@@ -17,6 +17,9 @@ SETTINGS = ("off", "conservative", "default")
 
 def compared(rows: Sequence[Row], by: Sequence[str]) -> None:
     """A line for each setting under each condition: share of the evaluations, regret, and how often it is the same."""
+    if not rows:
+        print("(not measured)\n")
+        return
     columns = [
         *by,
         "racing",
@@ -51,6 +54,9 @@ def compared(rows: Sequence[Row], by: Sequence[str]) -> None:
 
 def errors(rows: Sequence[Row]) -> None:
     """A line for each setting: archs with a place that were stopped, and searches with any."""
+    if not rows:
+        print("(not measured)\n")
+        return
     print("| racing | searches | archs with a place | of these stopped | searches with any | image evaluations |")
     print("|---|---|---|---|---|---|")
     for racing in SETTINGS[1:]:

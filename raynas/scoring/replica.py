@@ -115,8 +115,11 @@ class Replica:
         Raises:
             WeightsChanged: scoring these wrote to shared memory.
         """
-        ready = ((arch if isinstance(arch, Arch) else self._space.arch(arch), *rest) for arch, *rest in jobs)
-        outcomes = [self._scorer.score(Job(*each)) for each in ready]
+        ready = [
+            Job(arch if isinstance(arch, Arch) else self._space.arch(arch), block, averages)
+            for arch, block, averages in jobs
+        ]
+        outcomes = [self._scorer.score(job) for job in ready]
         if names := changed(self._weights, self._weight_sums):
             raise WeightsChanged(names)
         return outcomes
