@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import shlex
 import signal
 import sys
@@ -65,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Returns:
-        The exit code: 0, 1 if Ray was lost, 2 for a user's mistake (told in one line), 130 if interrupted (Ctrl-C),
-        143 if terminated (SIGTERM).
+        The exit code: 0, 1 if Ray or the reader of the output was lost, 2 for a user's mistake (told in one line), 130
+        if interrupted (Ctrl-C), 143 if terminated (SIGTERM).
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     # Ray would print a C++ stack when a command is terminated (SIGTERM). It reads this when it is imported, and workers
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_arguments(argv)
             options = make_parser().parse_args(argv)
             options.action(options)
+            sys.stdout.flush()
             return 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
@@ -92,6 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if was_lost():
             sys.stdout.flush()
             os._exit(FAILED)
+        return FAILED
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes to it once more at its end
         return FAILED
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # Ray's handler exits so while Ray starts
@@ -130,6 +137,13 @@ def check_arguments(argv: Sequence[str]) -> None:
         if not argument or re.fullmatch(r"--[a-z]+=", argument):
             after = argument.rstrip("=") or f"after {before}" if index else "the command"
             raise UserError(f"an argument is empty: {after} (a variable that is not set?)")
+
+
+def _reader_is_gone() -> bool:
+    """Return True if what reads the output, such as `head`, has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 class _Interruption:

@@ -11,6 +11,7 @@ from pyarrow import fs
 from raynas.errors import UserError
 from raynas.filesystem import FAILURES, open_filesystem
 from raynas.locations import hide_secrets, inside
+from raynas.outer.course import TUNE
 from raynas.outer.tuning.tuned import read_tuned
 from raynas.quantities import QUANTITIES, amount
 from raynas.reports.collect import HOW, Content, collect
@@ -71,12 +72,14 @@ def find_runs(folder: str | os.PathLike[str]) -> Iterator[str]:
             if not name:
                 raise UserError(f"{hide_secrets(given)}: no folder that can be listed: {error}") from error
             return  # of somebody else's, or deleted meanwhile
-        if any(entry.base_name == MARKER for entry in entries):
+        names = {entry.base_name for entry in entries}
+        if MARKER in names:
             yield at if local else inside(given, name)
             if name:
                 return
         for entry in entries if depth < DEEPEST else ():
             hidden = entry.base_name.startswith(".") or (local and os.path.islink(entry.path))
+            hidden |= at == root and entry.base_name == TUNE and MARKER in names  # Tune's own files of an experiment
             if entry.type == fs.FileType.Directory and not hidden:
                 yield from walk(f"{name}/{entry.base_name}".lstrip("/"), depth + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -186,6 +187,17 @@ def test_a_training_that_is_told_to_end_says_how_to_go_on(monkeypatch: pytest.Mo
     _, said = command.communicate(timeout=60)
     assert command.returncode == 143, said
     assert said.strip() == f"raynas: stopped. To go on where it was: raynas {' '.join(arguments)}"
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_that_has_enough_ends_a_command_quietly(buffered: str) -> None:
+    reader, output = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONUNBUFFERED": buffered}
+    command = [sys.executable, "-m", "raynas", "cost", "digits/vit"]
+    done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, env=environment, timeout=60)
+    os.close(output)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -22,6 +22,7 @@ def runs(tmp_path: Path) -> Path:
     shutil.copytree(DEMO, tmp_path / "runs/demo")
     small_run(tmp_path / "runs/of_today/fresh")
     small_run(tmp_path / "runs/of_today/fresh/trials/inside")
+    small_run(tmp_path / "runs/of_today/fresh/tune")  # where Tune keeps an experiment's own files
     (tmp_path / "runs/of_today/damaged").mkdir()
     (tmp_path / "runs/of_today/damaged/raynas.yaml").write_text("format: 99")
     (tmp_path / "runs/.hidden").symlink_to(tmp_path / "runs")
