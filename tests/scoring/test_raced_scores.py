@@ -127,10 +127,7 @@ def test_a_whole_score_that_was_not_written_is_written(tmp_path: Path, space: Sp
     """As after a kill between the last block and the score."""
     store = Run(tmp_path / "run", create=True).store
 
-    class Killed(LocalScorer):
-        pass
-
-    with Killed.from_parts(space, Graded(space), *graded_images(IMAGES), store=store) as scorer:
+    with LocalScorer.from_parts(space, Graded(space), *graded_images(IMAGES), store=store) as scorer:
         scorer._table.complete = lambda archs: None  # type: ignore[union-attr, method-assign]
         in_blocks(scorer, archs)
     assert store.read("scores").num_rows == 0
