@@ -103,11 +103,14 @@ def _supernet(run: Run, name: str | None, state: str) -> tuple[str, str]:
 
 def _search(run: Run, name: str | None, state: str) -> tuple[str, str]:
     columns = ["arch", "status", "accuracy", "macs", "params", "loss", "time"]
-    rows = run.table("scores", columns, pc.field("supernet") == run.about_supernet.get("fingerprint", "")).to_pylist()
+    ours = pc.field("supernet") == run.about_supernet.get("fingerprint", "")
+    rows = run.table("scores", columns, ours).to_pylist()
+    raced = set(run.table("blocks", ["arch"], ours)["arch"].to_pylist()) - {row["arch"] for row in rows}
+    count = f"{len(rows):,} scored" + (f", {len(raced):,} on a part of the images" if raced else "")
     limits = run.search(name or "search").settings.search.constraints if name and run.search(name).has_begun else {}
     kept = [row for row in rows if row["status"] == "ok" and all(_within(row, *limit) for limit in limits.items())]
     if not kept:
-        return f"{len(rows):,} scored", ""
+        return count, ""
     costs = [[row[cost] for row in kept] for cost in limits if cost in columns] or [[row["macs"] for row in kept]]
     best = kept[best_first([-row["accuracy"] for row in kept], costs, [row["loss"] for row in kept])[0]]
     parts = [f"best {best['accuracy']:.2%} (arch {best['arch']}, {best['macs']:,} MACs)"]
@@ -115,7 +118,7 @@ def _search(run: Run, name: str | None, state: str) -> tuple[str, str]:
     if state == "running" and (lately := [row for row in rows if row["time"] > since]):
         seconds = max(1.0, (datetime.now(timezone.utc) - lately[0]["time"]).total_seconds())
         parts.append(f"{60 * len(lately) / seconds:,.0f} a minute")
-    return f"{len(rows):,} scored", ", ".join(parts)
+    return count, ", ".join(parts)
 
 
 def _within(row: Row, cost: str, bounds: Any) -> bool:

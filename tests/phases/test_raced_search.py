@@ -17,6 +17,7 @@ from raynas.nets.weights import weights_fingerprint
 from raynas.phases.report_data import traces
 from raynas.phases.search import Scoring, SearchSettings, make_scorer, prepare, search
 from raynas.reports.page import write_report
+from raynas.reports.status import status
 from raynas.runs.run import Run
 from raynas.search import SearchConfig
 from raynas.space import load_arch
@@ -76,6 +77,13 @@ def test_a_raced_search_that_has_ended_scores_nothing_more(run: Run) -> None:
     carry_out(run, RACED)
     assert {table: run.store.read(table).num_rows for table in before} == before
     assert run.read_bytes("best/arch.yaml") == winner
+
+
+def test_watching_a_raced_search_counts_what_was_stopped(run: Run) -> None:
+    made, _ = run.search("search").read_back()
+    stopped = sum(row.stopped is not None for row in made.history)
+    (search,) = [work for work in status(run) if work.what == "search"]
+    assert search.progress == f"{30 - stopped} scored, {stopped} on a part of the images"
 
 
 def test_the_winner_rests_on_all_images(run: Run) -> None:
