@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pyarrow import fs
 
+from raynas.comparison import best_first
 from raynas.errors import UserError
 from raynas.filesystem import FAILURES, open_filesystem
 from raynas.locations import hide_secrets, inside
@@ -146,6 +147,8 @@ def _best(run: Run, content: Content) -> tuple[dict[str, float], str]:
     winner = [row for row in scored if content.winner is not None and row["arch"] == content.winner.id]
     if not scored:
         return {}, ""
-    row = max(winner or scored, key=lambda row: row["accuracy"])
+    rows = winner or scored
+    costs, losses = [row["macs"] for row in rows], [row["loss"] for row in rows]
+    row = rows[best_first([-row["accuracy"] for row in rows], [costs], losses)[0]]
     how = "search split, inherited weights" + ("" if winner else ", of any size")
     return {"accuracy": row["accuracy"], "macs": row["macs"]}, how

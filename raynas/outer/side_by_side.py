@@ -36,7 +36,7 @@ class SideBySide:
         """Draw the fronts of all runs in one figure; see `Run.plot_front`.
 
         Raises:
-            RunDirError: no subnet has been scored in one of them.
+            RunDirError: no subnet has been scored in any of them.
             UserError: the cost is not known.
         """
         from raynas.runs.plots import fronts_of_runs

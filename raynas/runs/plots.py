@@ -32,7 +32,7 @@ def front_of_run(run: RunFiles, cost: str | None = None) -> Figure:
 
 
 def fronts_of_runs(runs: Mapping[str, RunFiles], cost: str | None = None) -> Figure:
-    """Draw the fronts of several runs in one figure.
+    """Draw the fronts of several runs in one figure; runs without scores are left out.
 
     Args:
         runs: the runs, by the name that each bears in the figure.
@@ -40,8 +40,13 @@ def fronts_of_runs(runs: Mapping[str, RunFiles], cost: str | None = None) -> Fig
     """
     found: dict[str, Points] = {}
     for name, run in runs.items():
-        groups, cost = _scored(run, cost)
+        try:
+            groups, cost = _scored(run, cost)
+        except RunDirError:
+            continue  # nothing is scored there yet
         found[name] = _front(groups, cost)
+    if not found:
+        raise RunDirError("no subnet has been scored in any of these runs yet: raynas search")
     return figures.fronts(found, cost or "macs")
 
 

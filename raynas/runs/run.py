@@ -136,11 +136,15 @@ class Run(RunFiles):
             arch: an arch, or its name; see `arch`.
 
         Raises:
-            UserError: there is no such arch.
+            UserError: there is no such arch, or it is neither.
         """
         from raynas import figures
 
-        return figures.blocks(self.arch(arch) if isinstance(arch, str) else arch, self.space)
+        if not isinstance(arch, Arch):
+            if not isinstance(arch, str):
+                raise UserError(f"give an arch or its name, not {type(arch).__name__} {arch!r}")
+            arch = self.arch(arch)
+        return figures.blocks(arch, self.space)
 
     # -- finished networks -----------------------------------------------------------------------------------------
 

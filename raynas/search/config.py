@@ -104,7 +104,7 @@ class SearchConfig(Config):
     @field_validator("racing", mode="before")
     @classmethod
     def _off(cls, racing: Any) -> Any:
-        return "off" if racing is False else racing  # YAML reads a plain `off` as false
+        return ("on" if racing else "off") if isinstance(racing, bool) else racing  # YAML reads a plain `off` as false
 
     @field_validator("constraints", mode="before")
     @classmethod

@@ -37,7 +37,8 @@ def run_search(
         scorer: an object with `score(archs)`, which returns rows in the given order. If it also has
             `score_iter(archs)`, which yields rows (with the arch's id under `arch`) as they finish, progress counts
             each row.
-        batch: archs in one call of the scorer; larger batches keep replicas busier and do not change the result.
+        batch: archs in one call of the scorer; larger batches keep replicas busier and do not change the result,
+            except with racing, whose races are among the archs of a batch.
         progress: called with the search's notes, and with lines such as `search: 150/1,050 scored, best accuracy
             0.87 (0f3a..), 0% failed, 40 s left`, every 4 seconds and at the end.
         name: prefix of the lines.

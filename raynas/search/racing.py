@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -77,8 +77,11 @@ def error_of(racing: Racing, search: Any) -> float:
     A conservative search shares its error among all archs of its budget.
 
     Raises:
-        UserError: it has no rule for it, or its objectives are not the accuracy alone or with costs.
+        UserError: there is no such setting, the search has no rule for it, or its objectives are not the accuracy alone
+            or with costs.
     """
+    if racing not in get_args(Racing):
+        raise UserError(f"racing is {racing!r}: give one of {', '.join(get_args(Racing))}")
     name = type(search).__name__
     if not isinstance(search, History) or search.cut() is None:
         raise UserError(

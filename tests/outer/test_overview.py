@@ -77,5 +77,7 @@ def test_runs_are_compared_by_what_differs(
     assert main(["compare", "runs/demo", "other", "--figure", "fronts.svg"]) == 0
     out = capsys.readouterr().out
     assert "recipe.lr" in out and "0.5" in out and (tmp_path / "fronts.svg").stat().st_size > 1000
+    (axes,) = raynas.compare([runs / "of_today/fresh", other]).plot_front().axes  # the first has no scores
+    assert len(axes.lines) + len(axes.collections) > 0
     assert main(["compare", "other"]) == 2
     assert "two or more" in capsys.readouterr().err

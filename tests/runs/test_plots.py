@@ -52,6 +52,8 @@ def test_the_progress_of_each_search_is_drawn(demo: Run) -> None:
 def test_an_arch_is_drawn_block_by_block(demo: Run) -> None:
     assert len(demo.plot_arch().axes) == 3
     assert len(demo.plot_arch(demo.space.smallest()).axes) == 3
+    with pytest.raises(UserError, match="give an arch or its name, not int 5"):
+        demo.plot_arch(5)  # type: ignore[arg-type]
 
 
 def test_without_scores_there_is_nothing_to_draw(tmp_path: Path) -> None:

@@ -247,6 +247,9 @@ def test_a_scorer_without_blocks_is_refused(small: Space) -> None:
 
     with pytest.raises(UserError, match=r"racing needs a scorer with score_block"):
         run_search(Evolution(small), OnlyWhole(), racing="default")
+    for wrong in (False, True, None, "on"):
+        with pytest.raises(UserError, match=r"give one of off, conservative, default"):
+            run_search(Evolution(small), OnlyWhole(), racing=wrong)  # type: ignore[arg-type]
 
 
 def test_off_is_the_default_and_is_not_recorded() -> None:
@@ -254,7 +257,7 @@ def test_off_is_the_default_and_is_not_recorded() -> None:
         config = validate(SearchConfig, parse_yaml(text, "preset"))
         assert config.racing == "off" and "racing" not in config.model_dump()
     assert validate(SearchConfig, parse_yaml("racing: default", "preset")).model_dump()["racing"] == "default"
-    with pytest.raises(ConfigError, match="racing"):
+    with pytest.raises(ConfigError, match=r"racing.*'off', 'conservative' or 'default'"):
         validate(SearchConfig, parse_yaml("racing: on", "preset"))
 
 
