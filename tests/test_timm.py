@@ -306,6 +306,7 @@ def test_other_forms_compute_the_same(name: str, folders: dict[str, Path]) -> No
     assert again(wide).shape == expected.shape
 
 
+@pytest.mark.slow
 def test_one_graph_with_its_features() -> None:
     space = make_space("s3")
     network = make_supernet(space).extract(space.largest())

@@ -13,11 +13,19 @@ import torch.fx
 from raynas.errors import UserError
 from tests.families.nets_spaces import DEFINITIONS, make_images, make_space, make_supernet
 
-every_family = pytest.mark.parametrize("name", ["autoformer", "vitas", "twins", "vit_res", "hybrid", "s3"])
+some_families = pytest.mark.parametrize(
+    # The others are slow; test_fx_traces_an_extracted_network has every space.
+    "name",
+    [
+        "twins",
+        "s3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("autoformer", "vitas", "vit_res", "hybrid")),
+    ],
+)
 every_space = pytest.mark.parametrize("name", DEFINITIONS)
 
 
-@every_family
+@some_families
 def test_an_extracted_network_is_one_graph(name: str) -> None:
     supernet = make_supernet(make_space(name))
     arch = supernet.space.sample(np.random.default_rng(2))

@@ -13,7 +13,7 @@ from tests.families.nets_spaces import make_images, make_space, make_supernet
 @pytest.mark.parametrize(
     # ONNX, below, begins with the same export. An extracted network knows nothing of the pattern that it was cut by.
     "name",
-    ["autoformer", "patch sizes", "twins", "vit_res"],
+    ["autoformer", "twins", *(pytest.param(name, marks=pytest.mark.slow) for name in ("patch sizes", "vit_res"))],
 )
 def test_torch_export(name: str, tmp_path: Path) -> None:
     space = make_space(name)

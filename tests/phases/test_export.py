@@ -329,6 +329,7 @@ def test_the_current_directory_is_not_replaced_under_the_users_feet(
     assert list((tmp_path / "a").iterdir()) == [tmp_path / "a/b"] and list((tmp_path / "a/b").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_export_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     first, second = (Network(SPACE.sample(np.random.default_rng(seed)), "inherited") for seed in (1, 2))

@@ -108,6 +108,7 @@ def test_inherited_weights_at_another_size(run: Run) -> None:
     assert own["path"] == f"networks/{ARCH.id}-finetuned-0" and own["height"] == 8
 
 
+@pytest.mark.slow
 def test_interrupted_in_the_middle_it_ends_the_same(run: Run) -> None:
     recipe, start = RECIPE.model_copy(update={"epochs": 3}), trained(run)
 
@@ -139,6 +140,7 @@ def test_what_cannot_be_resized(run: Run) -> None:
         choose_network(run.networks(), ARCH, (16, 16))
 
 
+@pytest.mark.slow
 def test_every_command_takes_the_larger_network(run: Run, tmp_path: Path) -> None:
     quick = ["--set", "retrain.finetune.recipe.lr=1e-4", "--parallel", "1"]
     assert main(["retrain", run.uri, "--from", "trained", "--size", "12", *quick]) == 0

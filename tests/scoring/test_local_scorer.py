@@ -197,6 +197,7 @@ def test_threads_are_put_back(space: Space, archs: list[Arch], digits: Digits) -
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_a_thousand_scores(space: Space, digits: Digits) -> None:
     pixels, labels, normalisation = digits
     process = psutil.Process()
