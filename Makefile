@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Tests start hundreds of processes; without bytecode files each compiles PyTorch, Ray and raynas anew (20 CPU seconds).
+# Tests start hundreds of processes; without bytecode files each compiles PyTorch, Ray and raynas anew (17 CPU seconds).
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-slow test-gpu test-all lint format docs clean

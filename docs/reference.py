@@ -6,16 +6,13 @@ notebooks.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import raynas
 from raynas.commands.main import make_parser
-from raynas.commands.parser import Parser
 from raynas.results.schemas import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
@@ -73,19 +70,9 @@ def commands() -> str:
     """Return the help of every command."""
     os.environ["COLUMNS"] = "80"  # argparse wraps at the terminal's width
     lines = ["# Commands\n", "The help of each command, as `--help` prints it."]
-    for name, parser in parsers(make_parser(), "raynas"):
+    for name, parser in make_parser().with_commands("raynas"):
         lines.append(f"\n## {name}\n\n```text\n{parser.format_help().rstrip()}\n```")
     return "\n".join(lines) + "\n"
-
-
-def parsers(parser: Parser, name: str) -> Iterator[tuple[str, Parser]]:
-    """Yield a parser and those of its commands, each with its command line."""
-    parser.load()
-    yield name, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb, inner in action.choices.items():
-                yield from parsers(inner, f"{name} {verb}")
 
 
 def tables() -> str:

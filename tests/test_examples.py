@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import shutil
@@ -18,7 +17,6 @@ from torch import Tensor
 
 import raynas
 from raynas.commands.main import main, make_parser
-from raynas.commands.parser import Parser
 from raynas.config import parse_yaml, write_yaml
 from raynas.phases.inputs import space_of
 from raynas.phases.pipeline import make_reference
@@ -142,7 +140,7 @@ SMALL_PRESET = {
 def commands() -> Iterator[tuple[str, str]]:
     """Each example's place and command line, without the program."""
     found: dict[str, str] = {}
-    for name, parser in parsers(make_parser(), ""):
+    for name, parser in make_parser().with_commands(""):
         for line in (parser.epilog or "").splitlines():
             if line.startswith("  raynas "):
                 found.setdefault(re.split(r"\s{3,}", line.strip())[0], f"raynas {name} --help")
@@ -156,15 +154,6 @@ def commands() -> Iterator[tuple[str, str]]:
                 found.setdefault(f"raynas {' '.join(line.split())}", page.name)
     for line, place in found.items():
         yield place, line.split("raynas ", 1)[1]
-
-
-def parsers(parser: Parser, name: str) -> Iterator[tuple[str, Parser]]:
-    parser.load()
-    yield name, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb, inner in action.choices.items():
-                yield from parsers(inner, f"{name} {verb}".strip())
 
 
 EXAMPLES = list(commands())

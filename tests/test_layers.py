@@ -98,6 +98,13 @@ def test_no_circle_of_imports() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
+def printed(code: str) -> str:
+    """What a fresh process prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def test_what_search_needs_is_light() -> None:
     code = (
         "import sys, raynas, raynas.space, raynas.search, raynas.costs\n"
@@ -107,9 +114,7 @@ def test_what_search_needs_is_light() -> None:
         "raynas.RandomSearch(space, constraints={'macs': (None, 2e6)}, seed=0).ask(2)\n"
         "print(*{'torch', 'ray', 'pandas', 'matplotlib'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == ""
+    assert printed(code) == ""
 
 
 def test_a_search_imports_neither_timm_nor_torchvision() -> None:
@@ -118,6 +123,4 @@ def test_a_search_imports_neither_timm_nor_torchvision() -> None:
         "import raynas.reports.lines\n"
         "print(*{'timm', 'torchvision', 'torch._dynamo', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == ""
+    assert printed(code) == ""

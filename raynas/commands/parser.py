@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -55,6 +55,15 @@ class Parser(argparse.ArgumentParser):
         module.add_arguments(self)
         if hasattr(module, "run"):  # a group of commands has none of its own
             self.set_defaults(action=module.run)
+
+    def with_commands(self, name: str) -> Iterator[tuple[str, Parser]]:
+        """Yield this parser and, those of its commands, each with its command line: `raynas bench step`."""
+        self.load()
+        yield name, self
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for verb, parser in action.choices.items():
+                    yield from parser.with_commands(f"{name} {verb}".strip())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, which calls this of the chosen command only."""

@@ -25,6 +25,8 @@ Points = tuple[np.ndarray, np.ndarray]
 def front_of_run(run: RunFiles, cost: str | None = None) -> Figure:
     """Draw the scored subnets of a run, by the search that asked for them, with their front; see `Run.plot_front`."""
     groups, name = _scored(run, cost)
+    if not groups:
+        raise RunDirError(f"{run.name}: no subnet has been scored yet: raynas search")
     configs = [StoredSearch(run, search).settings.search for search in search_names(run)]
     bounds = [config.constraints.get(name, (None, None)) for config in configs]
     limits = sorted({bound for pair in bounds for bound in pair if bound is not None})
@@ -40,11 +42,9 @@ def fronts_of_runs(runs: Mapping[str, RunFiles], cost: str | None = None) -> Fig
     """
     found: dict[str, Points] = {}
     for name, run in runs.items():
-        try:
-            groups, cost = _scored(run, cost)
-        except RunDirError:
-            continue  # nothing is scored there yet
-        found[name] = _front(groups, cost)
+        groups, cost = _scored(run, cost)
+        if groups:
+            found[name] = _front(groups, cost)
     if not found:
         raise RunDirError("no subnet has been scored in any of these runs yet: raynas search")
     return figures.fronts(found, cost or "macs")
@@ -79,8 +79,6 @@ def _scored(run: RunFiles, cost: str | None) -> tuple[dict[str, Points], str]:
         costs, accuracy = _column(table, cost), _column(table, "accuracy")
         if (known := ~np.isnan(costs) & ~np.isnan(accuracy)).any():
             groups[name] = (costs[known], accuracy[known])
-    if not groups:
-        raise RunDirError(f"{run.name}: no subnet has been scored yet: raynas search")
     return groups, cost
 
 

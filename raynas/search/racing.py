@@ -25,7 +25,7 @@ from raynas.search.objectives import non_dominated
 from raynas.space import Arch
 
 Racing = Literal["off", "conservative", "default"]
-"""How readily archs are stopped; see `error_of`."""
+"""Settings of racing; `error_of` gives the probability of a wrong stop."""
 
 ERROR, CONSERVATIVE_ERROR = 0.2, 0.05
 """Largest probability of stopping an arch that is as good as the cut: of each arch, and of any arch of a search."""

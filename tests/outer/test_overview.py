@@ -46,6 +46,18 @@ def test_runs_are_listed_with_their_state_and_best_result(runs: Path, capsys: py
     assert head.split() == ["run", "state", "space", "data", "time", "best", "measured"] and len(lines) == 3
 
 
+def test_of_equally_accurate_networks_the_cheapest_is_the_best(tmp_path: Path) -> None:
+    run = Run(shutil.copytree(DEMO, tmp_path / "run"))
+    rows = run.table("scores").to_pylist()
+    for folder in ("best", "tables/evaluations", "tables/scores"):
+        shutil.rmtree(tmp_path / "run" / folder)
+    best = max(row["accuracy"] for row in rows)
+    dearest, cheapest = (choose(rows, key=lambda row: row["macs"]) for choose in (max, min))
+    run.store.append("scores", [{**dearest, "accuracy": best}, {**cheapest, "accuracy": best}])
+    (found,) = raynas.list_runs(tmp_path / "run")
+    assert found.best == {"accuracy": best, "macs": cheapest["macs"]}
+
+
 def test_trials_are_listed_of_the_run_that_is_given(runs: Path) -> None:
     assert len(raynas.list_runs(runs / "of_today/fresh")) == 2
 
