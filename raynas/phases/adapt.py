@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
-from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.config import DataConfig
 from raynas.data.images import decode
@@ -44,7 +41,7 @@ from raynas.phases.rank import FEWEST, sample_by_budget
 from raynas.phases.retrain import finetune_model
 from raynas.phases.search import make_scorer
 from raynas.phases.teachers import load_teachers
-from raynas.phases.where import device_here, threads
+from raynas.phases.where import compute, default_resources, for_short_work
 from raynas.presets.adapt import AdaptConfig
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, reporter, silent
@@ -62,7 +59,7 @@ from raynas.space.elastic import Elastic, check_largest, elastic_space
 from raynas.training.preflight import check_recipe
 
 BLOCK_IMAGES = 64
-"""Training images on which the importance of blocks is measured; this process does, before anything is started."""
+"""Training images on which the importance of blocks is measured, before anything is written."""
 
 EXACT = 1e-4
 """Greatest difference of logits, over the largest of them, between a model and the supernet made of it."""
@@ -109,7 +106,7 @@ def adapt(
     """Adapt a model to a dataset and a budget, or go on with it; see `raynas.adapt`."""
     progress = reporter(progress)
     with progress.doing("checking all stages"):
-        adapted = fit(source, preset, weights_file, space, progress, _blocks_of(run_dir))
+        adapted = fit(source, preset, for_short_work(resources), weights_file, space, progress, _blocks_of(run_dir))
         settled = adapted.preset
         checked = preflight(_untaught(settled), resources, run_dir, progress, retrained=True, space=adapted.space)
         if adapted.is_transferred:
@@ -131,6 +128,7 @@ def adapt(
 def fit(
     source: str | os.PathLike[str],
     preset: Preset,
+    resources: Resources,
     weights_file: str | Path | None = None,
     space: Space | None = None,
     progress: Progress = silent,
@@ -139,6 +137,7 @@ def fit(
     """Read a model, fit it to the preset's data, and derive its space.
 
     Args:
+        resources: say where the importance of blocks is measured: in a Ray task if there are replicas, else here.
         space: space to use instead of the derived one; its largest arch must be the model.
         blocks: the model's blocks by importance, if they are known.
 
@@ -162,7 +161,8 @@ def fit(
     own = model.network.space
     if space is None:
         if blocks is None:
-            blocks = _by_importance(model, data) if config.blocks == "importance" and config.elastic.dropped else []
+            wanted = config.blocks == "importance" and config.elastic.dropped
+            blocks = _by_importance(model, data, resources, progress) if wanted else []
         space = elastic_space(own, config.elastic, blocks)
     else:
         space = space.with_input(size=own.input_size, channels=own.channels, classes=own.classes)
@@ -182,15 +182,22 @@ def derive(
     Without data nothing is known of the importance of blocks, and every second one may be left out.
     """
     if preset.data is not None and preset.data.name:
-        return fit(source, preset, weights_file, progress=progress).space
+        return fit(source, preset, default_resources(), weights_file, progress=progress).space
     return elastic_space(read_pretrained(source, weights_file).network.space, (preset.adapt or AdaptConfig()).elastic)
 
 
-def _by_importance(model: Pretrained, data: Data) -> list[str]:
+def _by_importance(model: Pretrained, data: Data, resources: Resources, progress: Progress) -> list[str]:
     """Return a model's blocks, first those without which its predictions change least."""
     space = elastic_space(model.network.space, Elastic(width=(), heads=(), mlp=(), dropped=0))
-    supernet = load_supernet(space, model.network.state_dict())
-    return list(block_importance(supernet, _some_images(data, space, BLOCK_IMAGES)[0]))
+    images, _ = _some_images(data, space, BLOCK_IMAGES)
+    arguments = space, model.network.state_dict(), images
+    return compute(
+        "measuring the importance of blocks", _rank_blocks, *arguments, resources=resources, progress=progress
+    )
+
+
+def _rank_blocks(space: Space, weights: Mapping[str, Tensor], images: Tensor, device: str) -> list[str]:
+    return list(block_importance(load_supernet(space, weights).to(device), images))
 
 
 def _blocks_of(run_dir: Run | str | os.PathLike[str]) -> list[str] | None:
@@ -339,7 +346,8 @@ def _order_and_score(
     """Write the weights with ordered units, unless they are there, and score subnets with them, and in random order."""
     space, seed = checked.space, checked.preset.recipe.seed
     if not run.about_start:
-        weights = _ordered(run, original, config, seed, later, progress)
+        ordering = "ordering units", _order, run, original, config, seed
+        weights = compute(*ordering, resources=later, progress=progress)
         shuffled = _shuffled(load_supernet(space, weights), seed).state_dict()
         prints = {ORDERED: weights_fingerprint(weights), RANDOM: weights_fingerprint(shuffled)}
         how = config.model_dump(include={"importance", "labels", "images"})
@@ -354,32 +362,13 @@ def _order_and_score(
                 scorer.score(sample, progress, f"scoring subnets without training, units in {WORDS[order]}")
 
 
-def _ordered(
-    run: Run, original: Network, config: AdaptConfig, seed: int, resources: Resources, progress: Progress
-) -> dict[str, Tensor]:
-    """Return the original's weights with ordered units; a Ray task orders them where the resources say so."""
-    arguments = run, original, config, seed
-    if not resources.replicas:
-        with threads(resources.cpus):
-            return next(_order(*arguments, device_here(resources)))
-    with reporter(progress).doing("ordering units") as activity, ray_cluster(cpus=resources.cpus):
-        elsewhere = run_elsewhere(_order_there, *arguments, resources=resources, activity=activity)
-        with closing(elsewhere) as found:
-            return next(found)
-
-
-def _order_there(run: Run, original: Network, config: AdaptConfig, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Order as a Ray task."""
-    yield from _order(run, original, config, seed, assigned_device())
-
-
-def _order(run: Run, original: Network, config: AdaptConfig, seed: int, device: str) -> Iterator[dict[str, Tensor]]:
-    """Yield the original's weights with units in the order of their importance on training images."""
+def _order(run: Run, original: Network, config: AdaptConfig, seed: int, device: str) -> dict[str, Tensor]:
+    """Return the original's weights with units in the order of their importance on training images."""
     space = run.space
     images, labels = _some_images(run.data(), space, config.images)
     supernet = load_supernet(space, run.model(original).state_dict()).eval().to(device)
     order_units(supernet, config.importance, images, labels if config.labels else None, rng=np.random.default_rng(seed))
-    yield {name: tensor.cpu() for name, tensor in supernet.state_dict().items()}
+    return {name: tensor.cpu() for name, tensor in supernet.state_dict().items()}
 
 
 def _some_images(data: Data, space: Space, count: int) -> tuple[Tensor, Tensor]:

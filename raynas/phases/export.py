@@ -15,7 +15,6 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,7 @@ from pyarrow import fs
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
-from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, preprocessing_of
 from raynas.errors import UserError
@@ -34,7 +31,7 @@ from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet, weights_fingerprint
-from raynas.phases.where import default_resources
+from raynas.phases.where import compute, default_resources
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.folder import whole_folder
 from raynas.results.run_dir import json_text, run_around
@@ -100,16 +97,14 @@ def _model(run: Run, network: Network, resources: Resources | None, progress: Pr
     with torch.device("meta"):
         if not wants_calibration(build_supernet(run.space)):
             return run.model(network)
-    with reporter(progress).doing("calibrating") as activity, ray_cluster(cpus=resources.cpus):
-        found = run_elsewhere(_calibrated, run, network, resources=resources, activity=activity)
-        with closing(found):
-            return load_supernet(network.arch.space.fix(network.arch), next(found)).eval()
+    weights = compute("calibrating", _calibrated, run, network, resources=resources, progress=progress)
+    return load_supernet(network.arch.space.fix(network.arch), weights).eval()
 
 
-def _calibrated(run: Run, network: Network) -> Iterator[dict[str, Tensor]]:
-    """Yield a network's weights with calibrated batch norms, as a Ray task."""
-    model = run.model(network, run.supernet(assigned_device()))
-    yield {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+def _calibrated(run: Run, network: Network, device: str) -> dict[str, Tensor]:
+    """Return a network's weights with calibrated batch norms."""
+    model = run.model(network, run.supernet(device))
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}
 
 
 def _no_part(name: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from raynas.cluster.connection import on_cluster, ray_cluster
+from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.costs import cost, scale_to_macs
 from raynas.phases.evaluate import evaluate
@@ -25,6 +25,7 @@ from raynas.phases.report_data import traces
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.phases.search import BASELINE, choose_winner, make_scorer, prepare, search
 from raynas.phases.train import train
+from raynas.phases.where import for_short_work
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.reports.adapting import adapting_lines
@@ -122,8 +123,7 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
     with run.lock(), progress.doing("starting"), cluster:
         stage = Stages(run, progress, 6 if start is None else 5 + start.stages)
         # One machine trains networks side by side, with a worker each, and does here what is short.
-        elsewhere = ray and on_cluster()
-        later = resources if elsewhere else replace(resources, workers=min(resources.fewest_workers, 1), replicas=0)
+        later = for_short_work(resources)
         # Subnets are timed before training, so that an infeasible limit on latency is refused in time.
         space = None if is_bound(run, "train") else checked.space
         ready = prepare(run, SearchSettings(search=preset.search), progress=progress, space=space)

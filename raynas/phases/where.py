@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
-from raynas.cluster.connection import on_cluster
+from raynas.cluster.connection import on_cluster, ray_cluster
 from raynas.cluster.resources import Resources
+from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.errors import UserError
+from raynas.progress.reporter import Progress, reporter
+
+ResultT = TypeVar("ResultT")
 
 
 def default_resources(here: bool = True) -> Resources:
@@ -22,6 +28,39 @@ def default_resources(here: bool = True) -> Resources:
     if here and not on_cluster():
         return Resources(0, 0, cpus=torch.get_num_threads(), gpus=int(torch.cuda.is_available()))
     return Resources(1, 1)
+
+
+def for_short_work(resources: Resources) -> Resources:
+    """Return the resources of work that is too short for a local Ray: a cluster's as given, else this process.
+
+    Networks are still trained by one worker of a local Ray, several side by side, if workers were given.
+    """
+    if (resources.workers or resources.replicas) and on_cluster():
+        return resources
+    return replace(resources, workers=min(resources.fewest_workers, 1), replicas=0)
+
+
+def compute(
+    doing: str, work: Callable[..., ResultT], *arguments: Any, resources: Resources, progress: Progress
+) -> ResultT:
+    """Return what a function computes of its arguments and a device: in a Ray task if there are replicas, else here.
+
+    Args:
+        doing: what it does, as a heading of the progress of a task.
+        work: a function of a module, since it travels; the device is its last argument.
+        resources: those of one replica are the task's.
+    """
+    if not resources.replicas:
+        with threads(resources.cpus):
+            return work(*arguments, device_here(resources))
+    with reporter(progress).doing(doing) as activity, ray_cluster(cpus=resources.cpus):
+        found = run_elsewhere(_as_task, work, *arguments, resources=resources, activity=activity)
+        with closing(found):
+            return next(found)
+
+
+def _as_task(work: Callable[..., ResultT], *arguments: Any) -> Iterator[ResultT]:
+    yield work(*arguments, assigned_device())
 
 
 def device_here(resources: Resources) -> str:

@@ -164,7 +164,7 @@ def test_blocks_that_do_little_may_be_left_out(letters: Path, tmp_path: Path) ->
     save_file(state, tmp_path / "weights.safetensors")
     for blocks, droppable in (("importance", "blocks.0"), ("alternate", "blocks.1")):
         changes = {"data": str(letters), "adapt.elastic.dropped": 0.34, "adapt.blocks": blocks}
-        fitted = fit("vit_of_this_test", load_preset("adapt", changes), tmp_path / "weights.safetensors")
+        fitted = fit("vit_of_this_test", load_preset("adapt", changes), HERE, tmp_path / "weights.safetensors")
         both = [each.name for each in fitted.space.dimensions if set(each.choices) == {False, True}]
         assert both == [f"{droppable}.kept"]
 
@@ -207,7 +207,7 @@ def test_a_model_of_timms_gets_a_new_classifier_and_is_fine_tuned_first(
     for name in ("norm.weight", "blocks.1.attn.proj.weight"):
         assert torch.equal(load_file(first)[name.replace("attn.", "")], load_file(weights)[name])
     # A model that knows the classes by their names, in this order, is taken as it is.
-    again = fit(done.exported, load_preset("adapt", {"data": str(letters)}))
+    again = fit(done.exported, load_preset("adapt", {"data": str(letters)}), HERE)
     assert not again.new_head and again.model.class_names == ("a", "b", "c")
 
 
@@ -219,10 +219,10 @@ def test_a_space_is_written_edited_and_given(folder: Path, model: Path, capsys: 
     assert space.largest().network_id == raynas.elastic_space(model).largest().network_id
     widest = space["width"].choices[-1]
     preset = load_preset("digits/preset_adapt")
-    given = fit(model, preset, space=_of_width(space, widest)).space
+    given = fit(model, preset, HERE, space=_of_width(space, widest)).space
     assert given["width"].choices == (widest,) and given.cardinality() < space.cardinality()
     with pytest.raises(UserError, match="must be the network"):
-        fit(model, preset, space=_of_width(space, space["width"].choices[0]))
+        fit(model, preset, HERE, space=_of_width(space, space["width"].choices[0]))
 
 
 def _of_width(space: Space, width: Any) -> Space:
@@ -284,13 +284,14 @@ def test_a_timm_file_does_not_go_with_a_folder(folder: Path, outcome: PipelineRe
 
 def test_images_are_normalised_as_the_model_was_trained(letters: Path, weights: Path) -> None:
     preset = load_preset("digits/preset_adapt", {"data": str(letters)})
-    fitted = fit("vit_of_this_test", preset, weights)
+    fitted = fit("vit_of_this_test", preset, HERE, weights)
     assert fitted.data.mean == (0.5, 0.5, 0.5) and fitted.data.size == (16, 16)
     pixels, _ = decode(load_data(fitted.preset.data).train)  # type: ignore[arg-type]
     assert normalise(pixels, fitted.data.normalisation).max() <= 1
     other = fit(
         "vit_of_this_test",
         load_preset("digits/preset_adapt", {"data": {"name": str(letters), "mean": [0.1] * 3, "std": [0.2] * 3}}),
+        HERE,
         weights,
     )
     assert other.data.mean == (0.1,) * 3
