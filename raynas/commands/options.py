@@ -42,7 +42,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_data(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Add the data to use in place of the preset's."""
-    text = "dataset: digits, mnist5k, a folder of class folders, Parquet files, a URI, or module:function"
+    text = "dataset: digits, mnist5k, clutter, a folder of class folders, Parquet files, a URI, or module:function"
     parser.add_argument("--data", required=required, help=text)
 
 

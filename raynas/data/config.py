@@ -11,14 +11,15 @@ import pydantic
 from raynas.config import Config, Seed
 from raynas.locations import is_uri, refuse_credentials
 
-EMBEDDED = ("digits", "mnist5k")
+EMBEDDED = ("digits", "mnist5k", "clutter")
 PAPERS_CROP_FROM = 96  # pixels of the shorter side
 
-LATER = ("exif", "pixel_range", "class_order", "skip", "search_per_class", "mean", "std")
+LATER = ("clutter", "exif", "pixel_range", "class_order", "skip", "search_per_class", "mean", "std")
 """Settings that are written where set, as older runs compare."""
 
 Pixels = Annotated[int, pydantic.Field(ge=1, le=2**14)]
 Size = tuple[Pixels, Pixels]
+Side = Annotated[int, pydantic.Field(ge=24, le=64)]  # of a canvas of clutter
 
 
 def square(size: Any) -> Any:
@@ -26,12 +27,54 @@ def square(size: Any) -> Any:
     return (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
 
 
+class CanvasConfig(Config):
+    """Settings of canvases with digits among pieces of other digits.
+
+    Attributes:
+        digits: dataset that the digits come from: `digits` (8 x 8 pixels, enlarged) or `mnist5k`.
+        size: height and width of a canvas in pixels, or one number for both.
+        train, test: number of images.
+        side: fewest and most pixels on the side of a digit's square.
+        pieces: number of pieces of other digits on a canvas.
+        noise: largest brightness of the noise under everything.
+        seed: seed of everything that is drawn; which digits are for the test images is fixed.
+    """
+
+    digits: Literal["digits", "mnist5k"] = "digits"
+    size: tuple[int, int] = (64, 64)
+    train: int = pydantic.Field(default=2000, ge=1, le=10**5)
+    test: int = pydantic.Field(default=500, ge=1, le=10**5)
+    side: tuple[int, int] = (14, 28)
+    pieces: int = pydantic.Field(default=12, ge=0, le=1000)
+    noise: int = pydantic.Field(default=60, ge=0, le=255)
+    seed: Seed = 0
+
+    _square = pydantic.field_validator("size", mode="before")(square)
+
+    @pydantic.model_validator(mode="after")
+    def _fit(self) -> CanvasConfig:
+        if not 4 <= self.side[0] <= self.side[1] <= min(self.size) <= max(self.size) <= 2**12:
+            raise ValueError(f"digits of {self.side[0]} to {self.side[1]} pixels do not fit: 4 <= side <= size <= 4096")
+        return self
+
+
+class ClutterConfig(CanvasConfig):
+    """Settings of the dataset `clutter`."""
+
+    digits: Literal["digits", "mnist5k"] = "mnist5k"
+    size: tuple[Side, Side] = (36, 36)
+    train: int = pydantic.Field(default=3000, ge=100, le=10**5)
+    test: int = pydantic.Field(default=2000, ge=100, le=10**5)
+    side: tuple[int, int] = (12, 24)
+    pieces: int = pydantic.Field(default=8, ge=0, le=1000)
+
+
 class DataConfig(Config):
     """A dataset by name, with its splits and image size; a string alone is its name.
 
     Attributes:
-        name: the dataset; left out in a preset that is run with `--data`. `digits`, `mnist5k`, a folder of class
-            folders, a Parquet file or folder, either of them by path or by pyarrow filesystem URI (`s3://...`,
+        name: the dataset; left out in a preset that is run with `--data`. `digits`, `mnist5k`, `clutter`, a folder of
+            class folders, a Parquet file or folder, either of them by path or by pyarrow filesystem URI (`s3://...`,
             `gs://...`, `file://...`), or `module:function` returning a map-style torch dataset or a pair (train, test)
             of them. An existing relative path is made absolute, since workers start elsewhere; on a cluster every node
             must see the path.
@@ -59,6 +102,7 @@ class DataConfig(Config):
             or `natural` (1, 2, 10), like timm. By default plain.
         skip: names of images in the dataset to leave out; `unreadable` for all that cannot be read, which are found
             before training and then recorded by name.
+        clutter: settings of the dataset `clutter`, which is made with them; its test images are made apart.
     """
 
     name: str = ""
@@ -77,11 +121,17 @@ class DataConfig(Config):
     pixel_range: tuple[float, float] | None = None
     class_order: Literal["plain", "natural"] | None = None
     skip: tuple[str, ...] | Literal["unreadable"] = ()
+    clutter: ClutterConfig | None = None
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _accept_string(cls, value: Any) -> Any:
-        return {"name": os.fspath(value)} if isinstance(value, (str, os.PathLike)) else value
+    def _complete(cls, value: Any) -> Any:
+        """Accept a name alone; fill in the settings of clutter, so that a run's record keeps those that made it."""
+        if isinstance(value, (str, os.PathLike)):
+            value = {"name": os.fspath(value)}
+        if isinstance(value, dict) and value.get("name") == "clutter" and value.get("clutter") is None:
+            value = {**value, "clutter": {}}
+        return value
 
     @pydantic.field_validator("name", mode="before")
     @classmethod
@@ -107,6 +157,12 @@ class DataConfig(Config):
     def _mean_and_std(self) -> DataConfig:
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError("give mean and std, both with a value for each channel")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _clutter_alone(self) -> DataConfig:
+        if self.clutter is not None and self.name != "clutter":
+            raise ValueError(f"the data are {self.name or 'not named'}, not clutter: leave the settings of clutter out")
         return self
 
     @pydantic.model_serializer(mode="wrap")

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyarrow import fs
 
-from raynas.data.config import EMBEDDED, DataConfig
+from raynas.data.clutter import made_splits
+from raynas.data.config import DataConfig
 from raynas.data.embedded import LOADERS
 from raynas.data.files import first_line, open_once
 from raynas.errors import UserError
@@ -23,16 +24,19 @@ def glance(config: DataConfig) -> str:
     """Return 12 hex digits of a few names, sizes and first bytes of a dataset, in a second or two.
 
     Of a folder, its names are read and those in its first and last folder, and so on down to files. Of a dataset of the
-    user's own only the module is imported.
+    user's own only the module is imported. Clutter is made first, which takes seconds.
 
     Raises:
         UserError: it is not there, or cannot be read.
     """
     digest = hashlib.sha256()
     name = config.name
-    if name in EMBEDDED:
+    if name in LOADERS:
         for array in LOADERS[name]():
             digest.update(array.tobytes())
+    elif config.clutter is not None:
+        for pixels, _ in made_splits(config.clutter).values():
+            digest.update(pixels.tobytes())
     elif not is_uri(name) and ":" in name:
         load_object(name, {}, "data")
         digest.update(name.encode())

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 
 from raynas.data import embedded
+from raynas.data.canvas import DIGITS
+from raynas.data.clutter import made_splits
 from raynas.data.config import EMBEDDED, PAPERS_CROP_FROM, DataConfig, crop_pct_for
 from raynas.data.files import list_files
 from raynas.data.folder import read_folder
@@ -274,13 +276,19 @@ def _read_all(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
     name = config.name
     if name in embedded.LOADERS:
         pixels, labels = embedded.LOADERS[name]()
-        return Pool(PixelSource(torch.from_numpy(pixels), name), labels), None, tuple(map(str, range(10)))
+        return Pool(PixelSource(torch.from_numpy(pixels), name), labels), None, DIGITS
+    if config.clutter is not None:
+        train, test = (
+            Pool(PixelSource(torch.from_numpy(pixels), f"{name}, {split}"), labels)
+            for split, (pixels, labels) in made_splits(config.clutter).items()
+        )
+        return train, test, DIGITS
     if not is_uri(name) and not os.path.exists(name):
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name):
             return read_torch_dataset(name, config.pixel_range)
         if os.sep in name or name.startswith(".") or os.path.splitext(name)[1]:
             raise UserError(f"data: {name}: no such file or folder")
-        hint = nearest(name, list(embedded.LOADERS))
+        hint = nearest(name, EMBEDDED)
         raise UserError(f"data: {name!r} is neither a dataset of ours{hint}, nor a file, a folder or 'module:function'")
     listing = list_files(name)
     if any(

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torchvision.ops import masks_to_boxes
 
+from raynas.data.canvas import INK, Split
 from raynas.data.embedded import digits
-from raynas.data.scenes import CLASSES, INK, Scenes, ScenesConfig, Split, make_scenes
+from raynas.data.scenes import CLASSES, Scenes, ScenesConfig, make_scenes
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
 from raynas.errors import UserError
 

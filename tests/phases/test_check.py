@@ -86,6 +86,9 @@ def test_data_that_a_node_lacks_is_told(tmp_path: Path) -> None:
 
 def test_a_glance_knows_embedded_sets_apart() -> None:
     assert glance(DataConfig(name="digits")) == glance(DataConfig(name="digits"))
+    few = {"digits": "digits", "train": 100, "test": 100}
+    clutter = [DataConfig.model_validate({"name": "clutter", "clutter": {**few, "seed": seed}}) for seed in (0, 1)]
+    assert len({glance(config) for config in (DataConfig(name="digits"), *clutter)}) == 3
 
 
 def test_a_preset_too_large_for_memory_is_told() -> None:
