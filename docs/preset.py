@@ -35,8 +35,8 @@ This page lists every key of a preset, with its values, its default and its mean
 
 A preset is one YAML file with all settings of a run. A key that is left out has its default; `null` means no value. On
 the command line `--set` changes any key, for example `--set recipe.epochs=30`. A mapping is merged with the old one; an
-empty mapping (`{}`) replaces it. With another `name` the old options of a part are dropped; a search keeps its
-limits and, unless another one is given, its budget.
+empty mapping (`{}`) replaces it, and so do objectives (`--set 'search.objectives={top5: max}'`). With another `name`
+the old options of a part are dropped; a search keeps its limits and, unless another one is given, its budget.
 
 If a changed value no longer fits another one, the other returns to its default, unless it is changed as well: the
 warm-up if there are fewer epochs, and the first and last rates of a schedule if the learning rate is lower.

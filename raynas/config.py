@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
 import pydantic
 import yaml
+from pydantic_core import to_jsonable_python
 
 from raynas.errors import ConfigError
 from raynas.locations import NO_CREDENTIALS, holds_credentials
@@ -87,6 +88,24 @@ def added_field(default: Any, **rules: Any) -> Any:
         rules: further arguments of pydantic's `Field`.
     """
     return pydantic.Field(default, exclude_if=lambda value: value == default, **rules)
+
+
+def spelled_out(values: Any, settings: Any) -> Any:
+    """Return recorded settings with the defaults that are left out of them; see `added_field`.
+
+    Args:
+        values: the settings as plain values.
+        settings: a configuration of the same kind, or a mapping with some; its fields say what may be left out.
+    """
+    if not isinstance(values, dict):
+        return values
+    if isinstance(settings, pydantic.BaseModel):
+        fields = type(settings).model_fields
+        added = {name: to_jsonable_python(field.default) for name, field in fields.items() if field.exclude_if}
+        values, settings = values | {name: added[name] for name in added.keys() - values.keys()}, dict(settings)
+    if not isinstance(settings, Mapping):
+        return values
+    return {name: spelled_out(value, settings.get(name)) for name, value in values.items()}
 
 
 class Document:

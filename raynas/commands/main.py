@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import select
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     interruption = _Interruption()
     try:
-        with interruption.by_sigterm():
+        with _warnings(), interruption.by_sigterm():
             check_arguments(argv)
             options = make_parser().parse_args(argv)
             options.action(options)
@@ -105,6 +106,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"\nraynas: stopped. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
         return TERMINATED if isinstance(error, SystemExit) else interruption.code
+
+
+class _Line(logging.Formatter):
+    """Format a warning as the command's errors are: in one line, without credentials."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"raynas: {hide_secrets(one_line(record.getMessage(), LONGEST_MESSAGE))}"
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """Write the warnings of raynas to standard error during the block."""
+    handler, logger = logging.StreamHandler(), logging.getLogger("raynas")
+    handler.setFormatter(_Line())
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def make_parser() -> Parser:

@@ -7,6 +7,7 @@ directory is given.
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 import raynas
 from raynas.commands.options import given
@@ -21,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print one line for each run."""
+    """Print one line for each run, then why some of them cannot be read."""
+    found = raynas.list_runs(**given(options))
     rows = [
         [
             each.run,
@@ -32,9 +34,14 @@ def run(options: argparse.Namespace) -> None:
             each.result,
             each.how,
         ]
-        for each in raynas.list_runs(**given(options))
+        for each in found
     ]
     if rows:
         print("\n".join(columns([["run", "state", "space", "data", "time", "best", "measured"], *rows])))
     else:
         print(f"no run directories in {options.folder}")
+    unreadable = [each.reason for each in found if each.reason]
+    if unreadable:
+        print(f"\n{len(unreadable)} of {len(found)} cannot be read:")
+    for reason in unreadable:
+        print(textwrap.fill(one_line(reason), 80, subsequent_indent="  ", break_on_hyphens=False))

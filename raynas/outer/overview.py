@@ -17,11 +17,15 @@ from raynas.outer.tuning.tuned import read_tuned
 from raynas.quantities import QUANTITIES, amount
 from raynas.reports.collect import HOW, Content, collect
 from raynas.reports.status import status
+from raynas.results.phases import FILE as PHASE
 from raynas.results.run_dir import MARKER
+from raynas.runs.files import PRESET, SPACE, SUPERNET
 from raynas.runs.run import Run
 
 DEEPEST = 4
 """The most folders below the given one that a run directory may lie in."""
+
+_OF_A_RUN, _OF_ITS_PHASES = {PRESET, SPACE, SUPERNET}, {"tables", PHASE}
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,13 @@ class Overview:
 
     Attributes:
         run: its path, or its URI without credentials.
-        state: its newest phase and how far that is, such as `search finished, 60 scored`; or why it cannot be read.
+        state: its newest phase and how far that is, such as `search finished, 60 scored`; or `cannot be read`.
         space: name of the space; None if it has none.
         data: name of the data; None if it has none.
         seconds: wall time of all phases.
         best: numbers of the best result: `accuracy` (0 to 1) and `macs`, or the objectives of a tuning's best trial.
         how: how they were measured: on which images, with which weights; empty if there are none.
+        reason: why it cannot be read; empty if it can.
     """
 
     run: str
@@ -45,6 +50,7 @@ class Overview:
     seconds: float = 0.0
     best: Mapping[str, float] = field(default_factory=dict)
     how: str = ""
+    reason: str = ""
 
     @property
     def result(self) -> str:
@@ -55,8 +61,9 @@ class Overview:
 def find_runs(folder: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the path or URI of each run directory in a folder, in alphabetical order.
 
-    Runs inside a run directory (an experiment's trials) are found only if that one is given itself. Links are not
-    followed, and folders whose names begin with a dot are left out.
+    A folder with files of a run but without its marker is one of them, though it cannot be read. Runs inside a run
+    directory (an experiment's trials) are found only if that one is given itself. Links are not followed, and folders
+    whose names begin with a dot are left out.
 
     Raises:
         UserError: there is no such folder, or it cannot be listed.
@@ -74,7 +81,7 @@ def find_runs(folder: str | os.PathLike[str]) -> Iterator[str]:
                 raise UserError(f"{hide_secrets(given)}: no folder that can be listed: {error}") from error
             return  # of somebody else's, or deleted meanwhile
         names = {entry.base_name for entry in entries}
-        if MARKER in names:
+        if MARKER in names or (name and names & _OF_A_RUN and names & _OF_ITS_PHASES):
             yield at if local else inside(given, name)
             if name:
                 return
@@ -88,11 +95,11 @@ def find_runs(folder: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def overview(run: str | Run) -> Overview:
-    """Return a run directory in one line; one that cannot be read says why in its `state`."""
+    """Return a run directory in one line; one that cannot be read has a `reason`."""
     try:
         return _overview(Run(run) if isinstance(run, str) else run)
     except UserError as error:
-        return Overview(hide_secrets(run) if isinstance(run, str) else run.name, f"cannot be read: {error}")
+        return Overview(hide_secrets(run) if isinstance(run, str) else run.name, "cannot be read", reason=str(error))
 
 
 def _words(name: str, value: float) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raynas.config import spelled_out
 from raynas.outer.overview import Overview, overview
-from raynas.runs.files import PRESET
+from raynas.results.run_dir import plain
+from raynas.runs.files import PRESET, SEARCH_FOLDER
 from raynas.runs.run import Run
-from raynas.runs.searches import MAIN
+from raynas.runs.searches import MAIN, StoredSearch
 from raynas.runs.settings import KINDS
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class SideBySide:
         runs: the runs.
         overviews: each run in one line.
         differences: the settings in which the runs differ, by dotted key: the value in each run, None if it has none.
+            A search that a run lacks is one of them, `searches/NAME`, with its algorithm as the value; settings of
+            searches are compared among the runs that have them.
     """
 
     runs: Sequence[Run]
@@ -50,27 +54,47 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
     Raises:
         RunDirError: one of them cannot be read.
     """
-    settings = [_settings(run) for run in runs]
-    keys = dict.fromkeys(key for each in settings for key in each)
-    values = {key: [each.get(key) for each in settings] for key in keys}
-    differing = {key: found for key, found in values.items() if any(value != found[0] for value in found)}
+    searches = [{name: run.search(name) for name in run.searches()} for run in runs]
+    names = dict.fromkeys(name for each in searches for name in each)
+    differing = _differences([_settings(run, whole=MAIN not in names) for run in runs])
+    for name in names:
+        searched = [each.get(name) for each in searches]
+        if None in searched:
+            differing[f"{SEARCH_FOLDER}/{name}"] = [each and each.settings.search.name for each in searched]
+        differing |= _differences([each and _search_settings(each) for each in searched])
     return SideBySide(runs, [overview(run) for run in runs], differing)
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """Return all settings of a run by dotted key: its preset, the records of its work, and versions of its last start.
+def _differences(settings: Sequence[dict[str, Any] | None]) -> dict[str, Sequence[Any]]:
+    """Return the settings in which those that are there differ: by key the value of each, None if it has none."""
+    there = [each for each in settings if each is not None]
+    keys = dict.fromkeys(key for each in there for key in each)
+    values = {key: [None if each is None else each.get(key) for each in settings] for key in keys}
+    return {key: values[key] for key in keys if any(each.get(key) != there[0].get(key) for each in there)}
 
-    Keys of the main work and of the main search are those of a preset; other searches have their name before it.
+
+def _settings(run: Run, whole: bool) -> dict[str, Any]:
+    """Return settings of a run by dotted key: its preset, the records of its work, and versions of its last start.
+
+    Args:
+        whole: with the preset's settings of searches, which have no record yet.
     """
-    tree: dict[str, Any] = dict(run.read_yaml(PRESET)) if run.has_preset else {}
+    preset = run.preset if run.has_preset else None
+    tree: dict[str, Any] = spelled_out(run.read_yaml(PRESET), preset) if preset else {}
+    if not whole:
+        tree.pop("search", None)
     for work in (name for kind in KINDS for name in kind if run.exists(f"{name}.yaml")):
         content = run.read_yaml(f"{work}.yaml", "settings", "starts")
         versions = {name: content["starts"][-1].get(name) for name in _VERSIONS} if content["starts"] else {}
-        tree |= {"work": work, **content["settings"], "versions": versions}
-    for search in map(run.search, run.searches()):
-        recorded = run.read_yaml(f"{search.work}.yaml", "settings")["settings"]
-        tree |= recorded if search.name == MAIN else {search.work: recorded}
+        settings = spelled_out(content["settings"], dict(preset) if preset else {})
+        tree |= {"work": work, **settings, "versions": versions}
     return dict(_flat(tree, ""))
+
+
+def _search_settings(search: StoredSearch) -> dict[str, Any]:
+    """Return the settings of a search by dotted key: those of the main one as in a preset, others below their name."""
+    settings = search.settings
+    return dict(_flat(spelled_out(plain(settings), settings), "" if search.name == MAIN else search.work))
 
 
 def _flat(value: Any, key: str) -> list[tuple[str, Any]]:

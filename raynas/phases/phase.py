@@ -13,7 +13,7 @@ from raynas.cluster.connection import on_loopback
 from raynas.energy import counters
 from raynas.energy.meter import Meter
 from raynas.energy.nodes import LIMIT_S, OtherNodes
-from raynas.progress.reporter import Progress, silent
+from raynas.progress.reporter import Activity, Progress, silent
 from raynas.results.phases import keep_last, note_phase
 from raynas.results.run_dir import RunDir
 from raynas.results.schemas import Row
@@ -23,11 +23,17 @@ from raynas.text import energy_text, seconds_text
 log = logging.getLogger(__name__)
 
 BEAT_S = 60.0  # seconds between readings: the fastest counters (AMD's, 65 kJ) wrap around in two minutes at 500 W
+NOTE_S = 5.0  # seconds between notes of how far an activity is
 
 
 @contextmanager
 def phase(
-    run: RunDir, what: str, name: str | None = None, cluster: bool = False, progress: Progress = silent
+    run: RunDir,
+    what: str,
+    name: str | None = None,
+    cluster: bool = False,
+    progress: Progress = silent,
+    activity: Activity | None = None,
 ) -> Iterator[None]:
     """Measure the block as one attempt of a phase, written as a row of table `phases` however it ends.
 
@@ -40,8 +46,9 @@ def phase(
         name: name among several of the same kind, such as a search's.
         cluster: True if the work is done on all of the connected Ray cluster, not in this process.
         progress: called with one line at the end.
+        activity: the work, if no other table says how far it is.
     """
-    attempt = _Attempt(run, what, name, cluster)
+    attempt = _Attempt(run, what, name, cluster, activity)
     status = "stopped"
     try:
         yield
@@ -71,8 +78,8 @@ def phase_line(row: Row, told: bool = False) -> str:
 class _Attempt:
     """A running attempt, which reads counters in a thread until `end`; errors of that never stop the work."""
 
-    def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool):
-        self._run = run
+    def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool, activity: Activity | None):
+        self._run, self._activity = run, activity
         self._about = {"phase": what, "name": name, "began": datetime.now(timezone.utc), "versions": versions_text()}
         self._began = time.monotonic()
         self._meter = Meter()
@@ -104,17 +111,28 @@ class _Attempt:
         return row
 
     def _row(self, status: str) -> Row:
-        return {**self._about, "status": status, "seconds": time.monotonic() - self._began, **self._totals}
+        row = {**self._about, "status": status, "seconds": time.monotonic() - self._began, **self._totals}
+        if (work := self._activity) is not None:
+            row |= {"progress": work.counted, "newest": work.detail}
+        return row
 
     def _watch(self) -> None:
         try:
-            self._read()
-            while not self._stop.wait(min(BEAT_S, max(1.0, time.monotonic() - self._began))):
-                self._read()
+            due = self._began
+            while True:
+                if time.monotonic() >= due:
+                    self._read()
+                    due = time.monotonic() + self._pause(BEAT_S)
+                if self._stop.wait(self._pause(BEAT_S if self._activity is None else min(NOTE_S, BEAT_S))):
+                    break
                 note_phase(self._run, self._row("running"))
             self._read(last=True)
         except Exception as error:
             log.warning("%s: energy is measured no more: %s", self._run.name, error)
+
+    def _pause(self, longest_s: float) -> float:
+        """Return the seconds to the next round: as many as have passed, but no more than given."""
+        return min(longest_s, max(1.0, time.monotonic() - self._began))
 
     def _read(self, last: bool = False) -> None:
         readings = [counters.read_counters(counters.POWERCAP, counters.GPUS)]

@@ -53,6 +53,9 @@ def traces(run: Run) -> list[Trace]:
                 _costs(space, predictor, limits, archs),
                 "" if settings.timed_on is None else str(settings.timed_on),
                 _best(made),
+                config.racing,
+                [row.stopped.images for row in history if row.stopped is not None],
+                next((row["images"] for row in stored.scores().values()), None),
             )
         )
     return found

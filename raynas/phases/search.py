@@ -15,7 +15,7 @@ from raynas.latency.stored import archs_to_time, fit_predictor
 from raynas.phases.latency_winners import Candidate, choose_within_limits, time_candidates, unbeaten
 from raynas.phases.phase import phase
 from raynas.phases.where import device_here
-from raynas.progress.reporter import Progress, silent
+from raynas.progress.reporter import Activity, Progress, silent
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN, Scoring, SearchSettings, StoredSearch, make_search
@@ -158,9 +158,9 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
     replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
     work = partial(phase, stored.run, "search", stored.name, cluster=replicas > 0, progress=progress)
 
-    def begin() -> None:
+    def begin(activity: Activity) -> None:
         if not (stored.begin(settings) and stored.has_ended()):
-            attempt.enter_context(work())
+            attempt.enter_context(work(activity=activity))
 
     try:
         with ExitStack() as attempt:

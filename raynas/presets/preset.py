@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -191,7 +191,7 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
     epochs, the first and last rates of a schedule for a lower learning rate.
 
     Args:
-        overrides: values by dotted key; a mapping is merged, an empty one replaces the old value.
+        overrides: values by dotted key; a mapping is merged, an empty one replaces the old value, and so do objectives.
 
     Raises:
         ConfigError: a key is unknown (the message names the nearest) or a value is wrong.
@@ -200,6 +200,9 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
         return preset
     data, changes = preset.model_dump(), dict[str, Any]()
     for key, value in overrides.items():
+        for place in _objectives_in(value, tuple(key.split("."))):
+            if isinstance(around := _inside(data, place), dict):
+                around.pop("objectives", None)
         data, changes = _merged(data, _nested(key, value)), _merged(changes, _nested(key, value))
     _give_way(data, changes)
     return validate(Preset, Document(data, "override", changed=[tuple(key.split(".")) for key in overrides]))
@@ -220,6 +223,16 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{key.strip()} is given twice: give it once")
         found[key.strip()] = parse_yaml(value, shown(assignment)).data
     return found
+
+
+def _objectives_in(value: Any, place: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the places in a preset around objectives that a change gives as a whole, for a search by others."""
+    *around, last = place
+    if last == "objectives":
+        yield around
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _objectives_in(inner, (*place, str(key)))
 
 
 def _nested(key: str, value: Any) -> Any:

@@ -6,6 +6,7 @@ list's `append`. By default it is `silent`. A command passes `terminal()`.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import textwrap
@@ -78,7 +79,7 @@ class Activity:
     def counted(self) -> str:
         """The steps, such as `40/100 subnets scored`."""
         of = "" if self.total is None else f"/{self.total:,.0f}"
-        return f"{self.done:,.0f}{of} {self.unit}".rstrip()
+        return f"{math.floor(self.done):,}{of} {self.unit}".rstrip()
 
     @property
     def time(self) -> str:

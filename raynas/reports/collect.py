@@ -75,6 +75,9 @@ class Trace:
             papers count them, and predicted latency and throughput.
         timed_on: conditions of its latencies; empty if it does not use them.
         best: id of the best arch by accuracy; by default the first that reached the best accuracy.
+        racing: setting of racing.
+        stopped: for each arch that racing stopped, the number of images that it was scored on.
+        images: number of images of a whole score; None if it is not known yet.
     """
 
     name: str
@@ -88,6 +91,9 @@ class Trace:
     costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     timed_on: str = ""
     best: str | None = None
+    racing: str = "off"
+    stopped: Sequence[int] = ()
+    images: int | None = None
 
     def best_so_far(self) -> np.ndarray:
         """Return the best accuracy up to each evaluation, [n]; NaN before the first success."""

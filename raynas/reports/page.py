@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import yaml
@@ -113,18 +114,28 @@ def _progress(content: Content) -> Section | None:
         steps = [0, *(np.flatnonzero(best[1:] > best[:-1]) + 1)]
         rows += [[trace.name, int(step) + 1, trace.archs[step], Percent(best[step])] for step in steps]
     words = "; ".join(f"{row[0]} reaches {row[3]:.2%} after {row[5]} of {row[1]} subnets" for row in final)
-    header = ["search", "subnets scored", "finished", "best accuracy", "arch", "found at"]
+    header = ["search", "subnets", "finished", "best accuracy", "arch", "found at"]
     picture = Picture(
         figures.svg(
             figures.search_progress(curves),
             "progress",
-            f"Step curves of the best accuracy so far against the number of subnets scored: {words}.",
+            f"Step curves of the best accuracy so far against the number of subnets: {words}.",
         ),
         "The best accuracy so far, on the search split with inherited weights.",
         Table("improvements", ["search", "at", "arch", "best accuracy so far"], rows),
         "Every improvement as a table",
     )
-    return Section("Search progress", [Table("searches", header, final), picture])
+    raced = [_raced(trace) for trace in traces if trace.stopped]
+    head = ["search", "racing", "subnets stopped early", "after images, on average", "of", "image evaluations saved"]
+    parts: list[Part] = [Table("searches", header, final), *([Table("racing", head, raced)] if raced else []), picture]
+    return Section("Search progress", parts)
+
+
+def _raced(trace: Trace) -> list[Any]:
+    assert trace.images is not None  # the cut of a race is set by whole scores
+    seen, stopped = sum(trace.stopped), len(trace.stopped)
+    saved = (stopped * trace.images - seen) / (len(trace.archs) * trace.images)
+    return [trace.name, trace.racing, stopped, round(seen / stopped), trace.images, Percent(saved)]
 
 
 def _latency(content: Content) -> Section | None:

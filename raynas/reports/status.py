@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pyarrow.compute as pc
 
-from raynas.comparison import best_first
+from raynas.errors import UserError
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
 from raynas.runs.files import PRESET
@@ -77,58 +76,54 @@ def _work(run: Run, what: str, name: str | None, attempts: Sequence[Row]) -> Wor
     if state == "running" and (now - last["began"]).total_seconds() - last["seconds"] > SILENT_S:
         state = "silent"
     told = {"supernet": _supernet, "search": _search, "retraining": _networks}.get(what)
-    progress, newest = told(run, name, state) if told else ("", "")
+    progress, newest = told(run, name, {**last, "status": state}) if told else ("", "")
     label = what if name in (None, what) else f"{what} {name}"
     return Work(label, state, sum(row["seconds"] or 0.0 for row in attempts), progress, newest)
 
 
-def _supernet(run: Run, name: str | None, state: str) -> tuple[str, str]:
+def _supernet(run: Run, name: str | None, last: Row) -> tuple[str, str]:
     columns = ["what", "epoch", "loss", "images", "seconds", "workers"]
     epochs = run.table("training", columns, pc.field("what") == "supernet").to_pylist()
     total = run.read_yaml(PRESET, "recipe")["recipe"]["epochs"] if run.has_preset else None
     if not epochs:
         return "", ""
-    last, recent = epochs[-1], epochs[-5:]
-    parts = [f"loss {last['loss']:.4g}"]
+    epoch, recent = epochs[-1], epochs[-5:]
+    parts = [f"loss {epoch['loss']:.4g}"]
     probes = run.table("probes", ["role", "epoch", "accuracy"]).to_pylist()
     scored = {row["role"]: row["accuracy"] for row in probes if row["epoch"] == probes[-1]["epoch"]}
     parts += [f"{role} {accuracy:.1%}" for role, accuracy in scored.items() if role in ("smallest", "largest")]
-    if last["seconds"]:
-        parts.append(f"{last['images'] / last['seconds']:,.0f} images/s on {last['workers']} worker(s)")
-    if state == "running" and total is not None and last["epoch"] < total:
+    if epoch["seconds"]:
+        parts.append(f"{epoch['images'] / epoch['seconds']:,.0f} images/s on {epoch['workers']} worker(s)")
+    if last["status"] == "running" and total is not None and epoch["epoch"] < total:
         pace = sum(row["seconds"] for row in recent) / len(recent)
-        parts.append(f"{duration(pace * (total - last['epoch']))} left")
-    return f"{last['epoch']}/{total or '?'} epochs", ", ".join(parts)
+        parts.append(f"{duration(pace * (total - epoch['epoch']))} left")
+    return f"{epoch['epoch']}/{total or '?'} epochs", ", ".join(parts)
 
 
-def _search(run: Run, name: str | None, state: str) -> tuple[str, str]:
-    columns = ["arch", "status", "accuracy", "macs", "params", "loss", "time"]
-    ours = pc.field("supernet") == run.about_supernet.get("fingerprint", "")
-    rows = run.table("scores", columns, ours).to_pylist()
-    raced = set(run.table("blocks", ["arch"], ours)["arch"].to_pylist()) - {row["arch"] for row in rows}
-    count = f"{len(rows):,} scored" + (f", {len(raced):,} on a part of the images" if raced else "")
-    limits = run.search(name or "search").settings.search.constraints if name and run.search(name).has_begun else {}
-    kept = [row for row in rows if row["status"] == "ok" and all(_within(row, *limit) for limit in limits.items())]
-    if not kept:
-        return count, ""
-    costs = [[row[cost] for row in kept] for cost in limits if cost in columns] or [[row["macs"] for row in kept]]
-    best = kept[best_first([-row["accuracy"] for row in kept], costs, [row["loss"] for row in kept])[0]]
-    parts = [f"best {best['accuracy']:.2%} (arch {best['arch']}, {best['macs']:,} MACs)"]
-    since = datetime.now(timezone.utc) - timedelta(seconds=PACE_S)
-    if state == "running" and (lately := [row for row in rows if row["time"] > since]):
-        seconds = max(1.0, (datetime.now(timezone.utc) - lately[0]["time"]).total_seconds())
-        parts.append(f"{60 * len(lately) / seconds:,.0f} a minute")
-    return count, ", ".join(parts)
+def _search(run: Run, name: str | None, last: Row) -> tuple[str, str]:
+    """Return what the search itself noted; without notes (of an older raynas) it is gone through again."""
+    stored = run.search(name or "search")
+    if last["progress"] is not None:
+        parts = [last["newest"], _pace(run)] if last["status"] == "running" else [last["newest"]]
+        return last["progress"], ", ".join(part for part in parts if part)
+    if not stored.has_begun:  # scored without a search
+        return f"{run.scores().num_rows:,} scored", ""
+    try:
+        made, _ = stored.read_back()
+    except UserError:  # a search of the user's own that is not here
+        return "", ""
+    of = "" if made.budget is None else f"/{made.budget:,}"
+    return f"{made.evaluations:,}{of} scored", made.summary()
 
 
-def _within(row: Row, cost: str, bounds: Any) -> bool:
-    """Return True if a scored subnet keeps a limit, or its cost is not in the table."""
-    low, high = bounds
-    value = row.get(cost)
-    return value is None or ((low is None or value >= low) and (high is None or value <= high))
+def _pace(run: Run) -> str:
+    """Return the pace of whole scores, all of them of the search that runs; empty if there are none lately."""
+    now = datetime.now(timezone.utc)
+    times = run.table("scores", ["time"], pc.field("time") > now - timedelta(seconds=PACE_S))["time"].to_pylist()
+    return f"{60 * len(times) / max(1.0, (now - min(times)).total_seconds()):,.0f} a minute" if times else ""
 
 
-def _networks(run: Run, name: str | None, state: str) -> tuple[str, str]:
+def _networks(run: Run, name: str | None, last: Row) -> tuple[str, str]:
     rows = [row for row in run.network_rows() if row["how"] == name]
     best = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=None)
     return f"{len(rows)} trained", "" if best is None else f"best {best:.2%} on the search split"

@@ -309,9 +309,9 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
         for key in [*before, *(key for key in now if key not in before)]:
             inner = f"{path}.{key}" if path else key
             if key not in now:
-                return f"{inner} was {before[key]!r}, now not given"
+                return f"{inner} was {before[key]!r}, now not given (or its default)"
             if key not in before:
-                return f"{inner} is {now[key]!r}, was not given"
+                return f"{inner} is {now[key]!r}, was not given (or its default)"
             if (found := first_difference(before[key], now[key], inner)) is not None:
                 return found
         return None

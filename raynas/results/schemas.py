@@ -210,6 +210,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("measured", _TEXT, "parts whose energy was measured, such as 2 GPUs, 1 CPU package"),
         _field("unmeasured", _TEXT, "parts that were not, or not always, measured, and the reason; else null"),
         _field("machines", _INT, "number of machines that took part"),
+        _field("progress", _TEXT, "how far it is, such as 40/100 scored; null if other tables say so"),
+        _field("newest", _TEXT, "its newest numbers, such as the best so far; null if other tables have them"),
     ),
     "spaces": _table(
         "One row for each space that space evolution measured, written at the end of its iteration.",

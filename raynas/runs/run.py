@@ -77,8 +77,8 @@ class Run(RunFiles):
         """Return an arch by name.
 
         Args:
-            name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run, an arch file,
-                or a shipped arch's name.
+            name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run (on a part of the
+                images, if racing stopped it), an arch file, or a shipped arch's name.
             progress: called with a line if the file's arch is for other images or classes than the run's.
 
         Raises:
@@ -88,7 +88,8 @@ class Run(RunFiles):
             self.require(f"{name}/{ARCH_FILE}", _MISSING[name])
             return self.read_arch(f"{name}/{ARCH_FILE}")
         if _ID.fullmatch(name) and not Path(name).exists():
-            found = self.table("scores", ["values"], pc.field("arch") == name).to_pylist()
+            tables = (self.table(table, ["values"], pc.field("arch") == name) for table in ("scores", "blocks"))
+            found = next((rows.to_pylist() for rows in tables if rows.num_rows), [])  # of blocks: stopped by racing
             if not found:
                 raise UserError(
                     f"arch {name} was not scored in {self.name}: give one of its `scores` table, or an arch file"

@@ -12,6 +12,7 @@ from typing import Any
 import pydantic
 from pyarrow import fs
 
+from raynas.config import spelled_out
 from raynas.errors import RunDirError
 from raynas.filesystem import FAILURES, open_filesystem
 from raynas.locations import hide_secrets
@@ -93,7 +94,7 @@ def check_settings(
     if not run.exists(name):
         return False
     before = run.read_yaml(name, "settings", "starts")
-    difference = first_difference(before["settings"], plain(settings))
+    difference = first_difference(*(spelled_out(each, settings) for each in (before["settings"], plain(settings))))
     if difference is not None and is_bound(run, what):
         raise RunDirError(f"{run.name}: {what} began with other settings: {difference}; {otherwise}")
     return difference is None

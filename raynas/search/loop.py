@@ -24,7 +24,7 @@ def run_search(
     batch: int = 50,
     progress: Progress = silent,
     name: str = "search",
-    begin: Callable[[], None] = lambda: None,
+    begin: Callable[[Activity], None] = lambda activity: None,
     racing: Racing = "off",
 ) -> SearchT:
     """Ask, score and tell until the search is over.
@@ -42,7 +42,7 @@ def run_search(
         progress: called with the search's notes, and with lines such as `search: 150/1,050 scored, best accuracy
             0.87 (0f3a..), 0% failed, 40 s left`, every 4 seconds and at the end.
         name: prefix of the lines.
-        begin: called once, when there is something to score and before it is scored.
+        begin: called once, when there is something to score and before it is scored, with the search as an activity.
         racing: stopping of archs that cannot reach the search's cut, see `raynas.search.racing`; the scorer must then
             be a `BlockScorer`.
 
@@ -69,14 +69,13 @@ def run_search(
             while archs := driven.ask(batch):
                 shown.notes()
                 if not begun:
-                    begin()
+                    begin(activity)
                     begun = True
                 if error is None:
                     scores = _score(scorer, archs, shown)
                 else:
-                    scores = race(cast(History, search), archs, scorer, error)
-                    for score in scores:
-                        shown.raced(score, scorer.image_count)
+                    scores = race(cast(History, search), archs, scorer, error, shown.racing)
+                    shown.raced(scores, scorer.image_count)
                 driven.tell(archs, scores)
                 shown.told()
             shown.notes()
@@ -117,19 +116,27 @@ class _Shown:
 
     def scored(self, score: Any) -> None:
         """Count one arch's score."""
+        self._count(score)
+        self._activity.update(self._scored, self._detail())
+
+    def racing(self, archs: float) -> None:
+        """Count the archs of a race that is under way; see `race`."""
+        self._activity.update(self._scored + archs)
+
+    def raced(self, scores: Sequence[Mapping[str, Any]], images: int) -> None:
+        """Count the scores of a race; a whole one takes all images."""
+        for score in scores:
+            self._stopped += score["status"] == "stopped"
+            self._share += score["images"] / images
+            self._count(score)
+        self._activity.update(self._scored, self._detail())
+
+    def _count(self, score: Any) -> None:
         self._scored += 1
         self._failed += _failed(score)
         if isinstance(score, Mapping):
             self._passes += score.get("seconds") or 0.0
             self._calibrations += score.get("calibration_seconds") or 0.0
-        self._activity.advance(detail=self._detail())
-
-    def raced(self, score: Any, images: int) -> None:
-        """Count one raced arch's score; a whole one takes all images."""
-        if score["status"] == "stopped":
-            self._stopped += 1
-        self._share += score["images"] / images
-        self.scored(score)
 
     def notes(self) -> None:
         """Write the search's new notes, if it has any."""
@@ -155,7 +162,8 @@ class _Shown:
 
     def _detail(self) -> str:
         failed = f"{self._failed / max(1, self._scored):.0%} failed"
-        return f"{self._summary}, {failed}" if self._summary else failed
+        stopped = f"{self._stopped:,} stopped early" if self._stopped else ""
+        return ", ".join(part for part in (self._summary, failed, stopped) if part)
 
 
 def _failed(score: Any) -> bool:

@@ -14,7 +14,7 @@ others go on, and the best of them are holders, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -99,7 +99,13 @@ def error_of(racing: Racing, search: Any) -> float:
     return CONSERVATIVE_ERROR / budget
 
 
-def race(search: History, archs: Sequence[Arch], scorer: BlockScorer, error: float) -> list[dict[str, Any]]:
+def race(
+    search: History,
+    archs: Sequence[Arch],
+    scorer: BlockScorer,
+    error: float,
+    done: Callable[[float], None] = lambda archs: None,
+) -> list[dict[str, Any]]:
     """Score archs of a search, except for those that are certain to miss its cut.
 
     Whether an arch is stopped depends only on the search so far, on `archs` and on the correctness of predictions.
@@ -108,12 +114,14 @@ def race(search: History, archs: Sequence[Arch], scorer: BlockScorer, error: flo
         archs: archs that were asked together.
         scorer: scorer of all images.
         error: see `error_of`.
+        done: called after each round with the number of archs that need no more images; an arch under way counts by
+            its share of the images.
 
     Returns:
         A row for each arch: that of the scorer for archs with all images (and failed ones), or for a stopped arch its
         `arch`, `status` stopped, `accuracy` so far and number of `images` so far.
     """
-    contest = _Contest(search, archs, scorer, error)
+    contest = _Contest(search, archs, scorer, error, done)
     ends = round_ends(scorer.image_count)
     rounds = list(zip([0, *ends], ends, strict=False))
     look = sum(last < LOOK * scorer.image_count for _, last in rounds) + 1
@@ -127,10 +135,18 @@ def race(search: History, archs: Sequence[Arch], scorer: BlockScorer, error: flo
 class _Contest:
     """A race of archs: their correctness so far, the holders, and who was stopped or failed."""
 
-    def __init__(self, search: History, archs: Sequence[Arch], scorer: BlockScorer, error: float):
+    def __init__(
+        self,
+        search: History,
+        archs: Sequence[Arch],
+        scorer: BlockScorer,
+        error: float,
+        done: Callable[[float], None],
+    ):
         cut = search.cut()
         assert cut is not None
         self._archs, self._scorer, self._places = list(archs), scorer, cut.places
+        self._done = done
         self._images = scorer.image_count
         self._costs = _cost_objectives(search, [*archs, *cut.holders])
         self._holders = list(range(len(archs), len(archs) + len(cut.holders)))  # indices into costs
@@ -138,7 +154,7 @@ class _Contest:
         self._of_holders = dict(zip(self._holders, _whole(scorer, cut.holders), strict=True))
         self._seen = np.zeros(len(archs), dtype=int)
         self._bets = Bets(self._correct, error)
-        self._stopped = np.zeros(len(archs), dtype=bool)
+        self._stopped, self._failed = np.zeros((2, len(archs)), dtype=bool)
         self._pair(seen=0)
 
     def run(self, running: np.ndarray, rounds: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -148,6 +164,7 @@ class _Contest:
                 break
             blocks = self._scorer.score_block([self._archs[index] for index in running], first, last)
             good = np.array([block is not None for block in blocks])
+            self._failed[running[~good]] = True
             running = running[good]
             self._correct[running, first:last] = [block for block in blocks if block is not None]
             self._seen[running] = last
@@ -155,6 +172,7 @@ class _Contest:
                 lost = self._bets.lost(running, first, last)
                 self._stopped[running[lost]] = True
                 running = running[~lost]
+            self._done(float(np.where(self._stopped | self._failed, 1.0, self._seen / self._images).sum()))
         return running
 
     def split(self, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

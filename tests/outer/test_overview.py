@@ -18,20 +18,21 @@ DEMO = Path(__file__).parents[1] / "golden/runs/demo"
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A folder with a finished run, one whose training is done, one that is damaged, and folders that are none."""
+    """A folder with a finished run, one whose training is done, two that cannot be read, and folders that are none."""
     shutil.copytree(DEMO, tmp_path / "runs/demo")
     small_run(tmp_path / "runs/of_today/fresh")
     small_run(tmp_path / "runs/of_today/fresh/trials/inside")
     small_run(tmp_path / "runs/of_today/fresh/tune")  # where Tune keeps an experiment's own files
     (tmp_path / "runs/of_today/damaged").mkdir()
     (tmp_path / "runs/of_today/damaged/raynas.yaml").write_text("format: 99")
+    shutil.copytree(DEMO, tmp_path / "runs/unmarked", ignore=shutil.ignore_patterns("raynas.yaml"))
     (tmp_path / "runs/.hidden").symlink_to(tmp_path / "runs")
     (tmp_path / "runs/link").symlink_to(tmp_path / "runs")
     return tmp_path / "runs"
 
 
 def test_runs_are_listed_with_their_state_and_best_result(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo, damaged, fresh = raynas.list_runs(runs)
+    demo, damaged, fresh, unmarked = raynas.list_runs(runs)
     assert [Path(each.run).name for each in (demo, damaged, fresh)] == ["demo", "damaged", "fresh"]
     winner = Run(DEMO).arch("best").id
     rows = Run(DEMO).table("evaluations").to_pylist()
@@ -40,10 +41,16 @@ def test_runs_are_listed_with_their_state_and_best_result(runs: Path, capsys: py
     assert demo.best == {"accuracy": tested["accuracy"], "macs": tested["macs"]}
     assert demo.state.endswith("finished, 1 trained") and "retrained from scratch" in demo.how
     assert (fresh.state, fresh.best) == ("supernet imported", {})
-    assert "newer raynas" in damaged.state
+    assert damaged.state == unmarked.state == "cannot be read"
+    assert "newer raynas" in damaged.reason
+    assert unmarked.reason.endswith("/unmarked is not a run directory: it has no raynas.yaml")
     assert main(["runs", str(runs)]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "state", "space", "data", "time", "best", "measured"] and len(lines) == 3
+    table, _, below = capsys.readouterr().out.partition("\n\n")
+    head, *lines = table.splitlines()
+    assert head.split() == ["run", "state", "space", "data", "time", "best", "measured"] and len(lines) == 4
+    count, *reasons = below.splitlines()
+    assert count == "2 of 4 cannot be read:" and max(map(len, reasons), default=0) <= max(80, len(str(runs)) + 20)
+    assert "upgrade (pip install -U raynas)" in " ".join(" ".join(reasons).split())
 
 
 def test_of_equally_accurate_networks_the_cheapest_is_the_best(tmp_path: Path) -> None:
@@ -89,6 +96,22 @@ def test_runs_are_compared_by_what_differs(
     assert main(["compare", "runs/demo", "other", "--figure", "fronts.svg"]) == 0
     out = capsys.readouterr().out
     assert "recipe.lr" in out and "0.5" in out and (tmp_path / "fronts.svg").stat().st_size > 1000
+    about = compared.runs[0].read_yaml("searches/search.yaml")
+    evaluations = about["settings"]["search"]["evaluations"]
+    about["settings"]["search"] |= {"evaluations": 9, "racing": "default"}
+    other.write_yaml("searches/raced.yaml", about)
+    Run(runs / "demo").write_yaml("searches/raced.yaml", other.read_yaml("searches/search.yaml"))
+    other.delete("searches/random.yaml")
+    differences = raynas.compare([runs / "demo", other, runs / "of_today/fresh"]).differences
+    assert {key: value for key, value in differences.items() if "search" in key} == {
+        "searches/search": ["evolution", "evolution", None],
+        "search.batch": [50, 7, None],
+        "searches/random": ["random", None, None],
+        "searches/raced": ["evolution", "evolution", None],
+        "searches/raced.search.evaluations": [evaluations, 9, None],
+        "searches/raced.search.batch": [7, 50, None],
+        "searches/raced.search.racing": ["off", "default", None],
+    }
     (axes,) = raynas.compare([runs / "of_today/fresh", other]).plot_front().axes  # the first has no scores
     assert len(axes.lines) + len(axes.collections) > 0
     assert main(["compare", "other"]) == 2

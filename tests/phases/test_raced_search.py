@@ -12,6 +12,7 @@ from safetensors.torch import save
 from raynas.cluster.resources import Resources
 from raynas.data.images import decode
 from raynas.data.pixels import normalise
+from raynas.errors import RunDirError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.report_data import traces
@@ -21,6 +22,7 @@ from raynas.reports.status import status
 from raynas.runs.run import Run
 from raynas.search import SearchConfig
 from raynas.space import load_arch
+from tests.reports.test_report import Page
 from tests.small_run import PRESET, SPACE, small_run
 
 RACED = SearchConfig.model_validate({**PRESET.search.model_dump(), "racing": "default", "evaluations": 30})
@@ -83,7 +85,7 @@ def test_watching_a_raced_search_counts_what_was_stopped(run: Run) -> None:
     made, _ = run.search("search").read_back()
     stopped = sum(row.stopped is not None for row in made.history)
     (search,) = [work for work in status(run) if work.what == "search"]
-    assert search.progress == f"{30 - stopped} scored, {stopped} on a part of the images"
+    assert search.progress == "30/30 scored" and search.newest.endswith(f", 0% failed, {stopped} stopped early")
 
 
 def test_the_winner_rests_on_all_images(run: Run) -> None:
@@ -110,8 +112,32 @@ def test_the_same_search_without_racing_has_the_same_winner_and_scores_only_what
 def test_the_report_shows_a_raced_search(run: Run) -> None:
     trace = traces(run)[0]
     assert trace.finished and len(trace.accuracy) == 30 and None in trace.accuracy
-    page = Path(write_report(run, traces(run))).read_text()
-    assert "evolution" in page
+    page = Page(Path(write_report(run, traces(run))).read_text())
+    blocks = run.store.read("blocks").to_pylist()
+    seen = {name: max((row["last"] for row in blocks if row["arch"] == name), default=0) for name in trace.archs}
+    whole = run.store.read("scores")["images"][0].as_py()
+    stopped = [images for images in seen.values() if images < whole]
+    assert page.rows("racing") == [
+        {
+            "search": "evolution",
+            "racing": "default",
+            "subnets stopped early": str(len(stopped)),
+            "after images, on average": f"{np.mean(stopped):.0f}",
+            "of": str(whole),
+            "image evaluations saved": f"{1 - sum(seen.values()) / (30 * whole):.2%}",
+        }
+    ]
+
+
+def test_another_setting_of_racing_is_refused_with_both_values(run: Run) -> None:
+    with pytest.raises(RunDirError, match=r"search\.racing was 'default', is 'off'; give the same, or search under"):
+        carry_out(run, RACED.model_copy(update={"racing": "off"}))
+
+
+def test_an_arch_that_was_stopped_is_found_by_its_id(run: Run) -> None:
+    made, _ = run.search("search").read_back()
+    for row in made.history:
+        assert run.arch(row.arch.id) == row.arch
 
 
 def test_a_raced_search_that_has_not_ended_is_read_back_as_far_as_it_came(run: Run, tmp_path: Path) -> None:

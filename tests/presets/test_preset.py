@@ -114,6 +114,23 @@ def test_overrides_by_dotted_key() -> None:
         override(preset, {"recipe.epochs": "many"})
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"search.objectives": {"top5": "max"}}, {"top5": "max"}),
+        ({"search": {"objectives": {"loss": "min"}}}, {"loss": "min"}),
+        ({"search": {"name": "nsga2", "objectives": {"top5": "max", "macs": "min"}}}, {"top5": "max", "macs": "min"}),
+        ({"search.name": "nsga2", "search.objectives.macs": "min"}, {"accuracy": "max", "macs": "min"}),
+    ],
+)
+def test_given_objectives_replace_the_old_ones_and_a_single_one_is_added(
+    change: dict[str, Any], expected: dict[str, str]
+) -> None:
+    preset = override(load_preset("digits"), change)
+    assert preset.search.objectives == expected
+    assert preset.search.constraints == load_preset("digits").search.constraints
+
+
 @pytest.mark.parametrize("change", [{"search.constraints": {}}, {"search.constraints.macs": None}])
 def test_a_limit_can_be_taken_away(change: dict[str, Any]) -> None:
     limited = load_preset("digits")

@@ -6,13 +6,19 @@ import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import raynas
+from raynas.cluster.resources import Resources
 from raynas.commands.main import main
+from raynas.costs import cost
+from raynas.phases.search import search_fully
 from raynas.results.phases import note_phase
 from raynas.runs.run import Run
+from raynas.search.config import SearchConfig
+from tests.small_run import SPACE, small_run
 
 DEMO = Path(__file__).parents[1] / "golden/runs/demo"
 
@@ -27,9 +33,13 @@ def test_the_newest_numbers_of_each_phase_are_those_of_its_tables(demo: Path) ->
     assert list(works) == ["supernet", "search", "search random", "retraining scratch"]
     assert {work.state for work in works.values()} == {"finished"}
     assert works["supernet"].progress == "2/2 epochs" and "loss 2.297" in works["supernet"].newest
-    scores = raynas.open_run(demo).scores().to_pylist()
-    best = max(row["accuracy"] for row in scores)
-    assert works["search"].progress == f"{len(scores)} scored" and f"best {best:.2%}" in works["search"].newest
+    run = raynas.open_run(demo)
+    scores = {row["arch"]: row["accuracy"] for row in run.scores().to_pylist()}
+    for name, what in (("search", "search"), ("random", "search random")):  # noted nothing: of an older raynas
+        asked = run.search(name).course()["arch"].to_pylist()
+        best = max(scores[arch] for arch in asked)
+        assert works[what].progress == f"{len(asked)}/{len(asked)} scored"
+        assert works[what].newest.startswith(f"best accuracy {best:.6g} ")
 
 
 def test_a_phase_that_has_not_been_heard_of_is_silent_and_one_that_has_is_running(demo: Path) -> None:
@@ -75,8 +85,18 @@ def test_tensorboard_gets_the_rows_of_trainings_probes_and_searches(demo: Path, 
     assert {*os.listdir(tmp_path / "events/search")} == {"evolution", "random search"}
 
 
-def test_of_equal_scores_the_cheaper_arch_is_the_best_as_for_a_search(demo: Path) -> None:
-    run = Run(demo)
-    best = max(run.scores().to_pylist(), key=lambda row: row["accuracy"])
-    run.store.append("scores", [{**best, "arch": "f" * 12, "macs": best["macs"] - 1}])
-    assert f"arch {'f' * 12}" in next(work for work in raynas.status(run) if work.what == "search").newest
+def test_each_search_shows_its_own_scores_and_best(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    smallest = cost(SPACE, [SPACE.smallest()])["macs"][0]
+    limits: dict[str, Any] = {"first": {}, "tight": {"macs": (None, int(1.2 * smallest))}, "longer": {}}
+    for seed, (name, constraints) in enumerate(limits.items()):
+        settings = {"name": "random", "evaluations": 3 + seed, "constraints": constraints, "seed": seed}
+        search_fully(run, SearchConfig.model_validate(settings), Resources(replicas=0), name=name)
+    works = {work.what: work for work in raynas.status(run)}
+    for name in limits:
+        course = run.search(name).course()
+        scores = dict(zip(course["arch"].to_pylist(), course["accuracy"].to_pylist(), strict=True))
+        work = works[f"search {name}"]
+        assert work.progress == f"{len(scores)}/{len(scores)} scored"
+        winner = run.search(name).winner.id
+        assert work.newest == f"best accuracy {max(scores.values()):.6g} ({winner}), 0% failed"

@@ -10,9 +10,10 @@ import pytest
 
 from raynas.config import ConfigError, parse_yaml, validate
 from raynas.errors import UserError
+from raynas.progress.reporter import Reporter
 from raynas.search import NSGA2, Evolution, ParetoEvolution, RandomSearch, build_search, run_search
 from raynas.search.config import SearchConfig
-from raynas.search.history import History
+from raynas.search.history import Cut, History
 from raynas.search.objectives import non_dominated
 from raynas.search.racing import ERROR, Bets, Racing, error_of, race, racing_order, round_ends
 from raynas.space import Arch, Space
@@ -221,6 +222,33 @@ def test_lines_say_what_racing_saved(medium: Space) -> None:
     run_search(SEARCHES["evolution"](medium), Images(), progress=lines.append, racing="default")
     assert "racing stopped" in lines[-1] and "% of the image evaluations" in lines[-1]
     assert ", 0% failed" in lines[-2]
+
+
+def test_progress_moves_with_every_round_of_a_race(medium: Space) -> None:
+    lines: list[str] = []
+    told: list[int] = []  # lines before each block
+
+    class Watched(Images):
+        def score_block(self, archs: Sequence[Arch], first: int, last: int) -> list[np.ndarray | None]:
+            told.append(len(lines))
+            return super().score_block(archs, first, last)
+
+    search = run_search(
+        SEARCHES["evolution"](medium), Watched(), progress=Reporter(lines.append, 0.0), racing="default"
+    )
+    assert all(later > before for before, later in zip(told, told[2:], strict=False))  # the holders' blocks are silent
+    counts = [int(line.split()[1].partition("/")[0]) for line in lines if "/" in line]
+    assert counts == sorted(counts) and counts[-1] == search.evaluations
+    stopped = sum(row.stopped is not None for row in search.history)
+    assert stopped and f", {stopped} stopped early" in lines[-2]
+
+
+def test_archs_under_way_count_by_their_share_of_the_images(medium: Space) -> None:
+    """With as many places as archs, nobody is stopped: the images seen alone move it."""
+    search, images, done = RandomSearch(medium, evaluations=4), Images(1000), list[float]()
+    search.cut = lambda: Cut(4, [])  # type: ignore[method-assign]
+    race(search, search.ask(4), images, 0.2, done.append)
+    assert done == pytest.approx([4 * end / 1000 for end in round_ends(1000)])
 
 
 @pytest.mark.parametrize(
