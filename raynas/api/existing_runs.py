@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raynas.api.given import DataLike, PresetLike, RunLike, chosen_arch, opened_run, run_preset, typed
+from raynas.api.given import DataLike, PresetLike, RunLike, chosen_arch, loading, opened_run, run_preset, typed
 from raynas.api.new_runs import import_model
 from raynas.cluster.resources import Resources
 from raynas.config import Name, Natural, Positive, Seed, Seeds
@@ -57,7 +57,8 @@ def search_run(
     """
     opened = opened_run(run)
     preset = run_preset(opened, overrides)
-    from raynas.phases.search import search_fully
+    with loading(progress):
+        from raynas.phases.search import search_fully
     from raynas.runs.searches import Scoring
 
     with opened.lock():
@@ -112,8 +113,9 @@ def rank(
         resources = replace(resources, workers=1)
     if resources.gpus and not resources.replicas and not resources.workers:
         raise UserError("--gpu gives a GPU to each replica and worker: give --replicas")
-    from raynas.phases.rank import rank_run
-    from raynas.phases.search import make_scorer
+    with loading(progress):
+        from raynas.phases.rank import rank_run
+        from raynas.phases.search import make_scorer
     from raynas.runs.searches import Scoring
 
     scorer = make_scorer(opened, Scoring(), resources)
@@ -201,9 +203,10 @@ def retrain(
     preset = run_preset(opened, overrides)
     start, train_on = start or preset.retrain.start, train_on or preset.retrain.train_on
     seeds = preset.retrain.seeds if seeds is None else seeds
-    from raynas.phases.recipes import recipe_of
-    from raynas.phases.retrain import finetune_resized
-    from raynas.phases.retrain import retrain as retrain_archs
+    with loading(progress):
+        from raynas.phases.recipes import recipe_of
+        from raynas.phases.retrain import finetune_resized
+        from raynas.phases.retrain import retrain as retrain_archs
 
     found = [chosen_arch(opened, arch, progress) for arch in archs]
     if start != "trained":
@@ -261,8 +264,9 @@ def evaluate(
         UserError: there is no such arch, nothing is finished, or the data has no usable test split.
     """
     opened = opened_run(run)
-    from raynas.phases.evaluate import evaluate as evaluate_networks
-    from raynas.phases.evaluate import networks_to_evaluate
+    with loading(progress):
+        from raynas.phases.evaluate import evaluate as evaluate_networks
+        from raynas.phases.evaluate import networks_to_evaluate
 
     networks = networks_to_evaluate(opened, arch, progress)
     return evaluate_networks(opened, networks, again, progress=progress, resources=resources)
@@ -307,8 +311,9 @@ def export(
         raise UserError("inherited weights are not of a seed: leave out --inherited, or --seed")
     if inherited and size:
         raise UserError("inherited weights are for the run's image size: leave out --inherited, or --size")
-    from raynas.phases.export import choose_network, export_into_run
-    from raynas.phases.export import export as export_network
+    with loading(progress):
+        from raynas.phases.export import choose_network, export_into_run
+        from raynas.phases.export import export as export_network
     from raynas.runs.networks import Network
 
     network = Network(found, "inherited")

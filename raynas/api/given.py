@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raynas.arguments import checked
 from raynas.errors import UserError
-from raynas.progress.reporter import Progress
+from raynas.progress.reporter import Progress, reporter
 
 if TYPE_CHECKING:
     from raynas.data.config import DataConfig
@@ -34,6 +35,11 @@ typed = checked(
     Arch="raynas.space",
     Space="raynas.space",
 )
+
+
+def loading(progress: Progress) -> AbstractContextManager[object]:
+    """Show that a block imports PyTorch, and what is built on it: the first time that takes many seconds."""
+    return reporter(progress).doing("loading PyTorch")
 
 
 def run_preset(run: Run, overrides: Mapping[str, Any] | None = None) -> Preset:

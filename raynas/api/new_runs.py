@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, chosen_space, refuse_nested, typed
+from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, chosen_space, loading, refuse_nested, typed
 from raynas.cluster.resources import Resources
 from raynas.config import Positive
 from raynas.errors import UserError
@@ -54,8 +54,9 @@ def train(
     """
     checked = chosen_preset(preset, data, overrides)
     refuse_nested(run_dir)
-    from raynas.phases.preflight import preflight
-    from raynas.phases.train import train as train_supernet
+    with loading(progress):
+        from raynas.phases.preflight import preflight
+        from raynas.phases.train import train as train_supernet
 
     return train_supernet(preflight(checked, resources or Resources(), run_dir, progress), run_dir, progress)
 
@@ -99,7 +100,8 @@ def import_model(
         UserError: the checkpoint cannot be read or fetched, is of another space or not finite, or the images have
             another number of channels.
     """
-    from raynas.phases.import_ import TRANSFER, import_supernet, preset_of
+    with loading(progress):
+        from raynas.phases.import_ import TRANSFER, import_supernet, preset_of
 
     checked = chosen_preset(preset or preset_of(system), data, overrides, check_data=False)
     refuse_nested(run_dir)
@@ -139,7 +141,8 @@ def pipeline(
     """
     checked = chosen_preset(preset, data, overrides)
     refuse_nested(run_dir)
-    from raynas.phases.pipeline import pipeline as run_pipeline
+    with loading(progress):
+        from raynas.phases.pipeline import pipeline as run_pipeline
 
     return run_pipeline(checked, run_dir, resources or Resources(), progress)
 
@@ -184,7 +187,8 @@ def adapt(
     """
     checked = chosen_preset(preset, data, overrides, check_data=False)
     refuse_nested(run_dir)
-    from raynas.phases.adapt import adapt as adapt_model
+    with loading(progress):
+        from raynas.phases.adapt import adapt as adapt_model
 
     return adapt_model(model, checked, run_dir, resources or Resources(), weights, chosen_space(space), progress)
 
@@ -213,6 +217,7 @@ def elastic_space(
     Raises:
         UserError: the model cannot be read, or the data do not fit it.
     """
-    from raynas.phases.adapt import derive
+    with loading(progress):
+        from raynas.phases.adapt import derive
 
     return derive(model, chosen_preset(preset, data, overrides, check_data=False), weights, progress)

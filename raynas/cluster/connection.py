@@ -23,6 +23,7 @@ from types import FrameType
 from typing import NoReturn
 
 from raynas.errors import ClusterError, UserError
+from raynas.progress.reporter import Progress, reporter, silent
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +61,16 @@ _leaving: threading.Thread | None = None  # disconnects from a lost Ray
 
 
 @contextmanager
-def ray_cluster(cpus: int = 1) -> Iterator[None]:
+def ray_cluster(cpus: int = 1, progress: Progress = silent) -> Iterator[None]:
     """Connect to Ray for the time of the block.
 
     A Ray that this process already uses, or the cluster named by `RAY_ADDRESS`, is used as it is. Otherwise a local one
     is started for the time of the block, with a CPU count of at least `cpus`, so that a small machine can hold every
     worker and replica that was asked for. It listens on the loopback interface only.
+
+    Args:
+        cpus: the least number of CPUs of a local Ray.
+        progress: shows that Ray starts.
 
     Raises:
         ClusterError: the local Ray does not start, or Ray is lost during the block.
@@ -82,11 +87,13 @@ def ray_cluster(cpus: int = 1) -> Iterator[None]:
     told_to_end = signal.getsignal(signal.SIGTERM)
     local = address in LOCAL
     with environment(_local_settings() if local else {}):
-        if local:
-            _start(max(cpus, os.cpu_count() or 1))
-        else:
-            os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # without it the dashboard's Train page fails
-            _connect(str(address))
+        with reporter(progress).doing("starting Ray" if local else "connecting to Ray"):
+            if local:
+                _start(max(cpus, os.cpu_count() or 1))
+            else:
+                # Without it the dashboard's Train page fails.
+                os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
+                _connect(str(address))
         # Ray installs a handler that ends the process silently: restore an earlier one if there was one.
         if callable(told_to_end) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, told_to_end)

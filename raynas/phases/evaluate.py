@@ -115,7 +115,7 @@ def evaluate(
         known, keys = _newest(run), []
         skipped = set() if again else set(known)
         if resources.replicas:
-            stack.enter_context(ray_cluster(cpus=resources.cpus))
+            stack.enter_context(ray_cluster(resources.cpus, progress))
             arguments = _measure_elsewhere, run, networks, skipped, batch_size
             found = stack.enter_context(closing(run_elsewhere(*arguments, resources=resources, activity=activity)))
         else:

@@ -119,7 +119,7 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
     """
     preset, resources = checked.preset, checked.resources
     ray = resources.workers or resources.replicas
-    cluster = ray_cluster(cpus=int(resources.together["CPU"])) if ray else nullcontext()
+    cluster = ray_cluster(int(resources.together["CPU"]), progress) if ray else nullcontext()
     with run.lock(), progress.doing("starting"), cluster:
         stage = Stages(run, progress, 6 if start is None else 5 + start.stages)
         # One machine trains networks side by side, with a worker each, and does here what is short.

@@ -17,7 +17,7 @@ from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here
 from raynas.presets.preset import Preset
-from raynas.progress.reporter import Progress, silent
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
 from raynas.runs.settings import has_begun
 from raynas.search.build import build_search
@@ -87,7 +87,8 @@ def preflight(
         check_images(preset, progress, see_with(resources))
     space = space or space_of(preset)
     settled = preset.model_copy(update={"data": resolve_data(preset, space)})
-    space, data = load_inputs(settled, space)
+    with reporter(progress).doing("loading images"):
+        space, data = load_inputs(settled, space)
     recipes = [recipe, *preset.retrain_recipes]
     for line in [] if begun else [*describe_reading(preset, data), *describe_jitter(recipes, data.channels)]:
         progress(line)

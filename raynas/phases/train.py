@@ -86,7 +86,7 @@ def train(
                 with phase(run, WHAT, progress=progress):
                     trained = train_here(run, job, images, ready.teachers, resources, take)
             else:
-                cluster = ray_cluster(cpus=resources.most_workers * resources.cpus)
+                cluster = ray_cluster(resources.most_workers * resources.cpus, progress)
                 with cluster, phase(run, WHAT, cluster=True, progress=progress):
                     from raynas.phases.ray_train import fit  # local: it imports Ray
 

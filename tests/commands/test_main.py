@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from raynas.costs import cost
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from raynas.space import Space, load_space
+
+DEMO = Path(__file__).parents[1] / "golden/runs/demo"
 
 
 @pytest.fixture
@@ -159,6 +162,15 @@ def test_a_truncated_space_is_named(run: Run, capsys: pytest.CaptureFixture[str]
     run.write_bytes("space.yaml", whole[: whole.index(b"dimensions")])
     assert main(["bench", "latency", "digits/vit", "--run", run.uri]) == 2
     assert f"{run.name}/space.yaml:1: dimensions: is missing" in capsys.readouterr().err
+
+
+def test_a_warning_names_the_command_as_errors_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = Run(shutil.copytree(DEMO, tmp_path / "demo"))
+    (file,) = damaged.list("tables/probes")
+    damaged.write_bytes(f"tables/probes/{file}", b"PAR1")
+    assert main(["watch", str(tmp_path / "demo"), "--once"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("raynas: ") and f"{file} is not a whole Parquet file and is ignored" in line
 
 
 def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

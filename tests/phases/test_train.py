@@ -16,6 +16,7 @@ from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.phases.preflight import check_later
 from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset, load_preset, override
+from raynas.progress.reporter import Reporter
 from raynas.space import load_space
 from raynas.training.loop import train_loop
 from tests.package_counter import ten_watts
@@ -29,6 +30,19 @@ def preset(folder: Path, **changes: Any) -> Preset:
     SPACE.save(path)
     settings = recipe(epochs=EPOCHS, batch_size=96, health={"probe_every": 5, "probe_images": 100}, **changes)
     return Preset(space=str(path), data="digits", plan=plan(), recipe=settings)  # type: ignore[arg-type]
+
+
+def test_what_comes_before_the_first_step_is_named(tmp_path: Path) -> None:
+    named: list[str] = []
+
+    class Noting(Reporter):
+        def doing(self, what: str, *more: Any, **options: Any) -> Any:
+            named.append(what)
+            return super().doing(what, *more, **options)
+
+    brief = override(preset(tmp_path), {"recipe.epochs": 1, "recipe.warmup_epochs": 0})
+    train(brief, tmp_path / "run", resources=Resources(workers=0), progress=Noting())
+    assert named == ["loading PyTorch", "loading images", "training the supernet"]
 
 
 class Killer(threading.Thread):
