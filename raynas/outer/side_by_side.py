@@ -60,8 +60,8 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
     for name in names:
         searched = [each.get(name) for each in searches]
         if None in searched:
-            differing[f"{SEARCH_FOLDER}/{name}"] = [each and each.settings.search.name for each in searched]
-        differing |= _differences([each and _search_settings(each) for each in searched])
+            differing[f"{SEARCH_FOLDER}/{name}"] = [each.settings.search.name if each else None for each in searched]
+        differing |= _differences([_search_settings(each) if each else None for each in searched])
     return SideBySide(runs, [overview(run) for run in runs], differing)
 
 
