@@ -88,8 +88,9 @@ class Run(RunFiles):
             self.require(f"{name}/{ARCH_FILE}", _MISSING[name])
             return self.read_arch(f"{name}/{ARCH_FILE}")
         if _ID.fullmatch(name) and not Path(name).exists():
-            tables = (self.table(table, ["values"], pc.field("arch") == name) for table in ("scores", "blocks"))
-            found: list[Row] = next((rows.to_pylist() for rows in tables if rows.num_rows), [])  # of blocks: stopped by racing
+            found: list[Row] = []
+            for table in ("scores", "blocks"):  # archs that racing stopped are in the second alone
+                found = found or self.table(table, ["values"], pc.field("arch") == name).to_pylist()
             if not found:
                 raise UserError(
                     f"arch {name} was not scored in {self.name}: give one of its `scores` table, or an arch file"
