@@ -63,7 +63,8 @@ class PredictorEvolution(Search):
             verify: predicted archs scored in a generation.
             least_tau: least tau on the held-out archs. At 0.3 the predictor orders 65 of 100 pairs correctly; one that
                 has learnt nothing stays within 0.1 of 0 (at 512 archs). -1 uses any predictor.
-            predictor: `forest`, or your own: a `Fit` function, or its name as `module:object`.
+            predictor: `forest`, `boosting`, `gaussian_process`, `ranking`, or your own: a `Fit` function, or its name
+                as `module:object`.
             evolution: keyword arguments of the evolution on predictions; see `ParetoEvolution`.
 
         Raises:
@@ -155,7 +156,8 @@ def _function(predictor: str | Fit) -> Fit:
     if not callable(fit) or not takes(fit, 4):
         wanted = "called with (space, codes, values, seed)"
         raise UserError(
-            f"the predictor must be 'forest', 'module:object' or a function, not {shown(predictor)}: {wanted}"
+            f"the predictor must be one of {', '.join(PREDICTORS)}, 'module:object' or a function, not "
+            f"{shown(predictor)}: {wanted}"
         )
     return fit
 

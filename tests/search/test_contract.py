@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from raynas.search import (
     PredictorEvolution,
     RandomSearch,
 )
+from raynas.search.predictors import PREDICTORS
 from raynas.space import Space, load_space
 from tests.search.search_parts import accuracy, drive, vit
 
@@ -93,9 +94,13 @@ SEARCHES: dict[str, Make] = {
 }
 
 
-@pytest.fixture(params=SEARCHES)
+FITTED: dict[str, Make] = {f"predictor-{name}": partial(_predictor, predictor=name) for name in PREDICTORS}
+"""With each of our predictors, which take longer to fit."""
+
+
+@pytest.fixture(params=[*SEARCHES, *(pytest.param(name, marks=pytest.mark.slow) for name in FITTED)])
 def make(request: pytest.FixtureRequest) -> Make:
-    return SEARCHES[request.param]
+    return {**SEARCHES, **FITTED}[request.param]
 
 
 def quantiles(space: Space, name: str, *shares: float) -> list[float]:

@@ -16,7 +16,7 @@ from raynas.costs import cost
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import PredictorEvolution, SearchConfig, build_search
 from raynas.search.config import Direction
-from raynas.search.predictors import Predict, assess, fit_forest
+from raynas.search.predictors import PREDICTORS, Predict, assess, fit_forest, fit_gaussian_process, fit_ranking
 from raynas.space import Arch, Codes, Space, load_space
 from tests.search.search_parts import accuracy, drive, front_of, oracle, vit
 
@@ -170,6 +170,47 @@ def test_the_forest_sees_whether_a_gene_acts(medium: Space) -> None:
     values = medium.values(codes, "width") + codes.sum(axis=1)
     first, again, other = (fit_forest(medium, codes[:200], values[:200], seed)(codes) for seed in (3, 3, 4))
     assert (first == again).all() and (first != other).any()
+
+
+def rank_of(values: np.ndarray) -> list[int]:
+    return np.argsort(values, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_predictors_learn_order_and_size_from_a_seed_alone(medium: Space, name: str) -> None:
+    """On 400 archs that they have not seen; a guess of the mean has a tau of 0 and an error of the deviation."""
+    archs = list(medium.enumerate())
+    chosen = np.random.default_rng(0).permutation(len(archs))[:600]
+    codes, values = medium.encode(archs)[chosen], np.array([accuracy(archs[i]) for i in chosen])
+    fit, (codes, unseen), (values, truth) = PREDICTORS[name], np.split(codes, [200]), np.split(values, [200])
+    np.random.seed(1)
+    predicted = fit(medium, codes, values, 7)(unseen)
+    np.random.seed(2)
+    assert (fit(medium, codes, values, 7)(unseen) == predicted).all()
+    found = assess("accuracy", True, 200, unseen, truth, predicted, cost(medium, unseen)["macs"])
+    assert found.kendall > 0.7 > found.by_macs and found.rmse < 0.5 * truth.std()
+    assert np.ptp(fit(medium, codes, np.full(200, 0.5), 7)(unseen)) < 1e-9
+    assert fit(medium, codes[:1], values[:1], 7)(unseen) == pytest.approx(np.full(400, values[0]))
+
+
+def test_the_gaussian_process_does_not_see_the_unit_and_believes_what_has_no_noise(medium: Space) -> None:
+    codes = medium.sample_codes(np.random.default_rng(0), 60)
+    values = medium.values(codes, "width") * medium.values(codes, "depth")
+    predicted, other = (fit_gaussian_process(medium, codes, each, 0)(codes) for each in (values, 100 * values - 7))
+    assert predicted == pytest.approx(values, abs=0.01 * values.std())
+    assert other == pytest.approx(100 * predicted - 7)
+
+
+def test_the_ranking_learns_from_order_alone(medium: Space) -> None:
+    """A forest, which fits the values, changes with them."""
+    codes = medium.sample_codes(np.random.default_rng(0), 80)
+    values = medium.values(codes, "width") / 32 + medium.values(codes, "depth")
+    stretched = np.exp(3 * values)
+    first, second = (fit_ranking(medium, codes, each, 0)(codes) for each in (values, stretched))
+    assert rank_of(first) == rank_of(second)
+    assert (second.mean(), second.std()) == pytest.approx((stretched.mean(), stretched.std()))
+    first, second = (fit_forest(medium, codes, each, 0)(codes) for each in (values, stretched))
+    assert rank_of(first) != rank_of(second)
 
 
 def test_the_numbers_are_the_papers() -> None:
