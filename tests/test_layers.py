@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("search",),
     ("presets",),
     ("runs",),
-    ("scoring",),
+    ("scoring", "proxies"),
     ("reports",),
     ("phases",),
     ("outer",),

@@ -1,0 +1,1 @@
+"""Training-free scores of archs (zero-cost proxies), from networks at random initialisation."""

@@ -1,0 +1,97 @@
+"""Scoring by a training-free proxy, in place of images and trained weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raynas.arguments import checked
+from raynas.costs import cost
+from raynas.errors import UserError
+from raynas.nets.supernet import Supernet
+from raynas.progress.reporter import Progress, reporter, silent
+from raynas.proxies.az_nas import az_nas, combined
+from raynas.proxies.dss import dss
+from raynas.proxies.naswot import naswot
+from raynas.proxies.network import fresh_network
+from raynas.proxies.synflow import synflow
+from raynas.space import Arch, Space
+from raynas.text import nearest, shown
+
+Proxy = Callable[[Supernet, Tensor, torch.Generator], float | dict[str, float]]
+"""A proxy of a fresh network, images and a generator: a value, or parts whose ranks are combined."""
+
+IMAGES = 64
+
+
+def _cost(name: str, network: Supernet, images: Tensor, generator: torch.Generator) -> float:
+    return float(cost(network.space, [network.space.smallest()])[name][0])
+
+
+PROXIES: dict[str, Proxy] = {
+    "params": partial(_cost, "params"),
+    "macs": partial(_cost, "macs"),
+    "synflow": synflow,
+    "naswot": naswot,
+    "dss": dss,
+    "az_nas": az_nas,
+}
+"""Training-free scores by name, each the larger the better. `params` and `macs` are what the others must beat."""
+
+
+class ProxyScorer:
+    """A scorer of archs by a training-free proxy, for any search: `run_search(search, ProxyScorer(space, "synflow"))`.
+
+    An arch's value depends on the arguments alone, not on what else is scored.
+
+    Args:
+        space: the space of the archs; of AZ-NAS's reference, too.
+        proxy: a name in `PROXIES`.
+        images: normalised images [n, channels, height, width] for `naswot` and `az_nas`, 64 to 128 in the papers; None
+            for 64 of standard normal noise, as in AZ-NAS's release.
+        seed: seed of weights and noise.
+        reference: number of random archs among which `az_nas` ranks an arch's parts. (The paper ranks archs among all
+            that a search has visited.)
+
+    Raises:
+        UserError: there is no such proxy, or the images do not have the space's size.
+    """
+
+    @checked()
+    def __init__(self, space: Space, proxy: str, images: Tensor | None = None, seed: int = 0, reference: int = 100):
+        if proxy not in PROXIES:
+            raise UserError(f"unknown proxy {shown(proxy)}{nearest(proxy, list(PROXIES))}: {', '.join(PROXIES)}")
+        size = space.channels, *space.input_size
+        if images is None:
+            images = torch.randn(IMAGES, *size, generator=torch.Generator().manual_seed(seed))
+        if images.ndim != 4 or tuple(images.shape[1:]) != size:
+            raise UserError(f"expected images [n, {', '.join(map(str, size))}], found {list(images.shape)}")
+        self.space, self.proxy, self.images, self.seed, self.reference = space, proxy, images, seed, reference
+
+    def score(
+        self, archs: Iterable[Arch | Mapping[str, Any]], progress: Progress = silent, what: str = "scoring"
+    ) -> list[float]:
+        """Return the archs' values, in the given order; a search takes them for its one scored objective."""
+        asked = [arch if isinstance(arch, Arch) else self.space.arch(arch) for arch in archs]
+        values: dict[Arch, float] = {}
+        with reporter(progress).doing(what, len(set(asked)), "archs scored") as activity:
+            for arch in dict.fromkeys(asked):
+                found = self._found(arch)
+                values[arch] = combined(found, self._reference) if isinstance(found, dict) else found
+                activity.update(len(values))
+        return [values[arch] for arch in asked]
+
+    def _found(self, arch: Arch) -> float | dict[str, float]:
+        network, generator = fresh_network(arch, self.seed), torch.Generator().manual_seed(self.seed)
+        return PROXIES[self.proxy](network, self.images, generator)
+
+    @cached_property
+    def _reference(self) -> list[dict[str, float]]:
+        drawn = self.space.sample_codes(np.random.default_rng(self.seed), self.reference)
+        found = [self._found(arch) for arch in self.space.decode(drawn)]
+        return [each for each in found if isinstance(each, dict)]
