@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from raynas.nets import build_supernet as build_supernet
     from raynas.nets.attention_maps import attention_maps as attention_maps
     from raynas.presets.preset import load_preset as load_preset
+    from raynas.proxies.scorer import ProxyScorer as ProxyScorer
     from raynas.runs.run import Run as Run
     from raynas.runs.run import open_run as open_run
     from raynas.scoring.local import LocalScorer as LocalScorer
@@ -61,6 +62,7 @@ _PUBLIC = {
     **dict.fromkeys(("report", "status", "list_runs", "compare", "check"), "raynas.api"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",
+    "ProxyScorer": "raynas.proxies.scorer",
     **dict.fromkeys(("RandomSearch", "Evolution", "NSGA2", "ParetoEvolution", "PredictorEvolution"), "raynas.search"),
 }
 

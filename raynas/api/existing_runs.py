@@ -78,6 +78,7 @@ def rank(
     finetune_epochs: Positive | None = None,
     seeds: Seeds | None = None,
     truth: str | Path | None = None,
+    proxies: Sequence[str] = (),
     resources: Resources | None = None,
     parallel: Positive | None = None,
     progress: Progress = silent,
@@ -93,6 +94,7 @@ def rank(
         finetune_epochs: also fine-tune these from inherited weights for so many epochs.
         seeds: seeds of these trainings; None for seed 0.
         truth: a Parquet file of networks trained elsewhere, with columns `network`, `values` and `accuracy`.
+        proxies: training-free scores to correlate as well: `params`, `macs`, `synflow`, `naswot`, `dss`, `az_nas`.
         resources: the replicas that score subnets, and the workers of each training; None for two and one. Without them
             this process scores and trains, without Ray.
         parallel: trainings side by side; None for as many as the cluster has room for.
@@ -130,6 +132,7 @@ def rank(
             finetune_epochs=finetune_epochs,
             seeds=seeds,
             truth=truth,
+            proxies=proxies,
             parallel=parallel,
             progress=progress,
             resources=resources,

@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--buckets", 8, "number of equal ranges of MACs to draw them from")
     text = "Parquet file of networks trained elsewhere, with the columns network, values and accuracy"
     parser.add_argument("--truth", metavar="FILE", help=text)
+    text = "training-free scores to correlate as well: params, macs, synflow, naswot, dss, az_nas"
+    parser.add_argument("--proxies", nargs="+", default=(), metavar="NAME", help=text)
     text = "also train N of the subnets alone, as the truth"
     parser.add_argument("--train", type=positive, default=0, metavar="N", help=text)
     text = "also fine-tune these N from inherited weights for EPOCHS epochs"

@@ -15,14 +15,18 @@ import pyarrow.parquet as pq
 
 from raynas.cluster.resources import Resources
 from raynas.costs import sample_within, span
+from raynas.data.images import decode
+from raynas.data.pixels import normalise
 from raynas.errors import InfeasibleError, UserError, reason
 from raynas.filesystem import open_location
 from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
 from raynas.progress.reporter import Progress, silent
+from raynas.proxies.scorer import IMAGES, ProxyScorer
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
+from raynas.scoring.scored_supernet import choose_images
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
@@ -270,6 +274,7 @@ def rank_run(
     finetune_epochs: int | None = None,
     seeds: Sequence[int] | None = None,
     truth: str | Path | None = None,
+    proxies: Sequence[str] = (),
     parallel: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
@@ -280,9 +285,10 @@ def rank_run(
     Args:
         scorer: a `ScorePool` or `LocalScorer` of this run, not entered, since trainings come first and need its CPUs.
         recipe: recipe of the networks trained alone.
+        proxies: training-free scores to correlate as well, see `raynas.proxies.scorer.PROXIES`.
         parallel: number of trainings side by side; None for as many as there is room for.
         resources: workers of each of them.
-        seed: seed of the sample and the bootstrap.
+        seed: seed of the sample, the bootstrap and the proxies.
     """
     if not train and (finetune_epochs is not None or seeds is not None):
         raise UserError("epochs of fine-tuning and seeds apply to networks trained alone: give their number (--train)")
@@ -298,13 +304,28 @@ def rank_run(
         )
     if train > found:
         progress(f"Training all {found:,} of them, not {train:,}.")
+    by_proxy = proxy_scorers(run, proxies, seed)
     measured_elsewhere = [] if table is None else archs_of(table, space, truth or "the table")
     known: dict[str, Mapping[str, float]] = {} if table is None else {"truth": accuracies(table)}
     if train:
         alone, seeds = sample.spread(train), seeds or (0,)
         known |= train_alone(run, alone, recipe, seeds, finetune_epochs, parallel, progress, resources)
     with scorer:
-        return _correlate(run, scorer, sample, known, measured_elsewhere, seed, progress)
+        return _correlate(run, scorer, sample, known, measured_elsewhere, by_proxy, seed, progress)
+
+
+def proxy_scorers(run: Run, proxies: Sequence[str], seed: int = 0) -> dict[str, ProxyScorer]:
+    """Return scorers by name of training-free score, on 64 images of the run's search split, or all if it has fewer.
+
+    Raises:
+        UserError: there is no such score, or the data cannot be loaded.
+    """
+    if not proxies:
+        return {}
+    data, space = run.data(), run.space
+    chosen = data.search.take(choose_images(len(data.search), min(IMAGES, len(data.search))))
+    images = normalise(decode(chosen, space.input_size, space.channels)[0], data.normalisation)
+    return {name: ProxyScorer(space, name, images, seed) for name in proxies}
 
 
 def _correlate(
@@ -313,6 +334,7 @@ def _correlate(
     sample: Sample,
     truth: Mapping[str, Mapping[str, float]],
     others: Sequence[Arch],
+    by_proxy: Mapping[str, ProxyScorer],
     seed: int,
     progress: Progress,
 ) -> list[Row]:
@@ -322,10 +344,12 @@ def _correlate(
         scorer: entered.
         truth: accuracies by kind of training and network id: `{"scratch": {...}}`.
         others: archs outside the sample that are scored only because they have a truth.
+        by_proxy: scorers of training-free scores.
 
     Returns:
         One row for each pair of quantities, statistic and bucket (`bucket` is None for all networks together, the only
-        rows if there is one bucket). Intervals are 95 % percentile bootstrap intervals over networks.
+        rows if there is one bucket); training-free scores and MACs only with accuracies. Intervals are 95 % percentile
+        bootstrap intervals over networks.
     """
     replicas: int = getattr(scorer, "replicas", 0)  # only a pool has replicas; other scorers run in this process
     with phase(run, "ranking", "inherited", cluster=replicas > 0, progress=progress):
@@ -339,6 +363,11 @@ def _correlate(
         if len(failed) == len(everything):
             raise UserError(f"{run.name}: {told}")
         progress(told)
+    archs = [*sampled, *others]
+    values = {"macs": {row["network"]: float(row["macs"]) for row in everything}}
+    for name, proxy in by_proxy.items():
+        found = proxy.score(archs, progress, name)
+        values[name] = {arch.network_id: value for arch, value in zip(archs, found, strict=True)}
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
@@ -347,8 +376,9 @@ def _correlate(
     grouped = list(zip(places, scores, strict=True)) if len(scores) > 1 else []  # a single bucket equals the whole
     for place, measured in [*grouped, (overall, everything)]:
         good = [row for row in measured if row["accuracy"] is not None]
-        found = correlations([row["macs"] for row in good], [row["accuracy"] for row in good], rng)
-        rows += [{"x": "macs", "y": "inherited", **place, **row} for row in found]
+        for x, of in values.items():
+            pairs = correlations([of[row["network"]] for row in good], [row["accuracy"] for row in good], rng)
+            rows += [{"x": x, "y": "inherited", **place, **row} for row in pairs]
     # Only this call's scores: the run may hold others, on other images or in another precision.
     known = {"inherited": _by_network([*everything, *other_scores]), **truth}
     names = list(known)
@@ -359,5 +389,10 @@ def _correlate(
                 raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
             found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
             rows += [{"x": x, "y": y, **overall, **row} for row in found]
+    for x in by_proxy:
+        for y, measured_alone in truth.items():
+            both = sorted(set(values[x]) & set(measured_alone))
+            pairs = correlations([values[x][name] for name in both], [measured_alone[name] for name in both], rng)
+            rows += [{"x": x, "y": y, **overall, **row} for row in pairs]
     run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
     return rows

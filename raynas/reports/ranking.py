@@ -11,6 +11,10 @@ from raynas.results.schemas import Row
 
 NAMES = {
     "macs": "MACs",
+    "params": "parameters",
+    "naswot": "NASWOT",
+    "dss": "DSS",
+    "az_nas": "AZ-NAS",
     "inherited": "inherited weights",
     "scratch": "trained from scratch",
     "finetuned": "fine-tuned",
@@ -35,7 +39,7 @@ def ranking_section(rows: Sequence[Row]) -> Section | None:
             overall[pair] = estimates
             tau = measured.get("kendall")
             words += [] if tau is None else [f"{pair} {tau['value']:.2f} [{_interval(tau)}]"]
-        else:
+        elif x == "macs":
             within.append((low, high, estimates))
         cells = [cell for name in STATISTICS for cell in (found[name]["value"], _interval(found[name]))]
         numbers.append([pair, "all" if bucket is None else bucket, low, high, found["kendall"]["networks"], *cells])

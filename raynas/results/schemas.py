@@ -188,8 +188,12 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
     "rankings": _table(
         "One row for each correlation of two quantities over the same networks.",
-        _field("x", _TEXT, "first quantity: macs, or accuracies (inherited, truth, scratch, finetuned)"),
-        _field("y", _TEXT, "second quantity, named alike"),
+        _field(
+            "x",
+            _TEXT,
+            "first quantity: macs, a training-free score, or accuracies (inherited, truth, scratch, finetuned)",
+        ),
+        _field("y", _TEXT, "second quantity: accuracies"),
         _field("bucket", _INT, "number of the range of MACs, from 0 for the lowest; null for all networks"),
         _field("low", _REAL, "lower end of the range in MACs"),
         _field("high", _REAL, "upper end of the range in MACs"),

@@ -120,6 +120,24 @@ def test_a_truth_table_from_elsewhere(ranked: Run, tmp_path: Path) -> None:
     assert same[0] == same[1][:3]
 
 
+def test_training_free_scores_are_correlated_with_all_accuracies(ranked: Run) -> None:
+    recipe, proxies = override(PRESET, {"retrain.recipe.epochs": 1}).retrain_recipe, ["params", "synflow"]
+    rows = rank_run(ranked, LocalScorer(ranked), recipe, archs=24, buckets=3, train=5, parallel=1, proxies=proxies)
+    pairs = {(row["x"], row["y"], row["bucket"]): row for row in rows if row["statistic"] == "kendall"}
+    overall = {(x, y): row["networks"] for (x, y, bucket), row in pairs.items() if bucket is None}
+    assert overall == {
+        **{(x, "inherited"): 24 for x in ("macs", *proxies)},
+        **{(x, "scratch"): 5 for x in ("inherited", *proxies)},
+    }
+    assert {bucket for x, _, bucket in pairs if x == "synflow"} == {0, 1, 2, None}
+    scores = {row["network"]: row for row in ranked.store.read("scores").to_pylist() if row["images"] > 20}
+    params, accuracy = ([row[name] for row in scores.values()] for name in ("params", "accuracy"))
+    assert len(scores) == 24
+    assert pairs["params", "inherited", None]["value"] == pytest.approx(stats.kendalltau(params, accuracy).statistic)
+    with pytest.raises(UserError, match="unknown proxy 'synflw'"):
+        rank_run(ranked, LocalScorer(ranked), recipe, archs=24, proxies=["synflw"])
+
+
 def test_the_command(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rank", ranked.uri, "--archs", "8", "--buckets", "2", "--replicas", "0"]) == 0
     assert "inherited by macs" in capsys.readouterr().out
