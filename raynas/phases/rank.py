@@ -366,8 +366,8 @@ def _correlate(
     archs = [*sampled, *others]
     values = {"macs": {row["network"]: float(row["macs"]) for row in everything}}
     for name, proxy in by_proxy.items():
-        found = proxy.score(archs, progress, name)
-        values[name] = {arch.network_id: value for arch, value in zip(archs, found, strict=True)}
+        scored_by = zip(archs, proxy.score(archs, progress, name), strict=True)
+        values[name] = {arch.network_id: value for arch, value in scored_by}
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
