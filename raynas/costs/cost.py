@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from raynas.errors import UserError
 from raynas.nets.terms import Counts, Term
-from raynas.space import Arch, Codes, Space
+from raynas.space import Arch, Codes, Dimension, Space
 from raynas.space.families import family_module
 
 COSTS: tuple[str, ...] = Counts._fields
 """The names of the costs; see `raynas.nets.terms.Counts`."""
+
+_COMBINATIONS = 4096
+"""Combinations of choices up to which terms share a table, which then stays in the processor's cache."""
+
+_LARGEST = 2**16
+"""Combinations of choices above which a term has no table, and is evaluated for each arch."""
+
+_ROWS = 4096
+"""Archs that are looked up at a time."""
 
 
 def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
@@ -32,7 +41,15 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
     Raises:
         UserError: an arch is not in this space or has other constants, or codes do not have its shape.
     """
-    return dict(zip(COSTS, sum_of_terms(space, _codes(space, archs), terms_of(space)), strict=True))
+    codes = _codes(space, archs)
+    tables, rest = _tables(space)
+    total = sum_of_terms(space, codes, rest)
+    for start in range(0, len(codes), _ROWS):
+        columns = np.ascontiguousarray(codes[start : start + _ROWS].T, dtype=np.int64)
+        for table in tables:
+            rows = table.first + table.steps @ columns[table.dimensions]
+            total[:, start : start + _ROWS] += table.costs.take(rows, axis=0).T
+    return dict(zip(COSTS, total, strict=True))
 
 
 def counted(space: Space, archs: Iterable[Arch] | Codes) -> Iterator[tuple[Term, Counts]]:
@@ -73,14 +90,73 @@ def _count(space: Space, term: Term, columns: np.ndarray) -> Counts:
     looked up.
     """
     dimensions = [space[name] for name in term.dimensions]
-    # A dimension with a parent may be INACTIVE (-1), which has value 0.
-    values = [np.array([0, *d.choices] if d.parent else d.choices) for d in dimensions]
+    values = [_values(dimension) for dimension in dimensions]
     places = [columns[space.index(d.name)] + int(d.parent is not None) for d in dimensions]
     if math.prod(map(len, values)) >= columns.shape[1]:
         return term.count(*(each[place] for each, place in zip(values, places, strict=True)))
     table = term.count(*(grid.ravel() for grid in np.meshgrid(*values, indexing="ij")))
     row = np.ravel_multi_index(places, [len(each) for each in values])
     return Counts(*(counts[row] for counts in table))
+
+
+class _Table(NamedTuple):
+    """The sum of some terms for every combination of the choices that they depend on.
+
+    Attributes:
+        dimensions: the columns of these choices in codes [k].
+        first, steps: the combination of codes c [k] is in row `first + steps @ c`.
+        costs: int64 [combinations, costs].
+    """
+
+    dimensions: np.ndarray
+    first: int
+    steps: np.ndarray
+    costs: np.ndarray
+
+
+@lru_cache(maxsize=32)
+def _tables(space: Space) -> tuple[tuple[_Table, ...], tuple[Term, ...]]:
+    """Return the tables of a space's terms, and the terms that are too large for one.
+
+    Terms that share a dimension (the two halves of a block, which share the width) share a table if it is small.
+    """
+    groups: list[tuple[set[str], list[Term]]] = []
+    rest = []
+    for term in terms_of(space):
+        names = set(term.dimensions)
+        if _combinations(space, names) > _LARGEST:
+            rest.append(term)
+            continue
+        alike = (each for each in groups if each[0] & names)
+        joined = next((each for each in alike if _combinations(space, each[0] | names) <= _COMBINATIONS), None)
+        if joined is None:
+            groups.append((names, [term]))
+        else:
+            joined[0].update(names)
+            joined[1].append(term)
+    return tuple(_table(space, sorted(map(space.index, names)), terms) for names, terms in groups), tuple(rest)
+
+
+def _combinations(space: Space, names: Iterable[str]) -> int:
+    return math.prod(len(_values(space[name])) for name in names)
+
+
+def _values(dimension: Dimension) -> np.ndarray:
+    """Return the values of a dimension; with a parent it may be INACTIVE (-1), which has value 0."""
+    return np.array([0, *dimension.choices] if dimension.parent else dimension.choices)
+
+
+def _table(space: Space, indices: Sequence[int], terms: Iterable[Term]) -> _Table:
+    dimensions = [space.dimensions[index] for index in indices]
+    grids = np.meshgrid(*map(_values, dimensions), indexing="ij")
+    values = {dimension.name: grid.ravel() for dimension, grid in zip(dimensions, grids, strict=True)}
+    costs = np.zeros((len(grids[0].ravel()), len(COSTS)), dtype=np.int64)
+    for term in terms:
+        costs += np.stack(term.count(*(values[name] for name in term.dimensions)), axis=1)
+    sizes = [len(_values(dimension)) for dimension in dimensions]
+    steps = np.array([math.prod(sizes[place + 1 :]) for place in range(len(sizes))])
+    first = sum(int(step) for step, dimension in zip(steps, dimensions, strict=True) if dimension.parent)
+    return _Table(np.array(indices), first, steps, costs)
 
 
 @lru_cache(maxsize=32)

@@ -136,7 +136,8 @@ class Search(History, ABC):
         self._rng = np.random.default_rng(variation)
         self._queue: deque[_Asked] = deque()
         self._outstanding: deque[_Asked] = deque()
-        self._codes: list[np.ndarray] = []
+        self._batches: list[tuple[Codes, np.ndarray]] = []
+        self._handed_out = 0
         self._generation = -1
         self._short = False
         self.candidates.check()
@@ -168,27 +169,48 @@ class Search(History, ABC):
         return [one.arch for one in asked]
 
     def _refill(self) -> None:
-        left = None if self.budget is None else self.budget - len(self.history) - len(self._outstanding)
-        if self.ended or left == 0 or self._generation == self.generations:
+        codes = self._hand_out()
+        if len(codes) == 0:
             return
+        costs = self.constraints.costs(codes)
+        for index, arch in enumerate(self.space.decode(codes)):
+            values = {name: float(costs[name][index]) for name in costs}
+            self._queue.append(_Asked(self._generation, codes[index], values, arch))
+
+    def _hand_out(self) -> Codes:
+        """Return the next generation within the budget; none if the search is over."""
+        left = None if self.budget is None else self.budget - self._handed_out
+        none = np.empty((0, len(self.space.dimensions)), dtype=np.int16)
+        if self.ended or left == 0 or self._generation == self.generations:
+            return none
         if self.learns and self._outstanding:
             raise UserError(f"{len(self._outstanding)} archs of this generation have no score yet: tell them first")
         first, later = self._sizes() or (None, None)
-        wanted = later if self.history else first
+        wanted = first if self._generation < 0 else later
         codes = self._next_generation()
         if len(codes) == 0:
             self.ended = self.candidates.exhausted()
             self.warn("search ends early: %s", self.ended)
-            return
+            return none
         self._generation += 1
         codes = codes[:left]
         if wanted is not None and len(codes) < (wanted if left is None else min(wanted, left)) and not self._short:
             self._short = True
             self.warn("from generation %d on there are fewer new archs than wanted (%d)", self._generation, wanted)
-        costs = self.constraints.costs(codes)
-        for index, arch in enumerate(self.space.decode(codes)):
-            values = {name: float(costs[name][index]) for name in costs}
-            self._queue.append(_Asked(self._generation, codes[index], values, arch))
+        self._handed_out += len(codes)
+        return codes
+
+    def run_on_costs(self) -> tuple[Codes, np.ndarray]:
+        """Run a search whose objectives are all costs to its end, as asking and telling would, but without archs.
+
+        Returns:
+            Codes [n, dimensions] and minimised objectives [n, objectives] of all archs but those that failed.
+        """
+        while len(codes := self._hand_out()):
+            values = self.objectives.minimised_columns(self.constraints.costs(codes))
+            good = np.isfinite(values).all(axis=1)
+            self._batches.append((codes[good], values[good]))
+        return self._scored()
 
     def tell(self, archs: Sequence[Arch], scores: Sequence[Score]) -> None:
         """Record the scores of archs in the order in which they were asked, of all or only the first.
@@ -225,15 +247,23 @@ class Search(History, ABC):
             order = len(self.history) + index
             rows.append(Evaluated(order, asked.generation, asked.arch, objectives, asked.costs, loss, stopped(score)))
         self.history += rows
-        self._codes += [self._outstanding.popleft().code for _ in rows]
+        told = np.array([self._outstanding.popleft().code for _ in rows], dtype=np.int16)
+        good = np.array([row.objectives is not None for row in rows], dtype=bool)
+        values = self.objectives.minimised([row.objectives for row in rows if row.objectives is not None])
+        self._batches.append((told.reshape(len(rows), len(self.space.dimensions))[good], values))
 
-    def _scored(self) -> tuple[Codes, np.ndarray]:
-        """Return codes [n, dimensions] and minimised objectives [n, objectives] of archs with whole scores."""
-        good = [row for row in self.history if row.objectives is not None]
-        codes = [self._codes[row.order] for row in good]
-        shape = (len(good), len(self.space.dimensions))
-        values = self.objectives.minimised([row.objectives for row in good if row.objectives is not None])
-        return np.array(codes, dtype=np.int16).reshape(shape), values
+    def _scored(self, after: int = 0) -> tuple[Codes, np.ndarray]:
+        """Return codes [n, dimensions] and minimised objectives [n, objectives] of archs with whole scores.
+
+        Args:
+            after: number of batches, the first that were told, to leave out.
+        """
+        codes = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
+        values = [self.objectives.minimised([])]
+        for told, scores in self._batches[after:]:
+            codes.append(told)
+            values.append(scores)
+        return np.concatenate(codes), np.concatenate(values)
 
 
 def own_options(search: type[Search]) -> list[str]:

@@ -67,18 +67,18 @@ class NSGA2(Search):
         self.crossover_probability, self.crossover, self.tries = crossover_probability, crossover, tries
         super().__init__(space, *problem, **arguments)
         self._population: tuple[Codes, np.ndarray] = self._scored()
-        self._merged = 0  # archs of the history that were already merged into the population
+        self._merged = 0  # batches of archs that were already merged into the population
 
     def _sizes(self) -> tuple[int, int]:
         return self.population, self.population
 
     def cut(self) -> Cut:
         """Return the cut: a place in the population."""
-        told = self._scored()[0][self._merged :]
+        told, _ = self._scored(self._merged)
         return Cut(self.population, self.space.decode(np.concatenate([self._population[0], told])))
 
     def _next_generation(self) -> Codes:
-        if all(row.objectives is None for row in self.history):  # the first population, or all archs failed so far
+        if not any(len(codes) for codes, _ in self._batches):  # the first population, or all archs failed so far
             return self.candidates.random(self.population)
         parents, rank, crowding = self._survive()
         best = np.lexsort((-crowding, rank))[: self.parents]
@@ -97,11 +97,9 @@ class NSGA2(Search):
         Returns:
             The survivors' codes, with their rank [n] and crowding distance [n].
         """
-        told = self._scored()
-        codes, values = (
-            np.concatenate([old, new[self._merged :]]) for old, new in zip(self._population, told, strict=True)
-        )
-        self._merged = len(told[0])
+        told = self._scored(self._merged)
+        codes, values = (np.concatenate([old, new]) for old, new in zip(self._population, told, strict=True))
+        self._merged = len(self._batches)
         kept, rank, crowding = survive(values, self.population, self._rng)
         self._population = codes[kept], values[kept]
         return codes[kept], rank, crowding

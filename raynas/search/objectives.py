@@ -95,6 +95,10 @@ class Objectives:
         table = [[value[name] for name in self.names] for value in values]
         return self._signs * np.array(table, dtype=np.float64).reshape(len(table), len(self.names))
 
+    def minimised_columns(self, costs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the same of objectives that are all costs, from the costs of n archs, [n] each."""
+        return self._signs * np.stack([costs[name] for name in self.names], axis=1).astype(np.float64)
+
 
 def stopped(score: Score) -> Stopped | None:
     """Return the partial score of an arch that racing stopped; None for any other."""
@@ -122,6 +126,14 @@ def non_dominated(minimised: np.ndarray) -> np.ndarray:
     keep = np.zeros(len(minimised), dtype=bool)
     # In lexicographic order a row can only be dominated by an earlier one, so the first one left never is.
     left = np.lexsort(minimised.T[::-1])
+    if len(left) and minimised.shape[1] <= 2:  # undominated if the last objective is lower than in any earlier row
+        ordered = minimised[left]
+        lowest = np.minimum.accumulate(ordered[:, -1])
+        new = np.append(True, ordered[1:, -1] < lowest[:-1])
+        equal = np.append(False, (ordered[1:] == ordered[:-1]).all(axis=1))
+        # The latest row that is not equal to the one before it decides for those that are.
+        keep[left] = new[np.maximum.accumulate(np.where(equal, 0, np.arange(len(left))))]
+        return keep
     while len(left):
         best, others = minimised[left[0]], minimised[left[1:]]
         keep[left[0]] = True

@@ -73,20 +73,19 @@ class ParetoEvolution(GeneticSearch):
         self.parents = 128 if parents is None and buckets is None else parents
         self.buckets = _steps(buckets, self.objectives.names)
         self._best: tuple[Codes, np.ndarray] = self._scored()
-        self._merged = 0  # archs of the history that were already considered as parents
+        self._merged = 0  # batches of archs that were already considered as parents
 
     def cut(self) -> Cut | None:
         """Return the cut: a place among the parents; None with `buckets`, which need every score."""
         if self.buckets is not None or self.parents is None:
             return None
-        told = self._scored()[0][self._merged :]
+        told, _ = self._scored(self._merged)
         return Cut(self.parents, self.space.decode(np.concatenate([self._best[0], told])))
 
     def _best_parents(self) -> Codes:
-        codes, values = (
-            np.concatenate([old, new[self._merged :]]) for old, new in zip(self._best, self._scored(), strict=True)
-        )
-        self._merged = sum(row.objectives is not None for row in self.history)
+        told = self._scored(self._merged)
+        codes, values = (np.concatenate([old, new]) for old, new in zip(self._best, told, strict=True))
+        self._merged = len(self._batches)
         kept = self.select(values, self.parents)
         self._best = codes[kept], values[kept]
         return codes[kept]

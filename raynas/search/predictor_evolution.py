@@ -20,8 +20,6 @@ from raynas.user_code import kind, load_object, running, takes
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_GENERATION = 2**31  # more than any generation, to ask the inner search for whole ones
-
 
 class PredictorEvolution(Search):
     """Evolution on predicted scores, whose best archs are then scored (NASViT, Algorithm 2).
@@ -133,9 +131,7 @@ class PredictorEvolution(Search):
     def _predicted_best(self, predictors: Mapping[str, Predict]) -> Codes:
         """Take the best new archs of an evolution on predictions, at most [verify, dimensions]."""
         inner = self._evolution(predictors, int(self._rng.integers(2**63)))
-        while archs := inner.ask(_GENERATION):
-            inner.tell(archs, [{}] * len(archs))  # predicted objectives are costs to it, like MACs
-        codes, values = inner._scored()
+        codes, values = inner.run_on_costs()  # predicted objectives are costs to it, like MACs
         new = self.candidates.untaken(codes)
         best = codes[new][inner.select(values[new], self.verify)]
         taken = self.candidates.take(best, self.verify)

@@ -26,7 +26,9 @@ def survive(values: np.ndarray, n: int, rng: np.random.Generator) -> tuple[np.nd
     from pymoo.operators.survival.rank_and_crowding import RankAndCrowding
 
     left = np.arange(len(values))
-    if len(left) > _SORTED:
+    if len(left) > _SORTED and values.shape[1] == 1:
+        left = np.flatnonzero(values[:, 0] <= np.sort(values[:, 0])[min(n, len(values)) - 1])
+    elif len(left) > _SORTED:
         fronts: list[np.ndarray] = []
         while len(left) and sum(map(len, fronts)) < n:
             best = non_dominated(values[left])

@@ -20,6 +20,12 @@ Codes = np.ndarray
 INACTIVE = -1
 """The code of an inactive gene."""
 
+_FEW = 4096
+"""Numbers up to which they are drawn in one call; more are drawn by dimension, which is faster then."""
+
+_ROWS = 4096
+"""Rows that are made canonical at a time, so that what is made on the way stays small."""
+
 Probability = float | Mapping[str, float]
 """Probability of redrawing a gene: one for all, or by template with `"*"` for the rest: `{"depth": 0.4, "*": 0.2}`."""
 
@@ -64,6 +70,11 @@ class CodedSpace:
         """Return the column of a dimension in codes."""
         return self._index[name]
 
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """The number of choices of each dimension [dimensions]."""
+        return np.array([len(dimension.choices) for dimension in self.dimensions])
+
     # -- counting and drawing --------------------------------------------------------------------------------------
 
     def cardinality(self) -> int:
@@ -86,12 +97,11 @@ class CodedSpace:
             raise ConfigError(
                 f"uniform_over {shown(uniform_over)}{nearest(str(uniform_over), ['dimensions', 'archs'])}"
             )
+        if uniform_over == "dimensions":
+            return self.canonical(_draw(rng, 0, self._sizes, n))
         codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
-        for index, dimension in enumerate(self.dimensions):
-            if uniform_over == "dimensions":
-                codes[:, index] = rng.integers(len(dimension.choices), size=n)
-            else:  # exact: each choice is weighted by the number of ways to choose its descendants
-                codes[:, index] = draw_weighted(rng, self._below[index], n)
+        for index, below in enumerate(self._below):  # exact: a choice's weight is the number of ways to choose below it
+            codes[:, index] = draw_weighted(rng, below, n)
         return self.canonical(codes)
 
     def deal_codes(self, rng: np.random.Generator, n: int) -> Codes:
@@ -121,12 +131,11 @@ class CodedSpace:
             change: True to redraw among a gene's other values, if it has any (AlphaNet); False to include its present
                 value (AutoFormer).
         """
-        sizes = [len(dimension.choices) for dimension in self.dimensions]
-        fresh = np.stack([rng.integers(size, size=len(codes)) for size in sizes], axis=1)
+        fresh = _draw(rng, 0, self._sizes, len(codes))
         redraw = (rng.random(codes.shape) < self.mutation_rates(probability)) | (codes == INACTIVE)
         if change:
-            steps = np.stack([rng.integers(1, max(size, 2), size=len(codes)) for size in sizes], axis=1)
-            fresh = np.where(codes == INACTIVE, fresh, (codes + steps) % sizes)
+            steps = _draw(rng, 1, np.maximum(self._sizes, 2), len(codes))
+            fresh = np.where(codes == INACTIVE, fresh, (codes + steps) % self._sizes)
         return self.canonical(np.where(redraw, fresh, codes).astype(np.int16))
 
     def mutation_rates(self, probability: Probability) -> np.ndarray:
@@ -160,24 +169,51 @@ class CodedSpace:
         """
         if by not in ("gene", "block"):
             raise ConfigError(f"crossover by {shown(by)}{nearest(str(by), ['gene', 'block'])}")
-        unit_of = [dimension.unit if by == "block" else dimension.name for dimension in self.dimensions]
-        units = list(dict.fromkeys(unit_of))
-        pick = rng.random((len(first), len(units)))[:, [units.index(unit) for unit in unit_of]] < 0.5
+        pick = rng.random((len(first), len(self.dimensions) if by == "gene" else self._blocks[-1] + 1)) < 0.5
+        if by == "block":
+            pick = pick[:, self._blocks]
         child = np.where((pick & (first != INACTIVE)) | (second == INACTIVE), first, second)
         return self.canonical(child)
+
+    @cached_property
+    def _blocks(self) -> np.ndarray:
+        """The unit of block-wise crossover of each dimension, numbered in order, [dimensions]."""
+        number = {unit: place for place, unit in enumerate(dict.fromkeys(each.unit for each in self.dimensions))}
+        return np.array([number[each.unit] for each in self.dimensions])
 
     # -- codes as other arrays -------------------------------------------------------------------------------------
 
     def canonical(self, codes: Codes) -> Codes:
         """Return codes with every inactive gene set to INACTIVE; active genes must have a choice."""
         codes = codes.copy()
-        for index, dimension in enumerate(self.dimensions):
-            if dimension.parent is not None:
-                parent = self._index[dimension.parent]
-                on = [choice in dimension.when for choice in self.dimensions[parent].choices]
-                # An INACTIVE parent (-1) indexes the appended False.
-                np.copyto(codes[:, index], INACTIVE, where=~np.array([*on, False])[codes[:, parent]])
+        for start in range(0, len(codes), _ROWS):
+            rows = codes[start : start + _ROWS]
+            for parents, places, masks in self._switches:
+                rows |= masks.take(rows.take(parents, axis=1) + places)
         return codes
+
+    @cached_property
+    def _switches(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """What sets inactive genes to INACTIVE: first those of parents without parents, then their children, and so on.
+
+        Each item is, for every dimension, the column of its parent [dimensions] and the place of the parent's first
+        choice among the masks [dimensions]; a mask is INACTIVE (all bits set, so that any code joined with it by "or"
+        is INACTIVE, too) or 0. The place before the first choice is that of an inactive parent.
+        """
+        depths: list[int] = []
+        for dimension in self.dimensions:
+            depths.append(0 if dimension.parent is None else 1 + depths[self._index[dimension.parent]])
+        found = []
+        for depth in range(1, 1 + max(depths, default=0)):
+            parents = np.arange(len(depths))
+            masks = np.zeros((len(depths), 1 + self._sizes.max()), dtype=np.int16)
+            for index, dimension in enumerate(self.dimensions):
+                if dimension.parent is not None and depths[index] == depth:
+                    parents[index] = self._index[dimension.parent]
+                    acts = [choice in dimension.when for choice in self[dimension.parent].choices]
+                    masks[index, : 1 + len(acts)] = np.where([False, *acts], 0, INACTIVE)
+            found.append((parents, 1 + masks.shape[1] * np.arange(len(depths)), masks.ravel()))
+        return found
 
     def values(self, codes: Codes, name: str) -> np.ndarray:
         """Return the values of one dimension [n], 0 where it is inactive."""
@@ -188,3 +224,13 @@ class CodedSpace:
         """Return codes one-hot, float32 [n, sum of choices]; inactive genes are all zeros."""
         columns = [codes[:, [i]] == np.arange(len(d.choices)) for i, d in enumerate(self.dimensions)]
         return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def _draw(rng: np.random.Generator, low: int, high: np.ndarray, n: int) -> Codes:
+    """Draw n numbers of each range [low, high[i]), int16 [n, ranges]: all numbers of a range before the next one's."""
+    if n * len(high) <= _FEW:
+        return rng.integers(low, high[:, None], size=(len(high), n)).astype(np.int16).T
+    drawn = np.empty((n, len(high)), dtype=np.int16)
+    for index, most in enumerate(high):
+        drawn[:, index] = rng.integers(low, most, size=n)
+    return drawn

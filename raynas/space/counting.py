@@ -40,19 +40,21 @@ def shown_count(number: int) -> str:
     return f"{number:,}" if number < 10**12 else f"{Decimal(number):.2e}".replace("e+", "e")
 
 
-def every_choice(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Choice]]:
-    """Yield the values of every arch once, in the order of the choices, the first dimension slowest."""
+def every_code(dimensions: Sequence[Dimension]) -> Iterator[np.ndarray]:
+    """Yield the codes of every arch once, int16 [dimensions], in the order of choices, the first dimension slowest."""
     chosen: dict[str, Choice] = {}
+    codes = np.full(len(dimensions), -1, dtype=np.int16)  # INACTIVE
 
-    def choose(i: int) -> Iterator[dict[str, Choice]]:
+    def choose(i: int) -> Iterator[np.ndarray]:
         if i == len(dimensions):
-            yield dict(chosen)
+            yield codes.copy()
         elif not dimensions[i].acts_under(chosen):
             yield from choose(i + 1)
         else:
-            for choice in dimensions[i].choices:
-                chosen[dimensions[i].name] = choice
+            for code, choice in enumerate(dimensions[i].choices):
+                codes[i], chosen[dimensions[i].name] = code, choice
                 yield from choose(i + 1)
+            codes[i] = -1
             del chosen[dimensions[i].name]
 
     return choose(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 Choice = Any
@@ -27,12 +28,12 @@ class Dimension:
     parent: str | None = None
     when: frozenset[Choice] = frozenset()
 
-    @property
+    @cached_property
     def template(self) -> str:
         """The name with its block index replaced by `*`: `stages.2.blocks.*.heads`."""
         return template_of(self.name)
 
-    @property
+    @cached_property
     def unit(self) -> str:
         """The unit of a block-wise crossover: `stages.2.blocks.5`, or the name itself outside blocks."""
         match = re.match(r"(?:.*\.)?blocks\.\d+(?=\.)", self.name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Number
+from operator import getitem, itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +19,11 @@ from raynas.arguments import checked
 from raynas.config import Document, validate, write_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space.codes import INACTIVE, CodedSpace, Codes, Probability, Uniform
-from raynas.space.counting import every_choice
+from raynas.space.counting import every_code
 from raynas.space.definition import SpaceConfig, read_dimensions, rule_of, write_dimensions
 from raynas.space.dimension import Choice, Dimension, same_kind, template_of
 from raynas.space.families import FAMILIES, family_of
-from raynas.space.values import digest, flatten, nest, without_dropped
+from raynas.space.values import as_digested, digest, digest_written, flatten, nest, without_dropped
 from raynas.text import nearest, shown
 
 _OF_TRAINING = ("drop_path_depth", "drop_path_depths")
@@ -35,20 +36,23 @@ RESIZED = ("size", "depth_macs", "max_depth", "windows_for")
 class Arch(Mapping[str, Choice]):
     """A frozen, hashable, canonical mapping of dimension names to values; made by `Space.arch` and similar methods.
 
-    It holds active genes only (a block beyond the depth has none), so archs that use the same weights are equal.
+    It holds active genes only (a block beyond the depth has none), so archs that use the same weights are equal. The
+    values are read from its code when they are first needed: many archs are drawn, and few are looked at.
     """
 
-    def __init__(self, space: Space, values: Mapping[str, Choice]):
-        self.space = space
-        self._values = dict(values)
-
-    @classmethod
-    def _unpickle(cls, space: Space, codes: bytes) -> Arch:
-        return space.decode(np.frombuffer(codes, dtype=np.int16)[None])[0]
+    def __init__(self, space: Space, code: bytes):
+        """Make the arch of a canonical row of codes, int16 [dimensions]."""
+        self.space, self._code = space, code
+        self._id = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keeps a pickled list of archs small: the space once, then two bytes a gene.
-        return Arch._unpickle, (self.space, self.space.encode([self]).tobytes())
+        return Arch, (self.space, self._code)
+
+    @cached_property
+    def _values(self) -> dict[str, Choice]:
+        codes = memoryview(self._code).cast("h")
+        return {d.name: d.choices[code] for d, code in zip(self.space.dimensions, codes, strict=True) if code >= 0}
 
     def __getitem__(self, name: str) -> Choice:
         return self._values[name]
@@ -70,15 +74,19 @@ class Arch(Mapping[str, Choice]):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self._values == other._values if isinstance(other, Arch) else NotImplemented
+        if not isinstance(other, Arch):
+            return NotImplemented
+        return self._code == other._code if self.space is other.space else self._values == other._values
 
     def __repr__(self) -> str:
         return f"Arch({self.id}: {json.dumps(self.to_dict())})"
 
-    @cached_property
+    @property
     def id(self) -> str:
         """Twelve hex digits, the hash of names and values: the same in every process, space file and version."""
-        return digest(self._values)
+        if not self._id:  # not a cached_property, which takes a lock and makes a dict for each arch
+            self._id = self.space.digest_row(self._code)
+        return self._id
 
     @cached_property
     def network_id(self) -> str:
@@ -88,6 +96,8 @@ class Arch(Mapping[str, Choice]):
         this id, but not `id`. So do archs that differ only in windows larger than their grid.
         """
         acting = family_of(self.space.family).acting
+        if acting is None and not self.space.drops_blocks:
+            return self.id
         return digest(without_dropped(self if acting is None else acting(self.space, self)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -246,13 +256,15 @@ class Space(CodedSpace):
             if name not in self._index:
                 raise self._unknown(name)
         chosen: dict[str, Choice] = {}
-        for dimension in self.dimensions:
+        code = np.full(len(self.dimensions), INACTIVE, dtype=np.int16)
+        for index, dimension in enumerate(self.dimensions):
             if not dimension.acts_under(chosen):
                 continue
             if dimension.name not in flat:
                 raise ConfigError(f"space {self.name}: the arch has no value for {dimension.name!r}")
-            chosen[dimension.name] = self._choice(dimension, flat[dimension.name])
-        return Arch(self, chosen)
+            code[index] = self._code_of(dimension, flat[dimension.name])
+            chosen[dimension.name] = dimension.choices[code[index]]
+        return Arch(self, code.tobytes())
 
     @staticmethod
     def _values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,10 +273,10 @@ class Space(CodedSpace):
             raise ConfigError(f"expected an arch, or a mapping of its values by name, found {shown(values)}")
         return flatten(values)
 
-    def _choice(self, dimension: Dimension, value: Any) -> Choice:
-        for choice in dimension.choices:
+    def _code_of(self, dimension: Dimension, value: Any) -> int:
+        for code, choice in enumerate(dimension.choices):
             if same_kind(value, choice) and isinstance(value, Number) and value == choice:
-                return choice  # not the given value: 4 and 4.0 are equal
+                return code
         listed = shown(list(dimension.choices))
         raise ConfigError(f"space {self.name}: {dimension.name} = {shown(value)} is not among its choices {listed}")
 
@@ -315,7 +327,7 @@ class Space(CodedSpace):
 
     def enumerate(self) -> Iterator[Arch]:
         """Yield every arch once; for small spaces."""
-        return (Arch(self, values) for values in every_choice(self.dimensions))
+        return (Arch(self, code.tobytes()) for code in every_code(self.dimensions))
 
     # -- codes: many archs as one array ----------------------------------------------------------------------------
 
@@ -329,21 +341,36 @@ class Space(CodedSpace):
             raise ConfigError(f"expected archs in a list, found {shown(archs)}")
         rows = []
         for arch in archs:
-            if not (isinstance(arch, Arch) and (arch.space is self or arch.space.fingerprint == self.fingerprint)):
+            if not (isinstance(arch, Arch) and (arch.space is self or arch.space._shares_codes(self))):
                 arch = self.arch(arch)
-            rows.append([codes[arch[name]] if name in arch else INACTIVE for name, codes in self._codes.items()])
-        return np.array(rows, dtype=np.int16).reshape(len(rows), len(self.dimensions))
+            rows.append(arch._code)
+        return np.frombuffer(bytearray().join(rows), dtype=np.int16).reshape(len(rows), len(self.dimensions))
 
-    @cached_property
-    def _codes(self) -> dict[str, dict[Choice, int]]:
-        return {d.name: {choice: code for code, choice in enumerate(d.choices)} for d in self.dimensions}
+    def _shares_codes(self, other: Space) -> bool:
+        # Files may list the same dimensions in another order, which the fingerprint does not see.
+        return self.fingerprint == other.fingerprint and list(self._index) == list(other._index)
 
     def decode(self, codes: Codes) -> list[Arch]:
         """Return the archs of encoded rows, which must be canonical."""
-        return [
-            Arch(self, {d.name: d.choices[code] for d, code in zip(self.dimensions, row, strict=True) if code >= 0})
-            for row in codes.tolist()
-        ]
+        return [Arch(self, row.tobytes()) for row in codes.astype(np.int16)]
+
+    def digest_row(self, code: bytes) -> str:
+        """Return the digest of an arch's values (see `raynas.space.values`) from its row of codes."""
+        order, written = self._written
+        return digest_written(map(getitem, written, order(memoryview(code).cast("h"))))
+
+    @cached_property
+    def _written(self) -> tuple[Callable[[Sequence[int]], Sequence[int]], list[list[bytes]]]:
+        """The order of the dimensions by name, and each one's choices as a digest reads them; the last is INACTIVE."""
+        order = sorted(range(len(self.dimensions)), key=lambda index: self.dimensions[index].name)
+        dimensions = [self.dimensions[index] for index in order]
+        written = [[*(as_digested(d.name, choice) for choice in d.choices), b""] for d in dimensions]
+        return itemgetter(*order) if len(order) > 1 else tuple, written
+
+    @cached_property
+    def drops_blocks(self) -> bool:
+        """True if blocks can be dropped one by one, so that several archs may be one network."""
+        return any(dimension.template.endswith("blocks.*.kept") for dimension in self.dimensions)
 
     # -- sampling and variation ------------------------------------------------------------------------------------
 

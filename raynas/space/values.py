@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raynas.space.dimension import Choice
@@ -67,8 +67,17 @@ def without_dropped(given: Mapping[str, Choice]) -> dict[str, Choice]:
 
 def digest(values: Mapping[str, Choice]) -> str:
     """Return twelve hex digits, the hash of names and values."""
-    canonical = json.dumps(dict(sorted(values.items())), separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return digest_written(as_digested(name, values[name]) for name in sorted(values))
+
+
+def as_digested(name: str, value: Choice) -> bytes:
+    """Return an item of the JSON that `digest` hashes, with a comma."""
+    return f"{json.dumps(name)}:{json.dumps(value)},".encode()
+
+
+def digest_written(items: Iterable[bytes]) -> str:
+    """Return the digest of items from `as_digested`, in the order of their names."""
+    return hashlib.sha256(b"{%b}" % b"".join(items)[:-1]).hexdigest()[:12]
 
 
 def _lists(tree: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from raynas.costs import COSTS, breakdown, cost, span
+from raynas.costs.cost import counted
 from raynas.errors import UserError
 from raynas.space import Arch, Space, load_arch, load_space
 from tests.space.space_parts import vit
@@ -78,14 +79,27 @@ def test_the_parts_add_up() -> None:
     assert sum(named[f"blocks.{i}.attention"]["paper_macs"] for i in range(13)) == attention
 
 
-def test_many_archs_cost_what_each_costs_alone() -> None:
-    """A large batch is looked up in tables of the terms, a single arch is computed."""
-    space = vit()
-    codes = space.sample_codes(np.random.default_rng(0), 3000)
+@pytest.mark.parametrize(
+    "name", ["autoformer/small", "vitas/v1", "vitas/twins_small", "s3/initial", "vit_resnas/small", "nasvit/released"]
+)
+def test_many_archs_cost_the_sum_of_their_terms(name: str) -> None:
+    """Many archs are looked up in tables of the terms; the terms of one arch are computed from its choices."""
+    space = load_space(name)
+    codes = space.sample_codes(np.random.default_rng(0), 5000)
     together = cost(space, codes)
-    for row in (*range(0, 3000, 97), 2999):
-        alone = cost(space, space.decode(codes[row : row + 1]))
-        assert all(alone[name][0] == together[name][row] for name in COSTS)
+    for row in (*range(0, 5000, 499), 4096, 4999):
+        alone = [counts for _, counts in counted(space, codes[row : row + 1])]
+        assert [sum(int(each[i][0]) for each in alone) for i in range(3)] == [together[name][row] for name in COSTS]
+
+
+def test_a_term_of_too_many_choices_for_a_table_is_computed() -> None:
+    heads = list(range(1, 301))
+    space = vit(patch_size=[8], width=list(range(8, 2408, 8)), blocks={"heads": heads, "mlp_ratio": [1.0]})
+    codes = space.sample_codes(np.random.default_rng(0), 50)
+    together = cost(space, codes)
+    for row, arch in enumerate(space.decode(codes)):
+        fixed = space.fix(arch)  # of one choice each
+        assert all(cost(fixed, [fixed.smallest()])[name][0] == together[name][row] for name in COSTS)
 
 
 def test_a_hundred_thousand_archs_of_the_largest_space() -> None:

@@ -71,6 +71,36 @@ def test_peeled_fronts_survive_as_sorted_ones_do(monkeypatch: pytest.MonkeyPatch
     assert len(whole[0]) == 60
 
 
+def test_the_best_by_one_objective_survive_with_their_equals() -> None:
+    values = np.random.default_rng(0).integers(0, 900, size=(2500, 1)).astype(float)
+    kept, rank, _ = survive(values, 60, np.random.default_rng(0))
+    assert sorted(values[kept, 0]) == sorted(values[:, 0])[:60] and len(set(kept)) == 60
+    assert [np.sum(rank == each) for each in range(3)] == [np.sum(values == best) for best in np.unique(values)[:3]]
+
+
+@pytest.mark.parametrize("options", [{}, {"evaluations": 333}, {"buckets": {"macs": 20_000.0}}])
+def test_costs_are_searched_without_archs_as_with_them(medium: Space, options: dict[str, Any]) -> None:
+    def made() -> ParetoEvolution:
+        sizes = {"initial": 200, "parents": 50, "mutations": 20, "crossovers": 20, "generations": 9}
+        search = ParetoEvolution(
+            medium,
+            {"score": "max", "macs": "min"},
+            {"params": (None, 12_000)},
+            seed=3,
+            costs={"score": lambda codes: np.where(codes[:, 1] == 0, np.nan, codes.sum(axis=1))},  # some fail
+            **{**sizes, **options},
+        )
+        return search
+
+    search = made()
+    drive(search, lambda arch: {})
+    codes, values = made().run_on_costs()
+    told = [row for row in search.history if row.objectives is not None]
+    assert 0 < len(told) < search.evaluations
+    assert medium.decode(codes) == [row.arch for row in told]
+    assert values.tolist() == search.objectives.minimised([row.objectives or {} for row in told]).tolist()
+
+
 def test_a_mutated_gene_changes_and_any_parents_are_crossed(medium: Space) -> None:
     search = ParetoEvolution(medium, BOTH, mutation={"width": 1.0, "*": 0.0}, mutations=5, crossovers=40, initial=10)
     parents = medium.encode([medium.smallest(), medium.largest()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from raynas.commands.parser import Parser
 
 KINDS = {
+    "archs": "measure how many archs are sampled, costed, varied and searched a second",
     "forward": "time forward passes of networks",
     "latency": "time subnets alone, one after the other, as a search by latency does",
     "mixed": "time batches that several subnets share, by masks and by groups",

@@ -1,0 +1,88 @@
+"""What every benchmark of speed gives: measurements in rounds, beside a reference, as rows of one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raynas.progress.reporter import Progress, silent
+from raynas.text import columns
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row: what was measured in each round, and the reference in the same rounds.
+
+    Attributes:
+        name: what is measured; with a reference also against what.
+        unit: of the values: `s`, or something a second.
+        ours: a value for each round.
+        reference: the reference's values; none if there is nothing to compare with.
+    """
+
+    name: str
+    unit: str
+    ours: tuple[float, ...]
+    reference: tuple[float, ...] = ()
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Ours over the reference, in each round."""
+        return tuple(mine / theirs for mine, theirs in zip(self.ours, self.reference, strict=False))
+
+
+def in_turns(
+    kinds: Mapping[str, Callable[[], float]], rounds: int, progress: Progress = silent
+) -> dict[str, tuple[float, ...]]:
+    """Measure several kinds, one after the other in every round, so that other work on the machine affects all equally.
+
+    Args:
+        kinds: a function for each name; it returns the value measured, such as seconds.
+        rounds: values of each kind, after a round that warms up.
+        progress: called with a line after each round.
+
+    Returns:
+        The values by name.
+    """
+    values: dict[str, list[float]] = {name: [] for name in kinds}
+    for round_ in range(rounds + 1):
+        for name, measure in kinds.items():
+            values[name].append(measure())
+        progress(f"round {round_} of {rounds}: " + ", ".join(f"{name} {v[-1]:.4g}" for name, v in values.items()))
+    return {name: tuple(found[1:]) for name, found in values.items()}
+
+
+def a_second(work: Callable[[], int]) -> Callable[[], float]:
+    """Return the measurement of a function: what it returns (a count), for each second of processor time it takes."""
+
+    def measure() -> float:
+        began = time.process_time()
+        done = work()
+        return done / (time.process_time() - began)
+
+    return measure
+
+
+def table(rows: Sequence[Measured]) -> list[str]:
+    """Return the lines of the table: medians over the rounds, and the least and the greatest value or ratio."""
+    compared = any(row.reference for row in rows)
+    listed = [["", "ours", *(["reference"] if compared else []), "unit", *(["ratio"] if compared else []), "spread"]]
+    for row in rows:
+        cells = [row.name, _short(np.median(row.ours))]
+        if compared:
+            cells.append(_short(np.median(row.reference)) if row.reference else "")
+        cells.append(row.unit)
+        if compared:
+            cells.append(f"{np.median(row.ratios):.3f}" if row.reference else "")
+        least, greatest = (f(row.ratios or row.ours) for f in (min, max))
+        cells.append(f"{least:.3f} to {greatest:.3f}" if row.reference else f"{_short(least)} to {_short(greatest)}")
+        listed.append(cells)
+    return columns(listed)
+
+
+def _short(value: float | np.floating) -> str:
+    """Format a value with three digits that count, or as a whole number."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
