@@ -32,7 +32,8 @@ def carry_out(run: Path) -> None:
 @pytest.mark.timeout(600)
 def test_random_kills_change_no_result(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *(f"raynas.phases.{phase}" for phase in PHASES)])
+    late = ("timm", "sklearn.datasets")  # imported when they are needed
+    context.set_forkserver_preload([__name__, *late, *(f"raynas.phases.{phase}" for phase in PHASES)])
 
     def attempt(run: Path, seconds: float | None = None) -> bool:
         process = context.Process(target=carry_out, args=(run,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,6 @@ def process(rank: int, folder: str) -> None:
     for name, sampler in (("same", "sandwich"), ("per_rank", PER_RANK)):
         context = DistributedContext(Path(folder) / name)
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
-    found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, DistributedContext()).weights
-    found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, DistributedContext()))
     found["ideas"] = states_of(train_ideas(folder, DistributedContext()))
     try:
         train_loop(SPACE, few(), plan(), recipe(), DistributedContext(), build=unlike)
@@ -104,21 +103,24 @@ def third(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def spawn(work: Callable[[int, str], None], processes: int, folder: Path) -> Path:
+    """Run a function in processes that share the imports of one."""
+    multiprocessing.set_forkserver_preload([__name__, "timm"])
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    multiprocessing.start_processes(work, args=(str(folder),), nprocs=processes, start_method="forkserver")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("three")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    multiprocessing.spawn(third, args=(str(folder),), nprocs=3)
-    return folder
+    return spawn(third, 3, tmp_path_factory.mktemp("three"))
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     teacher_file(folder / "teacher.safetensors")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    multiprocessing.spawn(process, args=(str(folder),), nprocs=2)
-    return folder
+    return spawn(process, 2, folder)
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
@@ -146,10 +148,9 @@ def test_three_processes_equal_one_on_a_batch_that_they_cannot_share_evenly(thre
     torch.testing.assert_close(first["losses"], [entry["loss"] for entry in state.history], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("processes", ["two", "three"])
-def test_running_statistics_are_averaged_over_processes(processes: str, request: pytest.FixtureRequest) -> None:
+def test_running_statistics_are_averaged_over_processes(three: Path) -> None:
     """Of the first BatchNorm, whose inputs no weight changes: the mean over all parts of a batch is the batch's."""
-    first, second, *_ = (found["batch_norm"] for found in load(request.getfixturevalue(processes)))
+    first, second, *_ = (found["batch_norm"] for found in load(three))
     assert same(first, second)
     one = train_loop(load_space(BATCH_NORM), few(), plan(), STILL).weights
     name = "stem.first.norm.running_mean"
@@ -166,10 +167,9 @@ def test_projected_gradients_and_teachers_of_two_processes_are_those_of_one(two:
     assert first["conflicts"] == one["conflicts"] and any(any(entry.values()) for entry in one["conflicts"])
 
 
-@pytest.mark.parametrize("processes", ["two", "three"])
-def test_synchronised_batch_norm_of_processes_is_that_of_one(processes: str, request: pytest.FixtureRequest) -> None:
+def test_synchronised_batch_norm_of_processes_is_that_of_one(three: Path) -> None:
     """The running averages, too; and with the pass of the largest that is run for the conflict ratio alone."""
-    first, second, *_ = (found["synced"] for found in load(request.getfixturevalue(processes)))
+    first, second, *_ = (found["synced"] for found in load(three))
     assert same(first["weights"], second["weights"])
     one = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED))
     assert_close(first["weights"], one["weights"])
