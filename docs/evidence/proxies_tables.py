@@ -18,7 +18,7 @@ RESAMPLES = 1000
 
 
 def taus(rows: Sequence[Row], y: str) -> None:
-    """Scores by tables: Kendall's tau with a quality of networks trained alone, then less that of MACs, paired."""
+    """Scores by tables: Kendall's tau with a quality of networks trained alone, then less that of the better cost."""
     print(f"| by, with {y} | {' | '.join(TABLES)} |\n|---|{'---|' * len(TABLES)}")
     sign = -1 if y == "loss" else 1
     columns: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
@@ -34,14 +34,14 @@ def taus(rows: Sequence[Row], y: str) -> None:
     for place, proxy in enumerate(PROXIES):
         cells = [_cell(whole[place], found[:, place]) for whole, found, _ in columns.values()]
         print(f"| `{proxy}` | {' | '.join(cells)} |")
-    macs = PROXIES.index("macs")
+    costs = [PROXIES.index(name) for name in ("params", "macs")]
     for place, proxy in enumerate(PROXIES):
-        if place != macs:
-            cells = [
-                _cell(whole[place] - whole[macs], found[:, place] - found[:, macs])
-                for whole, found, _ in columns.values()
-            ]
-            print(f"| *`{proxy}` less `macs`* | {' | '.join(cells)} |")
+        if place not in costs:
+            cells = []
+            for whole, found, _ in columns.values():
+                best = max(costs, key=lambda cost: whole[cost])
+                cells.append(_cell(whole[place] - whole[best], found[:, place] - found[:, best]))
+            print(f"| *`{proxy}` less the better cost* | {' | '.join(cells)} |")
     print()
     print("networks:", ", ".join(f"{table} {len(truth)}" for table, (_, _, truth) in columns.items()), "\n")
 

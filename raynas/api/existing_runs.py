@@ -44,7 +44,8 @@ def search_run(
         resources: the replicas that score subnets; None for two. Without replicas this process scores, without Ray.
         random: run random search with the same number of evaluations afterwards, for comparison.
         images: score on this many images of the search split; None for all.
-        precision: precision of the forward passes; `bf16` and `fp16` use autocast.
+        precision: precision of the forward passes; `bf16` and `fp16` use autocast. The best ten archs, or the front,
+            are then scored again in fp32, and the winner is the best of these.
         progress: called with lines of text.
 
     Returns:

@@ -18,9 +18,10 @@ from raynas.phases.where import device_here
 from raynas.progress.reporter import Activity, Progress, silent
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
-from raynas.runs.searches import MAIN, Scoring, SearchSettings, StoredSearch, make_search
+from raynas.runs.searches import EXACT, MAIN, Scoring, SearchSettings, StoredSearch, make_search
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.search.config import SearchConfig
+from raynas.search.history import FINALISTS, History
 from raynas.search.loop import run_search
 from raynas.space import Arch, Space
 
@@ -74,6 +75,10 @@ def search_fully(
         if random:
             beside = ready.random(done[0][1].evaluations)
             done.append((beside, search(beside, scorer, progress)))
+    if ready.settings.scoring.precision != EXACT:
+        exact = ready.settings.scoring.model_copy(update={"precision": EXACT})
+        with make_scorer(run, exact, resources) as scorer:
+            done = [(each, finals(each, finished, scorer, progress)) for each, finished in done]
     for each, finished in done:
         choose_winner(each, finished, progress)
 
@@ -140,7 +145,8 @@ def make_scorer(run: Run, scoring: Scoring, resources: Resources, scored: Scored
 def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
     """Run a search in its run directory, or resume it.
 
-    For a search by latency call `choose_winner` afterwards, when the scorer has ended.
+    For a search in another precision than fp32 call `finals` afterwards, and for one by latency `choose_winner`, when
+    the scorer has ended.
 
     Args:
         scorer: a `ScorePool` or `LocalScorer` of this run, entered, made for the search's `scoring`.
@@ -168,13 +174,46 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
             finished = run_search(ready.make(), scorer, goal.batch, progress, stored.name, begin, goal.racing)
         if (tie := finished.tie()) is not None:
             progress(f"{stored.name}: {tie}")
-        if ready.predictor is None:
+        if ready.predictor is None and settings.scoring.precision == EXACT:
             _write_winners(stored, finished, {})
     except Exception:  # a search that fails at once leaves its name free; scores do not depend on it
         if not begun:
             stored.forget()
         raise
     return finished
+
+
+def finals(ready: ReadySearch, finished: Any, scorer: Any, progress: Progress = silent) -> History:
+    """Score the finalists of a search in another precision again in fp32, and write the best of these.
+
+    The finalists are the best ten, or the front. A search by latency has its winner from `choose_winner`, as always.
+
+    Args:
+        scorer: a scorer of this run in fp32, entered.
+
+    Returns:
+        The finalists with their scores in fp32, in place of the search for all that follows.
+
+    Raises:
+        UserError: every arch failed.
+    """
+    stored, made = ready.stored, History(finished.problem)
+    archs, before = finished.finalists(FINALISTS), finished.best()
+    rows = dict(zip(archs, scorer.score(archs, progress, f"{stored.name}, finalists"), strict=True))
+    for known in finished.history:
+        if (row := rows.get(known.arch)) is not None:
+            objectives, loss = made.objectives.read(row, known.costs), made.objectives.loss(row)
+            made.history.append(replace(known, objectives=objectives, loss=loss))
+    after = made.best()
+    if isinstance(after, Arch):
+        told = f"the winner is {after.id}" + (" as before" if after == before else f", not {before.id}")
+    else:
+        told = f"{len(after)} of them are on the front"
+    precision = ready.settings.scoring.precision
+    progress(f"{stored.name}: {len(archs)} finalists, found in {precision}, are scored again in {EXACT}: {told}")
+    if ready.predictor is None:
+        _write_winners(stored, made, {})
+    return made
 
 
 def choose_winner(ready: ReadySearch, finished: Any, progress: Progress = silent) -> None:
@@ -219,7 +258,8 @@ def _write_winners(stored: StoredSearch, finished: Any, chosen: Mapping[Arch, Ca
         front, names = list(chosen or best), finished.objectives.names
         rows = [row for row in finished.history if row.arch in front]
         winner = finished.best_first(rows, "accuracy" if "accuracy" in names else names[0])[0].arch
-    known = stored.scores()
+    scored = stored.run.scores(stored.settings.scoring.images, EXACT).to_pylist()
+    known = {row["arch"]: row for row in scored}
     text = {
         arch: arch_text(arch, **_found(known.get(arch.id)), **_measured(chosen.get(arch), on))
         for arch in {winner, *front}

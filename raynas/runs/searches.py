@@ -36,6 +36,10 @@ MAIN = "search"
 """The search whose winner is the run's `best`."""
 
 
+EXACT = "fp32"
+"""The precision of the scores that decide a search."""
+
+
 class Scoring(Config):
     """Settings of the measurement of scores.
 

@@ -16,7 +16,7 @@ HIGH_IS_GOOD = ("throughput",)
 """Costs for which higher values are better."""
 
 FINALISTS = 10
-"""Number of best archs to time at the end of a search by latency with one objective."""
+"""Number of best archs to time, or to score again in fp32, at the end of a search with one objective."""
 
 
 class Cut(NamedTuple):

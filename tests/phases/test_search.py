@@ -13,7 +13,17 @@ from raynas.costs import cost
 from raynas.errors import RunDirError, UserError
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.report_data import traces
-from raynas.phases.search import BASELINE, Scoring, SearchSettings, baseline, make_scorer, prepare, search
+from raynas.phases.search import (
+    BASELINE,
+    Scoring,
+    SearchSettings,
+    baseline,
+    finals,
+    make_scorer,
+    prepare,
+    search,
+    search_fully,
+)
 from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
@@ -170,6 +180,71 @@ def test_scores_measured_otherwise_are_kept_apart(tmp_path: Path) -> None:
     rows = [row for row in run.store.read("scores").to_pylist() if row["arch"] == winner.id]
     assert {row["images"] for row in rows} == {15, 40}
     assert said["images"] == 40 and said["accuracy"] == rows[0]["accuracy"]
+
+
+IN_BF16 = Scoring(images=40, precision="bf16")
+
+
+def in_bf16(run: Run, search: SearchConfig = SETTINGS.search) -> list[str]:
+    lines: list[str] = []
+    search_fully(run, search, Resources(replicas=0), IN_BF16, progress=lines.append)
+    return lines
+
+
+def test_finalists_of_a_search_in_bf16_are_scored_again_in_fp32(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    lines = in_bf16(run)
+    rows = run.store.read("scores").to_pylist()
+    by_precision = {name: [row for row in rows if row["precision"] == name] for name in ("bf16", "fp32")}
+    order: Any = lambda row: (-row["accuracy"], row["macs"], row["loss"])  # noqa: E731
+    finalists = sorted(by_precision["bf16"], key=order)[:10]
+    assert len(by_precision["bf16"]) > 10 and len(rows) == len(by_precision["bf16"]) + 10
+    assert {row["arch"] for row in by_precision["fp32"]} == {row["arch"] for row in finalists}
+    winner = min(by_precision["fp32"], key=order)
+    assert run.arch("best").id == winner["arch"]
+    assert run.read_yaml("best/arch.yaml")["found"]["inherited weights"]["accuracy"] == winner["accuracy"]
+    assert any("10 finalists, found in bf16, are scored again in fp32: the winner is" in line for line in lines)
+    # Killed before the end and run again: nothing is scored twice, and the winner is the same.
+    run.delete("best/arch.yaml")
+    in_bf16(run)
+    assert run.arch("best").id == winner["arch"] and len(run.store.read("scores")) == len(rows)
+    assert run.search().read_back()[1] and len(run.search().scores()) == len(by_precision["bf16"])
+
+
+def test_the_front_of_a_search_in_bf16_is_that_of_its_scores_in_fp32(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    both = {"name": "random", "evaluations": 12, "objectives": {"accuracy": "max", "macs": "min"}}
+    in_bf16(run, SearchConfig.model_validate(both))
+    exact = [row for row in run.store.read("scores").to_pylist() if row["precision"] == "fp32"]
+    front = {
+        one["arch"]
+        for one in exact
+        if not any(
+            (two["accuracy"] >= one["accuracy"] and two["macs"] <= one["macs"])
+            and (two["accuracy"], two["macs"]) != (one["accuracy"], one["macs"])
+            for two in exact
+        )
+    }
+    assert {arch.id for arch in run.search().front} == front and len(front) >= 1
+
+
+def test_scores_in_fp32_decide(tmp_path: Path) -> None:
+    """Scores in the reverse order make the last of the finalists the winner."""
+    run = small_run(tmp_path / "run")
+    ready = prepare(run, SearchSettings(search=SETTINGS.search, scoring=IN_BF16))
+    with make_scorer(run, IN_BF16, Resources(replicas=0)) as scorer:
+        finished = search(ready, scorer)
+    assert not run.exists("best/arch.yaml")
+    lines: list[str] = []
+
+    class Reversed:
+        def score(self, archs: list[Arch], *_: Any) -> list[float]:
+            return [0.01 * place for place in range(len(archs))]
+
+    made = finals(ready, finished, Reversed(), lines.append)
+    last = finished.finalists(10)[-1]
+    assert made.best() == run.arch("best") == last
+    assert lines[-1].endswith(f"are scored again in fp32: the winner is {last.id}, not {finished.best().id}")
 
 
 class Own:
