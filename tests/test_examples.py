@@ -65,6 +65,8 @@ SMALL = {
         *(f"--set={key}" for key in ("recipe.epochs=1", "retrain.recipe.epochs=1", "search.evaluations=8")),
     ],
     "tune": ["--workers", "0", "--replicas", "0", "--at-a-time", "1"],
+    "bench all": ["--device", "cpu", "--rounds", "1", "--only", "precision"],
+    "bench archs": ["--rounds", "1", "--candidates", "4000"],
     "bench forward": ["--rounds", "1", "--batch-size", "1"],
     "bench latency": ["--device", "cpu", "--dtype", "fp32", "--batch-size", "1", "--seconds", "0.001"],
     "bench segment": [*SMALL_SCENES, "--width=8"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raynas.bench.device import on_device, seconds
+from raynas.bench.measured import in_turns
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Execution
@@ -71,16 +72,8 @@ def bench_mixed(
     space = load_space(space) if isinstance(space, str) else space
     if archs > batch_size:
         raise UserError(f"{archs} archs cannot share {batch_size} images: give a larger batch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return _time(space, archs, batch_size, rounds, torch.device(device), seed, progress)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UserError(f"device {device!r}: {str(error).splitlines()[0]}") from error
-    finally:
-        torch.set_num_threads(before)
+    with on_device(device, threads) as place:
+        return _time(space, archs, batch_size, rounds, place, seed, progress)
 
 
 def _time(
@@ -100,10 +93,7 @@ def _time(
 
     def timed(passes: list[OnePass]) -> float:
         supernet.zero_grad(set_to_none=True)
-        began = _now(device)
-        for one in passes:
-            F.cross_entropy(*one()).backward()
-        return _now(device) - began
+        return sum(seconds(device, lambda one=one: F.cross_entropy(*one()).backward()) for one in passes)  # type: ignore[misc]
 
     def alone(arch: Arch, rows: slice = slice(None)) -> OnePass:
         return lambda: (supernet(images[rows], arch), labels[rows])
@@ -122,12 +112,7 @@ def _time(
     if not maskable:
         del kinds["masks"]
     chosen = "masks" if maskable and supernet.prefers_masks(images, archs) else "groups"
-    seconds: dict[str, list[float]] = {name: [] for name in kinds}
-    for round_ in range(rounds + 1):
-        for name, run in kinds.items():
-            seconds[name].append(run())
-        progress(f"round {round_} of {rounds}: " + ", ".join(f"{n} {s[-1]:.3f} s" for n, s in seconds.items()))
-    timed_rounds = {name: np.array(values[1:]) for name, values in seconds.items()}  # the first round warms up
+    timed_rounds = {name: np.array(values) for name, values in in_turns(kinds, rounds, progress).items()}
     return [
         MixedTiming(
             name,
@@ -138,11 +123,3 @@ def _time(
         )
         for name, values in timed_rounds.items()
     ]
-
-
-def _now(device: torch.device) -> float:
-    """Return processor seconds of this process; on a GPU seconds of the clock after its work is done."""
-    if device.type == "cpu":
-        return time.process_time()
-    torch.accelerator.synchronize(device)
-    return time.perf_counter()

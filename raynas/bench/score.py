@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import ray
 
+from raynas.bench.measured import Measured
 from raynas.data.load import load_data
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -31,34 +32,36 @@ def bench_score(
     images: int | None = None,
     precision: str = "fp32",
     seconds: float = 5.0,
+    rounds: int = 3,
     progress: Progress = silent,
-) -> dict[str, Any]:
+) -> list[Measured]:
     """Score random archs with a pool, and time nothing but forward passes over the same archs in its replicas.
 
-    The limit is measured before and after, in all replicas at once, on images that are already normalised. The
-    difference is the cost of choosing archs, sending them, counting hits, checking weights and writing rows.
+    The limit is measured before and after each round, in all replicas at once, on images that are already normalised.
+    The difference is the cost of choosing archs, sending them, counting hits, checking weights and writing rows.
 
     Args:
         run: has a trained supernet and its data; None for a fresh supernet of `space` on `data`.
         space, data: used if there is no run.
-        archs: number of archs to score.
+        archs: number of archs to score, over all rounds.
         replicas, batch_size, threads, gpus, images, precision: as for `ScorePool`.
         seconds: duration of each measurement of the limit.
+        rounds: parts in which the archs are scored.
         progress: called with a line at each step.
 
     Returns:
-        `subnets_per_s`, `limit_per_s`, their `ratio`, and the settings. Rows go to a temporary store.
+        Subnets scored a second, beside subnets passed a second. Rows go to a temporary store.
 
     Raises:
-        UserError: as for `ScorePool`, or there are not more archs than replicas.
+        UserError: as for `ScorePool`, or there are not enough archs for the replicas and rounds.
     """
     progress("loading supernet and images")
     scored = _fresh(space, data, images) if run is None else load_scored_supernet(Run(run), images)
     drawn = scored.space.decode(scored.space.sample_codes(np.random.default_rng(0), archs * 4))
     chosen = list(dict.fromkeys(drawn))[:archs]
-    if len(chosen) <= replicas:  # each replica warms up with one
+    if len(chosen) < replicas + rounds:  # each replica warms up with one
         raise UserError(
-            f"{len(chosen)} archs leave nothing to time on {replicas} replicas: give more archs than replicas"
+            f"{len(chosen)} archs leave nothing to time in {rounds} rounds on {replicas} replicas: give more archs"
         )
     with tempfile.TemporaryDirectory() as folder:
         pool = ScorePool(
@@ -84,26 +87,21 @@ def bench_score(
 
             pool.score(chosen[:replicas])  # the first passes allocate
             progress("forward passes alone")
-            before = limit()
-            progress(f"scoring {len(chosen)} archs")
-            began = time.perf_counter()
-            rows = pool.score(chosen[replicas:])
-            rate = len(rows) / (time.perf_counter() - began)
-            progress("forward passes alone, again")
-            best = (before + limit()) / 2
-    return {
-        "subnets_per_s": rate,
-        "limit_per_s": best,
-        "ratio": rate / best,
-        "archs": len(rows),
-        "replicas": replicas,
-        "threads": threads,
-        "images": len(scored.images),
-        "batch_size": batch_size,
-        "precision": precision,
-        "device": rows[0]["device"],
-        "space": scored.space.name,
-    }
+            limits, rates = [limit()], []
+            for round_ in range(rounds):
+                part = chosen[replicas + round_ :: rounds]
+                progress(f"scoring {len(part)} archs, round {round_ + 1} of {rounds}")
+                began = time.perf_counter()
+                rows = pool.score(part)
+                rates.append(len(rows) / (time.perf_counter() - began))
+                progress("forward passes alone, again")
+                limits.append(limit())
+    name = (
+        f"scores of {scored.space.name} by {replicas} replicas ({len(scored.images)} images, {precision}) / "
+        "their forward passes alone"
+    )
+    between = [(before + after) / 2 for before, after in pairwise(limits)]
+    return [Measured(name, "/s", tuple(rates), tuple(between))]
 
 
 def _fresh(space: Space | str, data: str, images: int | None) -> ScoredSupernet:

@@ -10,13 +10,12 @@ from raynas.errors import UserError
 @pytest.mark.usefixtures("ray_session")
 def test_pool_and_limit_are_both_measured() -> None:
     steps: list[str] = []
-    found = bench_score(archs=12, replicas=1, images=20, seconds=0.2, progress=steps.append)
-    assert found["archs"] == 11 and found["images"] == 20 and found["space"] == "digits/vit"
-    assert found["subnets_per_s"] > 0 and found["limit_per_s"] > 0
-    assert found["ratio"] == pytest.approx(found["subnets_per_s"] / found["limit_per_s"])
-    assert len(steps) == 5
+    (row,) = bench_score(archs=12, replicas=1, images=20, seconds=0.2, rounds=2, progress=steps.append)
+    assert row.name.startswith("scores of digits/vit by 1 replicas (20 images, fp32)") and row.unit == "/s"
+    assert len(row.ours) == len(row.reference) == 2 and min(row.ours + row.reference) > 0
+    assert len([step for step in steps if step.startswith("scoring")]) == 2
 
 
 def test_what_each_replica_warms_up_with_is_not_timed() -> None:
-    with pytest.raises(UserError, match="2 archs leave nothing to time on 2 replicas"):
+    with pytest.raises(UserError, match="2 archs leave nothing to time in 3 rounds on 2 replicas"):
         bench_score(archs=2, replicas=2, images=20)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from raynas.commands.parser import Parser
 
 KINDS = {
+    "all": "measure every ratio of speed, and print them in one table",
     "archs": "measure how many archs are sampled, costed, varied and searched a second",
     "forward": "time forward passes of networks",
     "latency": "time subnets alone, one after the other, as a search by latency does",
     "mixed": "time batches that several subnets share, by masks and by groups",
     "search": "compare search algorithms on 4,000 subnets whose scores are known",
+    "peers": "measure released code, which you have cloned, beside ours",
     "score": "compare the speed of a scoring pool with that of its forward passes alone",
     "tune": "compare the samplers of tuning on functions whose optima are known",
-    "step": "compare training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny",
+    "step": "compare passes and training steps of a DeiT-Ti-shaped subnet with timm's deit_tiny",
     "segment": "train a segmentation head on a backbone, on scenes of digits, and measure it",
     "detect": "train a detector on a backbone, on scenes of digits, and measure it",
     "window": "time random archs within narrow windows of a cost",

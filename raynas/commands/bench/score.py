@@ -16,10 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Score the subnets, and print the figures."""
+    """Score the subnets, and print a table."""
+    from raynas.bench.measured import table
     from raynas.bench.score import bench_score
 
     with doing("scoring") as progress:
-        found = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=progress)
-    for name, value in found.items():
-        print(f"{name:<28}{value:>16,.4g}" if isinstance(value, float) else f"{name:<28}{value!s:>16}")
+        rows = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=progress)
+    print(*table(rows), sep="\n")

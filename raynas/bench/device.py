@@ -1,0 +1,44 @@
+"""The device of a benchmark: its threads, its clock, and the line about a device that is not there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from raynas.errors import UserError
+
+
+@contextmanager
+def on_device(name: str, threads: int) -> Iterator[torch.device]:
+    """Make a torch device and set the number of torch's threads while the block runs.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    try:
+        device = torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name!r}: {str(error).splitlines()[0]}") from error
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield device
+    finally:
+        torch.set_num_threads(before)
+
+
+def seconds(device: torch.device, work: Callable[[], object]) -> float:
+    """Return the duration of a call: on a CPU processor seconds of this process, on a GPU until its work is done."""
+    began = _now(device)
+    work()
+    return _now(device) - began
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize(device)
+    return time.perf_counter()
