@@ -103,11 +103,14 @@ def data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
     """Return the settings of a dataset without a preset, with changes by dotted key."""
     from raynas.config import Document, validate
     from raynas.data.config import DataConfig
+    from raynas.presets.preset import with_value
 
     if wrong := [key for key in overrides if not key.startswith("data.")]:
         raise UserError(f"--set {wrong[0]}: without a preset only values of data can be set, such as data.size=32")
-    values = {**data_settings(data), **{key.removeprefix("data."): value for key, value in overrides.items()}}
-    return validate(DataConfig, Document({"data": values}, "override"), ("data",))
+    values: dict[str, Any] = {"data": data_settings(data)}
+    for key, value in overrides.items():
+        values = with_value(values, key, value)
+    return validate(DataConfig, Document(values, "override"), ("data",))
 
 
 def refuse_nested(run_dir: RunLike) -> None:

@@ -62,11 +62,12 @@ class ClutterConfig(CanvasConfig):
     """Settings of the dataset `clutter`."""
 
     digits: Literal["digits", "mnist5k"] = "mnist5k"
-    size: tuple[Side, Side] = (36, 36)
-    train: int = pydantic.Field(default=3000, ge=100, le=10**5)
+    size: tuple[Side, Side] = (24, 24)
+    train: int = pydantic.Field(default=4000, ge=100, le=10**5)
     test: int = pydantic.Field(default=2000, ge=100, le=10**5)
-    side: tuple[int, int] = (12, 24)
-    pieces: int = pydantic.Field(default=8, ge=0, le=1000)
+    side: tuple[int, int] = (20, 24)
+    pieces: int = pydantic.Field(default=2, ge=0, le=1000)
+    noise: int = pydantic.Field(default=0, ge=0, le=255)
 
 
 class DataConfig(Config):

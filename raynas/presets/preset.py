@@ -203,9 +203,18 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
         for place in _objectives_in(value, tuple(key.split("."))):
             if isinstance(around := _inside(data, place), dict):
                 around.pop("objectives", None)
-        data, changes = _merged(data, _nested(key, value)), _merged(changes, _nested(key, value))
+        data, changes = with_value(data, key, value), with_value(changes, key, value)
     _give_way(data, changes)
     return validate(Preset, Document(data, "override", changed=[tuple(key.split(".")) for key in overrides]))
+
+
+def with_value(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return plain values with one of them changed by its dotted key; see `override`.
+
+    Raises:
+        ConfigError: no preset has such a key.
+    """
+    return _merged(values, _nested(key, value))
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
