@@ -11,7 +11,7 @@ import pydantic
 import yaml
 from pydantic_core import to_jsonable_python
 
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, UserError
 from raynas.locations import NO_CREDENTIALS, holds_credentials
 from raynas.text import is_text, named, nearest, one_line, shown
 
@@ -217,6 +217,23 @@ def parse_yaml(text: str, source: str) -> Document:
         reason = one_line(str(getattr(error, "problem", None) or error))
         raise ConfigError(f"{where}: not valid YAML: {reason}") from error
     return Document(data, source, reading.lines)
+
+
+def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
+    """Parse assignments of a command line such as `["recipe.epochs=3", ...]`; values are YAML.
+
+    Raises:
+        UserError: an assignment has no `=`, a key is given twice, or a value is not YAML (a ConfigError).
+    """
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key:
+            raise UserError(f"{assignment!r} is not KEY=VALUE, such as recipe.epochs=3")
+        if key.strip() in found:
+            raise UserError(f"{key.strip()} is given twice: give it once")
+        found[key.strip()] = parse_yaml(value, shown(assignment)).data
+    return found
 
 
 class _Loader(yaml.SafeLoader):

@@ -17,12 +17,12 @@ from torch import Tensor
 
 import raynas
 from raynas.commands.main import main, make_parser
-from raynas.config import parse_yaml, write_yaml
+from raynas.config import parse_overrides, parse_yaml, write_yaml
 from raynas.phases.inputs import space_of
 from raynas.phases.pipeline import make_reference
 from raynas.phases.preflight import check_later
 from raynas.phases.retrain import retrain as retrain_networks
-from raynas.presets.preset import Preset, load_preset, override, parse_overrides
+from raynas.presets.preset import Preset, load_preset, override
 from raynas.runs.run import Run
 from raynas.space import Space, load_space
 from raynas.space.load import SPACES

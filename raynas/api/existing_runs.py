@@ -57,11 +57,11 @@ def search_run(
         UserError: the search cannot be built, or no arch could be scored or timed.
     """
     opened = opened_run(run)
-    preset = run_preset(opened, overrides)
     with loading(progress):
         from raynas.phases.search import search_fully
-    from raynas.runs.searches import Scoring
+        from raynas.runs.searches import Scoring
 
+    preset = run_preset(opened, overrides)
     with opened.lock():
         scoring = Scoring(images=images, precision=precision)
         search_fully(opened, preset.search, resources or Resources(), scoring, name, random, progress)

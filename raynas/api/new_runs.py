@@ -52,12 +52,12 @@ def train(
         TrainingCollapsed: training broke down twice.
         UserError: the cluster lacks the resources, or training failed for good.
     """
-    checked = chosen_preset(preset, data, overrides)
-    refuse_nested(run_dir)
     with loading(progress):
         from raynas.phases.preflight import preflight
         from raynas.phases.train import train as train_supernet
 
+    checked = chosen_preset(preset, data, overrides)
+    refuse_nested(run_dir)
     return train_supernet(preflight(checked, resources or Resources(), run_dir, progress), run_dir, progress)
 
 
@@ -139,11 +139,11 @@ def pipeline(
         UserError: settings or data are wrong, the budget is impossible, or the run directory is busy or began with
             other settings.
     """
-    checked = chosen_preset(preset, data, overrides)
-    refuse_nested(run_dir)
     with loading(progress):
         from raynas.phases.pipeline import pipeline as run_pipeline
 
+    checked = chosen_preset(preset, data, overrides)
+    refuse_nested(run_dir)
     return run_pipeline(checked, run_dir, resources or Resources(), progress)
 
 
@@ -185,11 +185,11 @@ def adapt(
         RunDirError: the run directory is in use, or began with another model or other settings.
         UserError: the model cannot be read, the images have another number of channels, or settings are wrong.
     """
-    checked = chosen_preset(preset, data, overrides, check_data=False)
-    refuse_nested(run_dir)
     with loading(progress):
         from raynas.phases.adapt import adapt as adapt_model
 
+    checked = chosen_preset(preset, data, overrides, check_data=False)
+    refuse_nested(run_dir)
     return adapt_model(model, checked, run_dir, resources or Resources(), weights, chosen_space(space), progress)
 
 

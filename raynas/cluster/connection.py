@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from raynas.errors import ClusterError, UserError
 from raynas.progress.reporter import Progress, reporter, silent
@@ -181,10 +181,10 @@ def _start_once(cpus: int) -> None:
     # Read from the environment when ray was imported, which may have been before this.
     enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
-        # "local": another Ray that happens to run on this machine is not ours to use. The dashboard stays on:
-        # without it Ray Train's placement group cleaner logs an error every second.
+        quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        # "local": another Ray that happens to run on this machine is not ours to use.
         with _not_for_ever(_EndedChild()):
-            ray.init(address="local", num_cpus=cpus, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address="local", num_cpus=cpus, **quiet)
     except Exception as error:  # Ray raises this very class when it waited in vain, and others
         ray.shutdown()
         for pid in _children() - others:

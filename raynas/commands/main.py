@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import logging
 import os
 import re
@@ -74,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Ray would print a C++ stack when a command is terminated (SIGTERM). It reads this when it is imported, and workers
     # of a local Ray inherit it; if one of those crashes, Python's own stack is still in Ray's logs.
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+    # At the end Python would look for garbage among all objects of PyTorch, for more than a second.
+    atexit.register(gc.freeze)
     interruption = _Interruption()
     try:
         with _warnings(), interruption.by_sigterm():

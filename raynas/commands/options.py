@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from raynas.cluster.resources import MOST_PER_GPU, Resources
-from raynas.config import MOST_SEEDS
+from raynas.config import MOST_SEEDS, parse_overrides
 from raynas.progress.reporter import Reporter, terminal
 from raynas.text import shown
 
@@ -133,8 +133,6 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UserError: an assignment is not `KEY=VALUE`, its value is not YAML, or resources are out of range.
     """
-    from raynas.presets.preset import parse_overrides
-
     named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
     if where := {field.name: named.pop(field.name) for field in fields(Resources) if field.name in named}:
         on_ray = all(where.get(name) != 0 for name in ("workers", "replicas"))

@@ -13,12 +13,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import on_loopback
 from raynas.cluster.mailbox import open_mailbox
 from raynas.cluster.resources import Resources
+from raynas.cluster.trainer import trainer
 from raynas.errors import UserError
 from raynas.progress.reporter import Reporter
 from raynas.text import one_line
@@ -50,7 +51,7 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
 
     mailbox = open_mailbox()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = TorchTrainer(
+        training = trainer()(
             _work,
             train_loop_config={"mailbox": mailbox},
             torch_config=FileRendezvous(timeout_s=MEETING_S, folder=folder)
@@ -61,10 +62,10 @@ def all_reduce(resources: Resources, progress: Reporter) -> list[dict[str, Any]]
             ),
             run_config=RunConfig(name=NAME, storage_path=folder),
         )
-        trainer._register_sigint_handler = controllers.append  # type: ignore[attr-defined]  # not Ray's handler of Ctrl-C
+        training._register_sigint_handler = controllers.append  # type: ignore[attr-defined]  # not Ray's handler of Ctrl-C
         try:
             with progress.polling(watch):
-                trainer.fit()
+                training.fit()
             events, _ = ray.get(mailbox.take.remote(), timeout=LIMIT_S)
         except RayActorError as error:
             raise UserError(f"no answer within {time.monotonic() - began:.0f} s") from error

@@ -30,6 +30,7 @@ from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage,
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.metrics import set_gauge
 from raynas.cluster.resources import Resources
+from raynas.cluster.trainer import trainer
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
 from raynas.phases.run_context import STATE
 from raynas.phases.training_job import Trained, TrainingJob
@@ -209,7 +210,7 @@ class _Training:
 
         workers: Any = resources.workers  # Ray's annotation lacks the range
         elastic: dict[str, Any] = {"elastic_resize_monitor_interval_s": RESIZE_S} if isinstance(workers, tuple) else {}
-        return TorchTrainer(
+        return trainer()(
             work,
             torch_config=FileRendezvous(folder=meeting) if on_loopback() else None,
             scaling_config=ScalingConfig(

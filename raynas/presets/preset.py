@@ -21,12 +21,11 @@ from raynas.config import (
     Location,
     Seed,
     added_field,
-    parse_yaml,
     read_yaml,
     validate,
 )
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
-from raynas.errors import ConfigError, UserError
+from raynas.errors import ConfigError
 from raynas.presets.adapt import AdaptConfig
 from raynas.presets.space_evolution import SpaceEvolutionConfig
 from raynas.presets.tune import TuneConfig
@@ -215,23 +214,6 @@ def with_value(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         ConfigError: no preset has such a key.
     """
     return _merged(values, _nested(key, value))
-
-
-def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse assignments of a command line such as `["recipe.epochs=3", ...]`; values are YAML.
-
-    Raises:
-        UserError: an assignment has no `=`, a key is given twice, or a value is not YAML (a ConfigError).
-    """
-    found: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals or not key:
-            raise UserError(f"{assignment!r} is not KEY=VALUE, such as recipe.epochs=3")
-        if key.strip() in found:
-            raise UserError(f"{key.strip()} is given twice: give it once")
-        found[key.strip()] = parse_yaml(value, shown(assignment)).data
-    return found
 
 
 def _objectives_in(value: Any, place: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from raynas.config import parse_yaml
+from raynas.config import parse_overrides, parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
 from raynas.outer.evolution.axes import axes_of, step_of
 from raynas.phases.inputs import space_of
 from raynas.phases.preflight import check_later
-from raynas.presets.preset import load_preset, override, parse_overrides
+from raynas.presets.preset import load_preset, override
 from raynas.space import load_arch, load_space
 from raynas.training.preflight import check_recipe
 

@@ -31,11 +31,10 @@ def add_scenes(parser: argparse.ArgumentParser, task: Literal["segment", "detect
 
 def run_on_scenes(options: argparse.Namespace, task: Literal["segment", "detect"]) -> None:
     """Train, measure, and print the results."""
-    from raynas.config import Document, validate
+    from raynas.config import Document, parse_overrides, validate
     from raynas.data.scenes import ScenesConfig
     from raynas.downstream.on_scenes import train_on_scenes
     from raynas.downstream.train import DenseRecipe
-    from raynas.presets.preset import parse_overrides
 
     named = given(options)
     named["scenes"] = validate(ScenesConfig, Document(parse_overrides(named["scenes"]), "--scenes"))
