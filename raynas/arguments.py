@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from importlib import import_module
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -66,7 +66,7 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 class _Names(dict[str, Any]):
-    """Types by the names in a module's annotations, imported when they are needed."""
+    """Types by the names in a module's annotations; those of other modules are not imported, which may take seconds."""
 
     def __init__(self, module: dict[str, Any], places: Mapping[str, str]):
         super().__init__()
@@ -74,7 +74,7 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name in self.places:
-            return getattr(import_module(self.places[name]), name)
+            return Annotated[object, AfterValidator(functools.partial(_of_module, self.places[name], name))]
         if isinstance(value := self.module.get(name), str):
             return eval(value, self.module, self)
         if is_dataclass(value):  # pydantic would look into its fields
@@ -95,6 +95,12 @@ def _of_class(kind: Any, value: object) -> object:
     if not isinstance(value, kind):
         raise ValueError
     return value
+
+
+def _of_module(module: str, name: str, value: object) -> object:
+    if module not in sys.modules:  # then nothing is of its classes
+        raise ValueError
+    return _of_class(getattr(sys.modules[module], name), value)
 
 
 def _plain(value: Any) -> Any:
