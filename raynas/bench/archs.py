@@ -55,7 +55,8 @@ def bench_archs(
 
     def children() -> float:
         half = _GENERATION // 2
-        search = Evolution(space, None, limits, next(seeds), population=1, mutations=half, crossovers=half, initial=50)
+        sizes = {"population": 1, "initial": 50, "mutations": half, "crossovers": half}
+        search = Evolution(space, None, limits, next(seeds), any_pair=True, **sizes)
         first = search.ask(50)
         search.tell(first, [float(place) for place in range(len(first))])
         return a_second(lambda: len(search.ask(_GENERATION)))()

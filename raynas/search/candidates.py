@@ -23,6 +23,9 @@ ENUMERABLE = 20_000
 
 _ROUNDS = 7
 
+_COSTED = 1024
+"""Candidates that are costed at a time."""
+
 logger = logging.getLogger("raynas.search")
 
 
@@ -49,16 +52,17 @@ class Candidates:
             tally: counter of rows: `tried`, and of these `taken`, `repeated`, `infeasible`.
         """
         tally = Counter() if tally is None else tally
-        feasible = self.problem.constraints.feasible(codes)
         rows: list[int] = []
         for index, row in enumerate(codes):
             if len(rows) == limit:
                 break
+            if index % _COSTED == 0:  # costs may be predictions, and most of the candidates may not be needed
+                feasible = self.problem.constraints.feasible(codes[index : index + _COSTED])
             key = row.tobytes()
             tally["tried"] += 1
             if key in self._taken:
                 tally["repeated"] += 1
-            elif not feasible[index]:
+            elif not feasible[index % _COSTED]:
                 tally["infeasible"] += 1
             else:
                 tally["taken"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from raynas.config import Document, validate
 from raynas.costs import Constraints, sample_within
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search
-from raynas.space import Codes, Space
+from raynas.search.candidates import Candidates
+from raynas.search.problem import Problem
+from raynas.space import Codes, Space, load_space
 from tests.search.search_parts import accuracy, drive
 
 SEARCHES = {
@@ -114,3 +117,22 @@ def test_built_from_a_configuration(small: Space) -> None:
         build_search(config, small)
     ms = latency(small)
     assert ms(small.encode(drive(build_search(config, small, costs={"latency": ms})))).max() <= 0.8
+
+
+def test_candidates_are_costed_piece_by_piece_until_enough_are_taken() -> None:
+    space = load_space("digits/vit")
+    asked: list[int] = []
+
+    def weight(codes: Codes) -> np.ndarray:
+        asked.append(len(codes))
+        return codes.sum(axis=1)
+
+    codes = space.sample_codes(np.random.default_rng(0), 9000)
+    limit = float(np.quantile(codes.sum(axis=1), 0.5))
+    problem = Problem(space, constraints={"weight": (None, limit)}, costs={"weight": weight})
+    candidates, tally = Candidates(problem, np.random.default_rng(0), "dimensions"), Counter[str]()
+    taken = candidates.take(codes, 900, tally)
+    fitting = dict.fromkeys(map(tuple, codes[codes.sum(axis=1) <= limit].tolist()))
+    assert list(map(tuple, taken.tolist())) == list(fitting)[:900]
+    assert sum(asked) == -(-tally["tried"] // 1024) * 1024 < 5000  # and not all 9,000
+    assert tally["taken"] == 900 and tally.total() == 2 * tally["tried"]
