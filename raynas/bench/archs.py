@@ -55,8 +55,17 @@ def bench_archs(
 
     def children() -> float:
         half = _GENERATION // 2
-        sizes = {"population": 1, "initial": 50, "mutations": half, "crossovers": half}
-        search = Evolution(space, None, limits, next(seeds), any_pair=True, **sizes)
+        search = Evolution(
+            space,
+            None,
+            limits,
+            next(seeds),
+            population=1,
+            initial=50,
+            mutations=half,
+            crossovers=half,
+            any_pair=True,
+        )
         first = search.ask(50)
         search.tell(first, [float(place) for place in range(len(first))])
         return a_second(lambda: len(search.ask(_GENERATION)))()
