@@ -113,6 +113,7 @@ GROUPS = {
     "costs": "Spaces, costs and supernets",
     "nets": "Spaces, costs and supernets",
     "scoring": "Scores",
+    "proxies": "Scores",
     "search": "Searches",
 }
 """Heading of the public names by their package."""

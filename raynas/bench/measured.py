@@ -30,8 +30,10 @@ class Measured:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Ours over the reference, in each round."""
-        return tuple(mine / theirs for mine, theirs in zip(self.ours, self.reference, strict=False))
+        """Ours over the reference, in each round; none without a reference."""
+        if not self.reference:
+            return ()
+        return tuple(mine / theirs for mine, theirs in zip(self.ours, self.reference, strict=True))
 
 
 def in_turns(
