@@ -16,6 +16,7 @@ from raynas.energy import counters
 from raynas.errors import RunDirError
 from raynas.phases import phase as phase_module
 from raynas.phases.phase import phase, phase_line
+from raynas.progress.reporter import Reporter
 from raynas.results.phases import FILE, read_phases
 from raynas.runs.run import Run
 from raynas.text import energy_text
@@ -61,6 +62,18 @@ def test_a_fast_counter_is_read_in_between(run: Run, package: Path, monkeypatch:
                 time.sleep(0.02)
     (row,) = run.store.read("phases").to_pylist()
     assert row["joules"] == pytest.approx(150.0)
+
+
+def test_a_running_phase_notes_how_far_its_work_is(run: Run) -> None:
+    show = Reporter()
+    with show.doing("search", 10, "scored") as activity, phase(run, "search", activity=activity):
+        activity.update(3, "best accuracy 0.5")
+        while read_phases(run)[0]["progress"] != "3/10 scored":
+            time.sleep(0.02)
+        assert read_phases(run)[0]["newest"] == "best accuracy 0.5"
+        activity.update(9, "best accuracy 0.75")
+    (row,) = run.store.read("phases").to_pylist()
+    assert (row["status"], row["progress"], row["newest"]) == ("finished", "9/10 scored", "best accuracy 0.75")
 
 
 def test_without_counters_the_line_says_why(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
