@@ -1,9 +1,9 @@
 """How training-free scores and predictors rank networks: what docs/ranking.md reports.
 
-    python docs/evidence/proxies.py --out results --processes 2 [truths proxies predictors]
+    python docs/evidence/proxies.py --out results --processes 2 [proxies predictors]
 
-Stop it at any time, run it again. `proxies` and `predictors` read the packed tables of networks trained alone, `truths`
-among them, in docs/evidence/results. docs/evidence/proxies_tables.py reads the rows.
+Stop it at any time, run it again. The accuracies are those in docs/evidence/results. docs/evidence/proxies_tables.py
+reads the rows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nasvit import SUBNETS, supernet_space
 from s3 import HAND_MADE, NETWORKS, hand_made, networks_of
 from tables import read
-from tasks import RECIPE, SEEDS, Row, Task, load, run_tasks, sampled, score, train
+from tasks import SEEDS, Row, Task, load, run_tasks, sampled
 from vitas import BASE, PER_BUCKET, by_budget, digits_space
 
 RESULTS = Path(__file__).with_name("results")
-TRUTHS = 40
-SPACES = {"twins": "digits/twins", "s3": "digits/s3", "vit_res": "digits/vit_resnas", "hybrid": "digits/nasvit"}
-"""Of the families that have no truth table; of vit there are vitas.py and s3.py."""
+ALONE = ("vit", "vit, 8 spaces")
+INHERITED = ("s3", "hybrid", "cnn")
+"""Tables of accuracies by family: of networks trained alone, and of subnets. `cnn` is of family hybrid, as `hybrid`."""
 
 IMAGES = 64
 PROXIES = ("params", "macs", "synflow", "naswot", "dss", "az_nas")
@@ -31,41 +32,33 @@ SPLITS = range(20)
 FITTED = {"inherited": (64, 512), "alone": (25, 50, 75)}
 
 
-# -- networks trained alone ----------------------------------------------------------------------------------------
-
-
-def truths(family: str, index: int, seed: int) -> list[Row]:
-    """A random network of a family, trained from scratch."""
-    from raynas.space import load_space
-
-    space = load_space(SPACES[family])
-    arch = sampled(space, TRUTHS)[index]
-    network, _ = train(space.fix(arch), "digits", RECIPE, seed)
-    (row,) = score(network, [network.space.smallest()], "digits")
-    return [{**row, "arch": arch.id, "values": json.dumps(arch.to_dict())}]
+# -- accuracies ----------------------------------------------------------------------------------------------------
 
 
 def known(table: str) -> tuple[Any, list[Any], list[Row]]:
-    """The space, the archs, and their accuracy and loss (means over seeds) of a table of networks trained alone.
+    """The space, the archs, and their accuracy and loss (means over seeds) in a table.
 
     Args:
-        table: `vit` (vitas.py's truths), `vit, 8 spaces` (s3.py's), or a family of `SPACES`.
+        table: of `ALONE` (vitas.py's truths, and s3.py's), or of `INHERITED` (nasvit.py's supernets).
     """
-    from raynas.space import Space, load_space
+    from raynas.space import Space
 
     if table == "vit":
-        rows, space = read(RESULTS, "truth"), digits_space(BASE, sharing="cyclic")
+        space, rows = digits_space(BASE, sharing="cyclic"), read(RESULTS, "truth")
+        by_id = {row["arch"]: space.arch(json.loads(row["values"])) for row in rows}
     elif table == "vit, 8 spaces":
-        rows = read(RESULTS, "alone")
-        archs = {arch.id: arch for name in HAND_MADE for arch in networks_of(hand_made(name))[:NETWORKS]}
-        rows = [{**row, "values": json.dumps(archs[row["arch"]].to_dict())} for row in rows]
-        space = Space.from_dict(union_of_spaces())
+        space, rows = Space.from_dict(union_of_spaces()), read(RESULTS, "alone")
+        every = [arch for name in HAND_MADE for arch in networks_of(hand_made(name))[:NETWORKS]]
+        by_id = {arch.id: space.arch(arch.to_dict()) for arch in every}
     else:
-        rows, space = [row for row in read(RESULTS, "truths") if row["family"] == table], load_space(SPACES[table])
+        space = supernet_space(table)
+        wanted = {"kind": table, "objective": "alpha", "gradients": "sum", "role": "random"}
+        rows = [row for row in read(RESULTS, "supernets") if wanted.items() <= row.items()]
+        by_id = {arch.id: arch for arch in sampled(space, SUBNETS)}
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["values"], []).append(row)
-    archs = [space.arch(json.loads(values)) for values in found]
+        found.setdefault(row["arch"], []).append(row)
+    archs = [by_id[name] for name in found]
     means = [
         {name: float(np.mean([row[name] for row in group])) for name in ("accuracy", "loss")}
         for group in found.values()
@@ -80,9 +73,6 @@ def union_of_spaces() -> dict[str, Any]:
     choices = {name: sorted({choice for space in every for choice in space[name]}) for name in every[0]}
     blocks = {leaf: choices.pop(leaf) for leaf in ("heads", "mlp_ratio")}
     return {**given, "dimensions": {**choices, "patch_size": choices["patch_size"][::-1], "blocks": blocks}}
-
-
-TABLES = ("vit", "vit, 8 spaces", *SPACES)
 
 
 # -- experiments ---------------------------------------------------------------------------------------------------
@@ -136,12 +126,9 @@ def predictors(predictor: str, of: str, seed: int) -> list[Row]:
 
 def tasks(experiment: str) -> Iterator[Task]:
     """The tasks of an experiment."""
-    if experiment == "truths":
-        # The same number of each family at any time.
-        yield from (Task("truths", truths, {"family": f, "index": i}, 0) for i in range(TRUTHS) for f in SPACES)
-    elif experiment == "proxies":
-        for table in TABLES:
-            yield from (Task("proxies", proxies, {"table": table, "proxy": p}, s) for p in PROXIES for s in range(3))
+    if experiment == "proxies":
+        for table, seeds in [*((table, range(3)) for table in ALONE), *((table, range(2)) for table in INHERITED)]:
+            yield from (Task("proxies", proxies, {"table": table, "proxy": p}, s) for p in PROXIES for s in seeds)
     elif experiment == "predictors":
         for of, seeds in (("inherited", SEEDS), ("alone", SPLITS)):
             yield from (
@@ -151,7 +138,7 @@ def tasks(experiment: str) -> Iterator[Task]:
         raise AssertionError(experiment)
 
 
-EXPERIMENTS = ("truths", "proxies", "predictors")
+EXPERIMENTS = ("proxies", "predictors")
 
 
 if __name__ == "__main__":

@@ -9,61 +9,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from proxies import FITTED, PREDICTORS, PROXIES, TABLES
-from scipy import stats
+from proxies import ALONE, FITTED, INHERITED, PREDICTORS, PROXIES
 from tables import Row, arguments, read, shown, tau
 
-EXPERIMENTS = ("truths", "proxies", "predictors")
-RESAMPLES = 1000
+from raynas.phases.rank import RESAMPLES, kendall
+
+EXPERIMENTS = ("proxies", "predictors")
+TABLES = (*ALONE, *INHERITED)
+COSTS = ("params", "macs")
 
 
 def taus(rows: Sequence[Row], y: str) -> None:
-    """Scores by tables: Kendall's tau with a quality of networks trained alone, then less that of the better cost."""
+    """Scores by tables: Kendall's tau with the networks' quality, then less that of the better cost, paired."""
     print(f"| by, with {y} | {' | '.join(TABLES)} |\n|---|{'---|' * len(TABLES)}")
-    sign = -1 if y == "loss" else 1
-    columns: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    sign, found, networks = -1 if y == "loss" else 1, dict[str, np.ndarray](), dict[str, int]()
     for table in TABLES:
         here = [row for row in rows if row["table"] == table and row["seed"] == 0]
-        networks = sorted({row["network"] for row in here})
-        by = {(row["proxy"], row["network"]): row for row in here}
-        values = np.array([[by[proxy, network]["value"] for network in networks] for proxy in PROXIES])
-        truth = sign * np.array([by[PROXIES[0], network][y] for network in networks])
-        draws = np.random.default_rng(0).integers(len(networks), size=(RESAMPLES, len(networks)))
-        found = np.array([[stats.kendalltau(of[draw], truth[draw]).statistic for of in values] for draw in draws])
-        columns[table] = np.array([stats.kendalltau(of, truth).statistic for of in values]), found, truth
+        by = {name: {row["network"]: row for row in here if row["proxy"] == name} for name in PROXIES}
+        names = sorted(by[PROXIES[0]])
+        draws = np.random.default_rng(0).integers(len(names), size=(RESAMPLES, len(names)))
+        draws = np.concatenate([np.arange(len(names))[None], draws])  # first all of them, once
+        truth = np.array([sign * by[PROXIES[0]][name][y] for name in names])
+        values = [np.array([each[name]["value"] for name in names]) for each in by.values()]
+        found[table], networks[table] = np.array([kendall(each, truth, draws) for each in values]), len(names)
     for place, proxy in enumerate(PROXIES):
-        cells = [_cell(whole[place], found[:, place]) for whole, found, _ in columns.values()]
-        print(f"| `{proxy}` | {' | '.join(cells)} |")
-    costs = [PROXIES.index(name) for name in ("params", "macs")]
+        print(f"| `{proxy}` | {' | '.join(_cell(each[place]) for each in found.values())} |")
     for place, proxy in enumerate(PROXIES):
-        if place not in costs:
-            cells = []
-            for whole, found, _ in columns.values():
-                best = max(costs, key=lambda cost: whole[cost])
-                cells.append(_cell(whole[place] - whole[best], found[:, place] - found[:, best]))
-            print(f"| *`{proxy}` less the better cost* | {' | '.join(cells)} |")
-    print()
-    print("networks:", ", ".join(f"{table} {len(truth)}" for table, (_, _, truth) in columns.items()), "\n")
+        if proxy not in COSTS:
+            less = [
+                each[place] - max((each[PROXIES.index(c)] for c in COSTS), key=lambda e: e[0])
+                for each in found.values()
+            ]
+            print(f"| *`{proxy}` less the better cost* | {' | '.join(map(_cell, less))} |")
+    print("\nnetworks:", ", ".join(f"{table} {n}" for table, n in networks.items()), "\n")
 
 
 def seeds(rows: Sequence[Row]) -> None:
-    """The least and the largest tau with accuracy of three random initialisations."""
+    """The least and the largest tau with accuracy of the random initialisations."""
     print(f"| by | {' | '.join(TABLES)} |\n|---|{'---|' * len(TABLES)}")
     for proxy in PROXIES:
         cells = []
         for table in TABLES:
-            found = []
-            for seed in range(3):
-                here = [row for row in rows if (row["table"], row["proxy"], row["seed"]) == (table, proxy, seed)]
-                found.append(tau("value", "accuracy", here))
+            here = [row for row in rows if (row["table"], row["proxy"]) == (table, proxy)]
+            by_seed = [[row for row in here if row["seed"] == seed] for seed in sorted({row["seed"] for row in here})]
+            found = [tau("value", "accuracy", each) for each in by_seed]
             cells.append(f"{min(found):.2f} to {max(found):.2f}")
         print(f"| `{proxy}` | {' | '.join(cells)} |")
     print()
 
 
-def _cell(value: float, resampled: np.ndarray) -> str:
-    low, high = np.nanpercentile(resampled, [2.5, 97.5])
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+def _cell(found: np.ndarray) -> str:
+    """The first value, and the 95 % interval of the others."""
+    low, high = np.percentile(found[1:], [2.5, 97.5])
+    return f"{found[0]:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def learnt(rows: Sequence[Row]) -> None:
@@ -93,7 +91,7 @@ def main() -> None:
     for quality in ("accuracy", "loss"):
         print(f"## Training-free scores and {quality}")
         taus(rows, quality)
-    print("## Three initialisations")
+    print("## Several initialisations")
     seeds(rows)
     print("## Predictors")
     learnt(read(results, "predictors"))
