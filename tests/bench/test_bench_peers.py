@@ -23,5 +23,9 @@ def test_modules_of_a_folder_are_importable_for_a_while(tmp_path: Path) -> None:
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no supernet_engine\.py: give the folder AutoFormer of a clone"):
+    with pytest.raises(UserError, match=r"there is no supernet_engine\.py: give the folder of the clone"):
         bench_peers(tmp_path)
+    with pytest.raises(UserError, match=r"no models/attentive_nas_dynamic_model\.py"):
+        bench_peers(nasvit=tmp_path)
+    with pytest.raises(UserError, match="give a folder of released code, autoformer or nasvit"):
+        bench_peers()

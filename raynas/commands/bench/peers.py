@@ -10,7 +10,9 @@ from raynas.commands.options import add_device, add_number, doing
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     text = "the folder AutoFormer of a clone of github.com/microsoft/Cream; its code is run"
-    parser.add_argument("--autoformer", required=True, metavar="PATH", help=text)
+    parser.add_argument("--autoformer", metavar="PATH", help=text)
+    text = "a clone of github.com/facebookresearch/NASViT; its code is run"
+    parser.add_argument("--nasvit", metavar="PATH", help=text)
     add_number(parser, "--rounds", 5, "number of measurements of each kind")
     add_number(parser, "--batch-size", 8, "images of one pass")
     add_number(parser, "--threads", 1, "number of torch threads")
@@ -24,5 +26,5 @@ def run(options: argparse.Namespace) -> None:
 
     with doing("measuring") as progress:
         sizes = (options.rounds, options.batch_size, options.threads, options.device)
-        rows = bench_peers(options.autoformer, *sizes, progress=progress)
+        rows = bench_peers(options.autoformer, options.nasvit, *sizes, progress=progress)
     print(*table(rows), sep="\n")
