@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts.md into docs/images, from spaces and the evidence.
+"""Draw the pictures of docs/concepts.md and docs/data.md into docs/images, from spaces, data and the evidence.
 
 python docs/pictures.py
 """
@@ -14,6 +14,8 @@ from matplotlib.patches import FancyBboxPatch
 
 import raynas
 from raynas import figures
+from raynas.data.clutter import make_clutter
+from raynas.data.config import ClutterConfig
 from raynas.reports.sharing import sharing_figure
 
 IMAGES = Path(__file__).parent / "images"
@@ -35,10 +37,25 @@ def main() -> None:
         "concepts_steps": steps(),
         "concepts_arch": figures.blocks(space.sample(rng), space),
         "concepts_sharing": sharing_figure(10),
+        "data_clutter": clutter(),
     }
     for name, figure in pictures.items():
         with matplotlib.rc_context({**figures.STYLE, "svg.hashsalt": name}):
             figure.savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None, "Creator": None})
+
+
+def clutter() -> Figure:
+    """Show the first images of clutter: a column for each class, and below the same with more and smaller things."""
+    rows = []
+    for config in (ClutterConfig(train=100), ClutterConfig(train=100, side=(12, 18), pieces=6, noise=60)):
+        pixels = make_clutter(config, "train")[0][:20, 0].reshape(2, 10, *config.size)
+        padded = np.pad(pixels, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=255)
+        rows += [np.concatenate(list(row), axis=1) for row in padded]
+    figure = Figure(figsize=(7.8, 3.15), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(np.concatenate(rows), cmap="gray", interpolation="nearest", vmin=0, vmax=255)
+    axes.axis("off")
+    return figure
 
 
 @matplotlib.rc_context(figures.STYLE)

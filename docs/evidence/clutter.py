@@ -34,7 +34,7 @@ SHAPES = {
 }
 """Networks of as many MACs as `1 x`, to 5 %: patch size, width, blocks and MLP ratio."""
 
-NETWORKS = ("linear", "CNN", *SIZES, *SHAPES)
+NETWORKS = ("linear", "1 x", *SHAPES, "CNN", "0.5 x", "2 x", "4 x")
 
 
 def network(network: str, seed: int) -> list[Row]:
@@ -171,9 +171,9 @@ def vit(patch: int, width: int, blocks: int, ratio: float, seed: int) -> Row:
 
 
 def tasks(experiment: str) -> Iterator[Task]:
-    """The tasks of the experiment, seed by seed, so that what is there when it is stopped can be compared."""
+    """The tasks of the experiment: seed by seed, so that what is there when it is stopped can be compared."""
     for seed in SEEDS:
-        for each in ("linear", "1 x", *SHAPES, "CNN", "0.5 x", "2 x", "4 x"):
+        for each in NETWORKS:
             if each != "linear" or seed == 0:  # it has one optimum
                 yield Task(experiment, network, {"network": each}, seed)
 

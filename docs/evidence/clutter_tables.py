@@ -34,7 +34,10 @@ def spread(rows: list[Row]) -> None:
     With k networks of n seeds each, n times the variance of means over the variance within networks is F distributed
     around 1 + n r^2, where r is the ratio; so is its interval.
     """
-    found = cells(rows, "network", ("1 x", *SHAPES))
+    found = {name: seeds for name, seeds in cells(rows, "network", ("1 x", *SHAPES)).items() if len(seeds) > 1}
+    if len(found) < 2:
+        print("\n(The noise of seeds needs two seeds of two networks at least.)")
+        return
     count = min(map(len, found.values()))
     values = 100 * np.array(
         [[seeds[seed][0]["accuracy"] for seed in sorted(seeds)[:count]] for seeds in found.values()]
@@ -45,7 +48,7 @@ def spread(rows: list[Row]) -> None:
     freedom = (len(values) - 1, len(values) * (count - 1))
     low, high = (f / stats.f.ppf(share, *freedom) for share in (0.975, 0.025))
     ratios = [np.sqrt(max(0.0, (each - 1) / count)) for each in (low, f, high)]
-    macs = [seeds[0][0]["macs"] for seeds in found.values()]
+    macs = [next(iter(seeds.values()))[0]["macs"] for seeds in found.values()]
     print(f"\n{len(values)} networks of {min(macs) / 1e6:.2f} to {max(macs) / 1e6:.2f} M MACs, {count} seeds each:")
     print(f"means from {values.mean(1).min():.1f} to {values.mean(1).max():.1f} %;")
     print(f"deviation between networks {np.sqrt(max(0, between - within / count)):.2f} points,")
@@ -57,4 +60,4 @@ if __name__ == "__main__":
     results = arguments(__doc__, ("clutter",))
     rows = read(results, "clutter")
     accuracies(rows)
-    spread(rows) if rows else print("(not measured)")
+    spread(rows)
