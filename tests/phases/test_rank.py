@@ -130,7 +130,9 @@ def test_training_free_scores_are_correlated_with_all_accuracies(ranked: Run) ->
         **{(x, "scratch"): 5 for x in ("inherited", *proxies)},
     }
     assert {bucket for x, _, bucket in pairs if x == "synflow"} == {0, 1, 2, None}
-    scores = {row["network"]: row for row in ranked.store.read("scores").to_pylist() if row["images"] > 20}
+    sample = {arch.network_id for bucket in sample_by_budget(SPACE, 24, 3).buckets for arch in bucket}
+    every = [row for row in ranked.store.read("scores").to_pylist() if row["images"] > 20]  # other tests score more
+    scores = {row["network"]: row for row in every if row["network"] in sample}
     params, accuracy = ([row[name] for row in scores.values()] for name in ("params", "accuracy"))
     assert len(scores) == 24
     assert pairs["params", "inherited", None]["value"] == pytest.approx(stats.kendalltau(params, accuracy).statistic)
