@@ -120,11 +120,11 @@ def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer
                 time.sleep(0.1)
         with (folder / "output.txt").open("a") as output:
             print(f"--- {name} {run}: {kinds} killed, exit {process.returncode}", file=output)
+        if "head" in kinds:  # even if the command had just ended
+            clusters.renew()
         if process.returncode == 0:
             return
         assert kinds, (folder / "output.txt").read_text()
-        if "head" in kinds:
-            clusters.renew()
     raise AssertionError((folder / "output.txt").read_text())
 
 

@@ -31,10 +31,11 @@ def given_to_the_controller(kind: type[TorchTrainer], monkeypatch: pytest.Monkey
 def test_a_local_training_has_three_actors_less(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, local = (given_to_the_controller(kind, monkeypatch) for kind in (TorchTrainer, LocalTrainer))
     names = [[type(each).__name__ for each in given["callbacks"]] for given in (whole, local)]
-    assert [name for name in names[0] if name not in names[1]] == ["PlacementGroupCleanerCallback", "DatasetsCallback"]
+    left_out = {"PlacementGroupCleanerCallback", "DatasetsCallback"}  # earlier and later releases may lack them
+    assert [name for name in names[0] if name not in left_out] == names[1]
     policy = local["scaling_policy"]
     policy.after_controller_start(None)  # an autoscaler would be asked for room
     policy._maybe_send_resource_request()
-    assert policy._coordinator_client is None
+    assert getattr(policy, "_coordinator_client", None) is None
     decision = policy.make_decision_for_non_running_worker_group()
     assert decision.num_workers == 2 == whole["scaling_policy"].scaling_config.num_workers
