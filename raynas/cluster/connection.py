@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from raynas.errors import ClusterError, UserError
 from raynas.progress.reporter import Progress, reporter, silent
@@ -28,7 +28,7 @@ from raynas.progress.reporter import Progress, reporter, silent
 log = logging.getLogger(__name__)
 
 _QUIET = {
-    # A Ray that ends with the command has no visitors of its dashboard, no collector of metrics and no spot nodes.
+    # A Ray that ends with the command has no collector of metrics and no spot nodes.
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -181,10 +181,9 @@ def _start_once(cpus: int) -> None:
     # Read from the environment when ray was imported, which may have been before this.
     enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
-        quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
         # "local": another Ray that happens to run on this machine is not ours to use.
         with _not_for_ever(_EndedChild()):
-            ray.init(address="local", num_cpus=cpus, **quiet)
+            ray.init(address="local", num_cpus=cpus, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises this very class when it waited in vain, and others
         ray.shutdown()
         for pid in _children() - others:
