@@ -148,15 +148,15 @@ def _values(dimension: Dimension) -> np.ndarray:
 
 def _table(space: Space, indices: Sequence[int], terms: Iterable[Term]) -> _Table:
     dimensions = [space.dimensions[index] for index in indices]
-    grids = np.meshgrid(*map(_values, dimensions), indexing="ij")
-    values = {dimension.name: grid.ravel() for dimension, grid in zip(dimensions, grids, strict=True)}
-    costs = np.zeros((len(grids[0].ravel()), len(COSTS)), dtype=np.int64)
+    choices = [_values(dimension) for dimension in dimensions]
+    steps = [math.prod(map(len, choices[place + 1 :])) for place in range(len(choices))]
+    rows = np.arange(math.prod(map(len, choices)))  # not numpy's grids, which have 32 or 64 axes at most
+    values = {d.name: each[rows // step % len(each)] for d, each, step in zip(dimensions, choices, steps, strict=True)}
+    costs = np.zeros((len(rows), len(COSTS)), dtype=np.int64)
     for term in terms:
         costs += np.stack(term.count(*(values[name] for name in term.dimensions)), axis=1)
-    sizes = [len(_values(dimension)) for dimension in dimensions]
-    steps = np.array([math.prod(sizes[place + 1 :]) for place in range(len(sizes))])
-    first = sum(int(step) for step, dimension in zip(steps, dimensions, strict=True) if dimension.parent)
-    return _Table(np.array(indices), first, steps, costs)
+    first = sum(step for step, dimension in zip(steps, dimensions, strict=True) if dimension.parent)
+    return _Table(np.array(indices), first, np.array(steps), costs)
 
 
 @lru_cache(maxsize=32)

@@ -37,6 +37,15 @@ def arch_of(name: str, which: str) -> Arch:
     return space.smallest() if which == "smallest" else space.largest()
 
 
+@pytest.mark.parametrize("name", ["autoformer/base", "nasvit/released", "s3/initial", "vit_resnas/tiny", "vitas/twins_small"])
+def test_a_space_of_one_arch_costs_what_the_arch_does(name: str) -> None:
+    """However many dimensions have a single choice: a numpy array has 64 axes at most."""
+    arch = load_space(name).largest()
+    alone = arch.space.fix(arch)
+    expected, found = cost(arch.space, [arch]), cost(alone, [alone.smallest()])
+    assert {key: found[key].tolist() for key in found} == {key: expected[key].tolist() for key in expected}
+
+
 @pytest.mark.parametrize(("name", "which", "params", "macs"), AUTOFORMER)
 def test_autoformer_to_the_unit(name: str, which: str, params: int, macs: int) -> None:
     """Parameters and the paper's way of computing, as measured on the released code."""

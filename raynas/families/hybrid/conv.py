@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,6 +14,14 @@ from raynas.errors import UserError
 from raynas.nets.batch_norm import ElasticBatchNorm
 from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, select_layers
+
+
+def halved(x: Tensor) -> Tensor:
+    """Average squares of 2 x 2 pixels of [batch, channels, height, width]; odd sides are padded with zeros on both."""
+    return F.avg_pool2d(x, 2, padding=(x.shape[2] % 2, x.shape[3] % 2))
+
+
+torch.fx.wrap("halved")  # opaque to torch.fx, because sizes are unknown in a trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,5 +185,5 @@ class InvertedResidual(nn.Module):
     def around(self, x: Tensor, axes: Mapping[str, tuple[Any, ...]]) -> Tensor:
         """Return the shortcut."""
         if self.stride == 2:
-            x = F.avg_pool2d(x, 2, padding=(x.shape[2] % 2, x.shape[3] % 2))
+            x = halved(x)
         return x if self.shortcut is None or "shortcut" not in axes else self.shortcut(x, *axes["shortcut"])
