@@ -53,8 +53,13 @@ class CanvasConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _fit(self) -> CanvasConfig:
-        if not 4 <= self.side[0] <= self.side[1] <= min(self.size) <= max(self.size) <= 2**12:
-            raise ValueError(f"digits of {self.side[0]} to {self.side[1]} pixels do not fit: 4 <= side <= size <= 4096")
+        least, most = self.side
+        if not 4 <= least <= most <= min(self.size) <= max(self.size) <= 2**12:
+            height, width = self.size
+            raise ValueError(
+                f"digits of {least} to {most} pixels do not fit canvases of {height} x {width}: side is the fewest and "
+                "the most pixels, from 4 to the canvas's shorter side (of 4096 at most)"
+            )
         return self
 
 

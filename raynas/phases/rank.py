@@ -369,6 +369,8 @@ def _correlate(
         scored_by = zip(archs, proxy.score(archs, progress, name), strict=True)
         values[name] = {arch.network_id: value for arch, value in scored_by}
     rng = np.random.default_rng(seed)
+    # Of their own, so that what else is asked for changes no interval.
+    draws = {"macs": rng} | {name: np.random.default_rng([seed, *name.encode()]) for name in by_proxy}
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
     ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
@@ -377,7 +379,7 @@ def _correlate(
     for place, measured in [*grouped, (overall, everything)]:
         good = [row for row in measured if row["accuracy"] is not None]
         for x, of in values.items():
-            pairs = correlations([of[row["network"]] for row in good], [row["accuracy"] for row in good], rng)
+            pairs = correlations([of[row["network"]] for row in good], [row["accuracy"] for row in good], draws[x])
             rows += [{"x": x, "y": "inherited", **place, **row} for row in pairs]
     # Only this call's scores: the run may hold others, on other images or in another precision.
     known = {"inherited": _by_network([*everything, *other_scores]), **truth}
@@ -392,7 +394,7 @@ def _correlate(
     for x in by_proxy:
         for y, measured_alone in truth.items():
             both = sorted(set(values[x]) & set(measured_alone))
-            pairs = correlations([values[x][name] for name in both], [measured_alone[name] for name in both], rng)
+            pairs = correlations([values[x][name] for name in both], [measured_alone[name] for name in both], draws[x])
             rows += [{"x": x, "y": y, **overall, **row} for row in pairs]
     run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
     return rows

@@ -65,7 +65,7 @@ class ProxyScorer:
     @checked()
     def __init__(self, space: Space, proxy: str, images: Tensor | None = None, seed: int = 0, reference: int = 100):
         if proxy not in PROXIES:
-            raise UserError(f"unknown proxy {shown(proxy)}{nearest(proxy, list(PROXIES))}: {', '.join(PROXIES)}")
+            raise UserError(f"unknown proxy {shown(proxy)}{nearest(proxy, list(PROXIES))}")
         size = space.channels, *space.input_size
         if images is None:
             images = torch.randn(IMAGES, *size, generator=torch.Generator().manual_seed(seed))
@@ -77,7 +77,9 @@ class ProxyScorer:
         self, archs: Iterable[Arch | Mapping[str, Any]], progress: Progress = silent, what: str = "scoring"
     ) -> list[float]:
         """Return the archs' values, in the given order; a search takes them for its one scored objective."""
-        asked = [arch if isinstance(arch, Arch) else self.space.arch(arch) for arch in archs]
+        asked = [
+            arch if isinstance(arch, Arch) and arch.space is self.space else self.space.arch(arch) for arch in archs
+        ]
         values: dict[Arch, float] = {}
         with reporter(progress).doing(what, len(set(asked)), "archs scored") as activity:
             for arch in dict.fromkeys(asked):

@@ -27,7 +27,8 @@ def result_lead(content: Content) -> str:
         if content.winner is not None:
             return "The search has a winner. It has not been evaluated on the test split yet (raynas evaluate)."
         if content.scores:
-            return f"{len(content.scores):,} subnets are scored; the search has no winner yet."
+            scored = f"{len(content.scores):,} subnets are scored"
+            return f"{scored}; the main search, the one without a --name, has no winner yet."
         return "Nothing has been searched in this run yet."
     text = f"The winner, {_size(content, best)}, reaches {_accuracy(best)} on the test split "
     text += f"({HOW[best.how]}{_seeds(best, ', ')})."

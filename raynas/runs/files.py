@@ -224,7 +224,7 @@ class RunFiles(RunDir):
 
         Args:
             images: number of images of the search split; None for the largest number in the table.
-            precision: precision of the scores; None for that of the newest row.
+            precision: precision of the scores; None for that in which most archs were scored, the newest of equals.
 
         Returns:
             Rows of table `scores`; `.to_pandas()` and `.to_pylist()` convert them.

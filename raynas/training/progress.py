@@ -50,7 +50,10 @@ class TrainingLines:
 
     def history(self, history: Sequence[dict[str, Any]]) -> None:
         """Show the entries that were not there the last time."""
-        new, self._seen = history[self._seen :], max(self._seen, len(history))
+        new = history[self._seen :]
+        if not self._seen:  # a training that goes on sends all of its earlier epochs first
+            new = [entry for entry in new if "event" in entry or entry is new[-1]]
+        self._seen = max(self._seen, len(history))
         for entry in new:
             if "event" in entry:
                 self.progress(f"  WARNING {entry['event']}; going on from epoch {entry['epoch']} in another order")

@@ -37,7 +37,9 @@ def arch_of(name: str, which: str) -> Arch:
     return space.smallest() if which == "smallest" else space.largest()
 
 
-@pytest.mark.parametrize("name", ["autoformer/base", "nasvit/released", "s3/initial", "vit_resnas/tiny", "vitas/twins_small"])
+@pytest.mark.parametrize(
+    "name", ["autoformer/base", "nasvit/released", "s3/initial", "vit_resnas/tiny", "vitas/twins_small"]
+)
 def test_a_space_of_one_arch_costs_what_the_arch_does(name: str) -> None:
     """However many dimensions have a single choice: a numpy array has 64 axes at most."""
     arch = load_space(name).largest()

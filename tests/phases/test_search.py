@@ -199,6 +199,7 @@ def test_finalists_of_a_search_in_bf16_are_scored_again_in_fp32(tmp_path: Path) 
     order: Any = lambda row: (-row["accuracy"], row["macs"], row["loss"])  # noqa: E731
     finalists = sorted(by_precision["bf16"], key=order)[:10]
     assert len(by_precision["bf16"]) > 10 and len(rows) == len(by_precision["bf16"]) + 10
+    assert run.scores()["precision"].to_pylist() == ["bf16"] * len(by_precision["bf16"])
     assert {row["arch"] for row in by_precision["fp32"]} == {row["arch"] for row in finalists}
     winner = min(by_precision["fp32"], key=order)
     assert run.arch("best").id == winner["arch"]

@@ -165,6 +165,8 @@ def test_what_is_refused() -> None:
         ProxyScorer(space, "synflo")
     with pytest.raises(UserError, match=r"expected images \[n, 1, 8, 8\], found \[4, 3, 8, 8\]"):
         ProxyScorer(space, "naswot", torch.zeros(4, 3, 8, 8))
+    with pytest.raises(UserError, match=r"patch_size = 8 is not among its choices"):
+        ProxyScorer(space, "params").score([load_space("clutter/vit").smallest()])
 
 
 def test_parts_of_az_nas_grow_with_width_alone() -> None:
