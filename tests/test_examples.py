@@ -125,9 +125,9 @@ NOT_HERE = {
 
 SLOW = (
     r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
-    r"|--name both|constraints=\{latency|runs/vitas|flowers --seeds|rank runs/flowers"
+    r"|--name both|latency|runs/vitas|flowers --seeds|rank runs/flowers"
 )
-"""Examples that need Ray for minutes, or repeat at some length what another one shows."""
+"""Examples that need Ray for minutes, wait for timings, or repeat at some length what another one shows."""
 
 SMALL_PRESET = {
     "space": "digits/vit",

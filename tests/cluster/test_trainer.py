@@ -28,6 +28,7 @@ def given_to_the_controller(kind: type[TorchTrainer], monkeypatch: pytest.Monkey
     return given
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_a_local_training_has_three_actors_less(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, local = (given_to_the_controller(kind, monkeypatch) for kind in (TorchTrainer, LocalTrainer))
     names = [[type(each).__name__ for each in given["callbacks"]] for given in (whole, local)]
