@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from raynas.bench import PARTS
 from raynas.bench.archs import bench_archs
 from raynas.bench.formats import bench_channels_last, bench_precision
 from raynas.bench.measured import Measured
@@ -12,9 +13,6 @@ from raynas.bench.score import bench_score
 from raynas.bench.step import bench_step
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
-
-PARTS = ("step", "sandwich", "channels_last", "precision", "pool", "archs")
-"""What is measured, in the order of the table."""
 
 
 def bench_all(

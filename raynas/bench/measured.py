@@ -1,4 +1,4 @@
-"""What every benchmark of speed gives: measurements in rounds, beside a reference, as rows of one table."""
+"""Measurements of speed in rounds, beside those of a reference, and the table of them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _ARCHS = 20
 _TOLERANCE = 1e-3
 
 Kinds = Mapping[str, tuple[str, Callable[[], float], Callable[[], float]]]
-"""What is compared: the unit, the measurement of ours, and of the released code."""
+"""Comparisons by name: the unit, a measurement of our code, and one of the released code."""
 
 
 def bench_peers(

@@ -1,4 +1,4 @@
-"""What training-free scores read of a network: its blocks, and its calls of functions during a pass."""
+"""Parts of networks for training-free scores: fresh networks, their blocks, gradients and recorded outputs."""
 
 from __future__ import annotations
 

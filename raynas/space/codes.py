@@ -194,7 +194,7 @@ class CodedSpace:
 
     @cached_property
     def _switches(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """What sets inactive genes to INACTIVE: first those of parents without parents, then their children, and so on.
+        """Masks that set inactive genes to INACTIVE: first children of parents without parents, then theirs, and so on.
 
         Each item is, for every dimension, the column of its parent [dimensions] and the place of the parent's first
         choice among the masks [dimensions]; a mask is INACTIVE (all bits set, so that any code joined with it by "or"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from raynas.bench import PARTS
 from raynas.commands.options import add_device, add_number, doing
 
 EXAMPLES = "raynas bench all --only step sandwich --device cuda"
-
-PARTS = ("step", "sandwich", "channels_last", "precision", "pool", "archs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
