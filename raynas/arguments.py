@@ -65,6 +65,16 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+def check_generator(rng: object) -> None:
+    """Check that a random stream is one: a seed in its place would give the same draws again at every call.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(rng, np.random.Generator):
+        raise UserError(f"rng must be a generator, such as numpy.random.default_rng(0), not {shown(rng)}")
+
+
 class _Names(dict[str, Any]):
     """Types by the names in a module's annotations; those of other modules are not imported, which may take seconds."""
 

@@ -223,7 +223,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """Parse assignments of a command line such as `["recipe.epochs=3", ...]`; values are YAML.
 
     Raises:
-        UserError: an assignment has no `=`, a key is given twice, or a value is not YAML (a ConfigError).
+        UserError: an assignment has no `=`, two contradict each other (see `check_overrides`), or a value is not YAML.
     """
     found: dict[str, Any] = {}
     for assignment in assignments:
@@ -233,7 +233,36 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
         if key.strip() in found:
             raise UserError(f"{key.strip()} is given twice: give it once")
         found[key.strip()] = parse_yaml(value, shown(assignment)).data
+    check_overrides(found)
     return found
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Refuse changes by dotted key of which a later one would undo an earlier one, or give the same value again.
+
+    Below a mapping further values may be given: `plan.sampler` with a name, then `plan.sampler.random`.
+
+    Raises:
+        UserError: there are two such; the message names both.
+    """
+    places = {tuple(key.split(".")): value for key, value in overrides.items()}
+    for index, (later, value) in enumerate(places.items()):
+        for earlier, around in list(places.items())[:index]:
+            outer, inner = sorted((earlier, later), key=len)
+            if inner[: len(outer)] != outer:
+                continue
+            both = f"{'.'.join(earlier)} and {'.'.join(later)} are both given"
+            if len(later) < len(earlier):
+                raise UserError(f"{both}, and the second would undo the first: leave one out, or give the second first")
+            for key in later[len(earlier) :]:
+                if not isinstance(around, Mapping):
+                    raise UserError(f"{both}, and the second would undo the first: leave one out")
+                if key not in around:
+                    break
+                around = around[key]
+            else:
+                if not (isinstance(around, Mapping) and isinstance(value, Mapping)):
+                    raise UserError(f"{both}, and the first has a value for the second, too: leave one out")
 
 
 class _Loader(yaml.SafeLoader):

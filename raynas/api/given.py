@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raynas.arguments import checked
+from raynas.config import check_overrides
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, reporter
 
@@ -62,6 +63,7 @@ def run_preset(run: Run, overrides: Mapping[str, Any] | None = None) -> Preset:
     """
     from raynas.presets.preset import override
 
+    check_overrides(overrides or {})
     return override(run.preset, overrides or {})
 
 
@@ -94,6 +96,9 @@ def chosen_preset(
 
     before = preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
     changes = dict(overrides or {})
+    check_overrides(changes)
+    if data is not None and "data" in changes:
+        raise UserError("the data is given twice, by name and by an override of data: give it once")
     if data is not None:
         changes = {"data": data_settings(data), **changes}
     after = override(before, changes)
@@ -119,6 +124,7 @@ def data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
 
     if wrong := [key for key in overrides if not key.startswith("data.")]:
         raise UserError(f"--set {wrong[0]}: without a preset only values of data can be set, such as data.size=32")
+    check_overrides(overrides)
     values: dict[str, Any] = {"data": data_settings(data)}
     for key, value in overrides.items():
         values = with_value(values, key, value)

@@ -66,6 +66,7 @@ def bench_archs(
             crossovers=half,
             any_pair=True,
         )
+        search.warn = logger.debug  # small spaces have fewer archs
         first = search.ask(50)
         search.tell(first, [float(place) for place in range(len(first))])
         return a_second(lambda: len(search.ask(_GENERATION)))()
@@ -83,7 +84,7 @@ def bench_archs(
             mutations=each,
             crossovers=each,
         )
-        search.warn = logger.debug  # small spaces have fewer archs
+        search.warn = logger.debug
         return len(search.run_on_costs()[0])
 
     kinds = {

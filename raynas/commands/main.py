@@ -49,6 +49,9 @@ COMMANDS = {
 }
 """Each command with its line in the help; `evolve-space` is the module `raynas.commands.evolve_space`."""
 
+_STORE_NOTHING = ("check", "watch", "report", "runs", "compare", "cost", "bench")
+"""Commands that begin anew when they are given again."""
+
 _EPILOG = """\
 typical use:
   raynas demo                                   run everything on a small dataset, in a few minutes
@@ -95,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from raynas.cluster.connection import was_lost
 
         message = hide_secrets(one_line(str(error), LONGEST_MESSAGE))
-        print(f"raynas: {message}. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
+        print(f"raynas: {message}{_how_to_go_on(argv)}", file=sys.stderr)
         if was_lost():
             sys.stdout.flush()
             os._exit(FAILED)
@@ -108,8 +111,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:  # Ray's handler exits so while Ray starts
             raise
-        print(f"\nraynas: stopped. To go on where it was: raynas {shlex.join(argv)}", file=sys.stderr)
+        print(f"\nraynas: stopped{_how_to_go_on(argv)}", file=sys.stderr)
         return TERMINATED if isinstance(error, SystemExit) else interruption.code
+
+
+def _how_to_go_on(argv: Sequence[str]) -> str:
+    """Return the end of a message about a command that has ended early; empty if there is nothing to go on with."""
+    stores = (argv[:1] and argv[0] not in _STORE_NOTHING) or argv[1:2] in (["segment"], ["detect"])
+    return f". To go on where it was: raynas {shlex.join(argv)}" if stores else ""
 
 
 class _Line(logging.Formatter):

@@ -1,6 +1,7 @@
 """List the run directories in a folder: their state, space, data, time, and best result so far.
 
-A result on the test split comes before one on the search split. The trials of an experiment are listed if its own run
+The best result is that of the most accurate winner of any search; a search that is not the run's main one is named. A
+result on the test split comes before one on the search split. The trials of an experiment are listed if its own run
 directory is given.
 """
 

@@ -112,7 +112,7 @@ def _last_probes(of: Measured) -> dict[str, float]:
 
 def _searched(of: Measured) -> float:
     found = of.run.search(of.search)
-    return float(found.scores()[found.winner.id]["accuracy"])
+    return float(found.comparable_scores()[found.winner.id]["accuracy"])
 
 
 def _hypervolume(of: Measured) -> float:
@@ -127,7 +127,7 @@ def _hypervolume(of: Measured) -> float:
     limits = stored.settings.search.constraints
     name = next((name for name, (_, high) in limits.items() if name in COSTS and high is not None), "macs")
     limit = limits.get(name, (None, None))[1] or span(of.run.space)[name][1]
-    scores = stored.scores()
+    scores = stored.comparable_scores()
     told = [each.arch for each in stored.read_back()[0].history if each.stopped is None]
     archs = [arch for arch in told if scores[arch.id]["accuracy"] is not None]
     errors = np.array([1 - scores[arch.id]["accuracy"] for arch in archs])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyarrow import fs
@@ -19,8 +19,10 @@ from raynas.reports.collect import HOW, Content, collect
 from raynas.reports.status import status
 from raynas.results.phases import FILE as PHASE
 from raynas.results.run_dir import MARKER
+from raynas.results.schemas import Row
 from raynas.runs.files import PRESET, SPACE, SUPERNET
 from raynas.runs.run import Run
+from raynas.space import Arch
 
 DEEPEST = 4
 """The most folders below the given one that a run directory may lie in."""
@@ -135,8 +137,8 @@ def _state(run: Run) -> str:
 def _best(run: Run, content: Content) -> tuple[dict[str, float], str]:
     """Return the best result and how it was measured: of a tuning's trials, of an evolution's spaces, or of networks.
 
-    The winner counts before other networks, networks with weights of their own before inherited ones, the test split
-    before the search split.
+    The winners of the searches by accuracy count before other networks, the most accurate one on the search split
+    first; networks with weights of their own before inherited ones, the test split before the search split.
     """
     if (tuned := read_tuned(run)) is not None:
         return (dict(tuned.best.results), tuned.best.name) if tuned.best is not None else ({}, "")
@@ -144,18 +146,45 @@ def _best(run: Run, content: Content) -> tuple[dict[str, float], str]:
         row = min(content.spaces, key=lambda row: row["best_error"])
         best = {"accuracy": 1 - row["best_error"], "macs": row["best_macs"]}
         return best, f"search split, inherited weights, space {row['name']}"
-    ways = [("winner", how) for how in ("scratch", "finetuned", "inherited")]
-    tested = {(found.label, found.how): found for found in content.finished if found.tested and found.size is None}
-    for found in (tested[way] for way in ways if way in tested):
-        mean, interval = found.test_accuracy() or (float("nan"), None)
-        seeds = "" if interval is None else f", mean of {len(found.tested)} seeds"
-        return {"accuracy": mean, "macs": found.macs or 0}, f"test split, {HOW[found.how]}{seeds}"
-    scored = [row for row in content.scores if row["accuracy"] is not None]
-    winner = [row for row in scored if content.winner is not None and row["arch"] == content.winner.id]
+    scored = {row["arch"]: row for row in _best_first(content.scores)}
+    winners = _winners(run, content, scored)
+    tested = {(row["network"], found.how): found
+              for found in content.finished if found.size is None for row in found.tested}  # fmt: skip
+    ways = [(winner, how) for how in ("scratch", "finetuned", "inherited") for winner in winners]
+    for winner, how in ways:
+        if (found := tested.get((winner.network_id, how))) is not None:
+            mean, interval = found.test_accuracy() or (float("nan"), None)
+            seeds = "" if interval is None else f", mean of {len(found.tested)} seeds"
+            told = f"test split, {HOW[how]}{seeds}{winners[winner]}"
+            return {"accuracy": mean, "macs": found.macs or 0}, told
     if not scored:
         return {}, ""
-    rows = winner or scored
+    first = next((winner for winner in winners if winner.id in scored), None)
+    row = next(iter(scored.values())) if first is None else scored[first.id]
+    told = ", of any size" if first is None else winners[first]
+    return {"accuracy": row["accuracy"], "macs": row["macs"]}, f"search split, inherited weights{told}"
+
+
+def _best_first(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with an accuracy, the best first."""
+    rows = [row for row in rows if row["accuracy"] is not None]
     costs, losses = [row["macs"] for row in rows], [row["loss"] for row in rows]
-    row = rows[best_first([-row["accuracy"] for row in rows], [costs], losses)[0]]
-    how = "search split, inherited weights" + ("" if winner else ", of any size")
-    return {"accuracy": row["accuracy"], "macs": row["macs"]}, how
+    return [rows[place] for place in best_first([-row["accuracy"] for row in rows], [costs], losses)] if rows else []
+
+
+def _winners(run: Run, content: Content, scored: Mapping[str, Row]) -> dict[Arch, str]:
+    """Return the winners of the searches by accuracy, the best first, each with the words about its search.
+
+    The main search's winner, about which nothing need be said, is there in any case. Winners that were not scored as in
+    the main search cannot be compared: they come last.
+
+    Args:
+        scored: rows of scores by arch id, the best first.
+    """
+    found: dict[Arch, str] = {} if content.winner is None else {content.winner: ""}
+    for name in run.searches():
+        stored = run.search(name)
+        if run.exists(stored.winner_file) and stored.settings.search.objectives.get("accuracy") == "max":
+            found.setdefault(stored.winner, f", search {name}")
+    places = {arch: place for place, arch in enumerate(scored)}
+    return dict(sorted(found.items(), key=lambda item: places.get(item[0].id, len(places))))

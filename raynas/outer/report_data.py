@@ -35,7 +35,7 @@ def searched_spaces(run: Run) -> list[Row]:
         if not finished:
             continue
         settings, winner = stored.settings, stored.winner
-        row = stored.scores()[winner.id]
+        row = stored.comparable_scores()[winner.id]
         limits = Constraints(here.space, settings.search.constraints).describe()
         found.append(
             {

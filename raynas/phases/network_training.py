@@ -186,4 +186,4 @@ class _States:
         begun = [steps for steps in self._steps.values() if steps[1]]
         done, total = (sum(column) for column in zip(*begun, strict=True)) if begun else (0, 0)
         total = round(total / max(1, len(begun)) * len(self._steps))  # waiting trainings count like the others
-        self._activity.update(done, "; ".join(self._states.values()), total)
+        self._activity.update(done, "; ".join(self._states.values()), total or None)  # None while workers start

@@ -55,7 +55,7 @@ def traces(run: Run) -> list[Trace]:
                 _best(made),
                 config.racing,
                 [row.stopped.images for row in history if row.stopped is not None],
-                next((row["images"] for row in stored.scores().values()), None),
+                next((row["images"] for row in stored.comparable_scores().values()), None),
             )
         )
     return found

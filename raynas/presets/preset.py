@@ -21,6 +21,7 @@ from raynas.config import (
     Location,
     Seed,
     added_field,
+    check_overrides,
     read_yaml,
     validate,
 )
@@ -169,7 +170,9 @@ def load_preset(name: str | os.PathLike[str], overrides: Mapping[str, Any] | Non
 
     Raises:
         ConfigError: there is no such file, or it or an override is wrong; the message names file, line and key.
+        UserError: overrides contradict each other.
     """
+    check_overrides(overrides or {})
     path = find_beside(SPACES, f"{name}/preset") or find_shipped(name, "preset")
     document = read_yaml(path)
     if isinstance(document.data, dict) and "family" in document.data:

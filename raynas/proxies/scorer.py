@@ -47,7 +47,8 @@ PROXIES: dict[str, Proxy] = {
 class ProxyScorer:
     """A scorer of archs by a training-free proxy, for any search: `run_search(search, ProxyScorer(space, "synflow"))`.
 
-    An arch's value depends on the arguments alone, not on what else is scored.
+    The search's objective has the proxy's name: `{"synflow": "max"}`. An arch's value depends on the arguments alone,
+    not on what else is scored.
 
     Args:
         space: the space of the archs; of AZ-NAS's reference, too.
@@ -72,11 +73,12 @@ class ProxyScorer:
         if images.ndim != 4 or tuple(images.shape[1:]) != size:
             raise UserError(f"expected images [n, {', '.join(map(str, size))}], found {list(images.shape)}")
         self.space, self.proxy, self.images, self.seed, self.reference = space, proxy, images, seed, reference
+        self.objectives = (proxy,)
 
     def score(
         self, archs: Iterable[Arch | Mapping[str, Any]], progress: Progress = silent, what: str = "scoring"
     ) -> list[float]:
-        """Return the archs' values, in the given order; a search takes them for its one scored objective."""
+        """Return the archs' values, in the given order."""
         asked = [
             arch if isinstance(arch, Arch) and arch.space is self.space else self.space.arch(arch) for arch in archs
         ]

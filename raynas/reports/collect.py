@@ -278,7 +278,7 @@ def _rankings(run: Run) -> list[Row]:
 def _scores(run: Run) -> list[Row]:
     """Return one row for each arch, measured as in the main search, or in any way if there is no search."""
     main = run.search()
-    return list(main.scores().values()) if main.has_begun else run.scores().to_pylist()
+    return list(main.comparable_scores().values()) if main.has_begun else run.scores().to_pylist()
 
 
 def _settings(run: Run) -> tuple[dict[str, Any], list[Row]]:

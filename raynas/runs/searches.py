@@ -148,7 +148,19 @@ class StoredSearch:
             (folder / ARCH_FILE).write_text(text[winner])
 
     def scores(self) -> dict[str, dict[str, Any]]:
-        """Return the rows of its scores by arch id."""
+        """Return the rows of the archs that the search asked for, by arch id in the order of asking.
+
+        An arch that other searches of the run asked for, too, has one row, whoever scored it. Archs that racing stopped
+        have none.
+
+        Raises:
+            RunDirError: the run has no search of that name.
+        """
+        rows, (made, _) = self.comparable_scores(), self.read_back()
+        return {row.arch.id: rows[row.arch.id] for row in made.history if row.arch.id in rows}
+
+    def comparable_scores(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of all scores of the run that were measured as this search measures, by arch id."""
         scoring = self.settings.scoring
         return {row["arch"]: row for row in self.run.scores(scoring.images, scoring.precision).to_pylist()}
 
@@ -182,7 +194,7 @@ class StoredSearch:
         Raises:
             RunDirError: the run has no search of that name.
         """
-        settings, space, rows = self.settings, self.run.space, self.scores()
+        settings, space, rows = self.settings, self.run.space, self.comparable_scores()
         made = make_search(space, settings, predictor_of(space, settings, self.run.store))
         if settings.search.racing != "off":
             supernet = self.run.about_supernet.get("fingerprint")

@@ -23,6 +23,7 @@ from raynas.runs.run import Run
 from raynas.scoring.score_arch import Averages, Job, check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, from_tensors, load_scored_supernet
+from raynas.search.config import SCORED
 from raynas.space import Arch, Space
 from raynas.text import shown
 
@@ -38,7 +39,12 @@ class Scorer:
 
     Inside the context this process holds the lock of the run directory. Every row is stored before it is returned, and
     stored rows are returned without computing.
+
+    Attributes:
+        objectives: names in its rows by which a search can go, besides costs.
     """
+
+    objectives = SCORED
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ def run_search(
         search: an object with `ask(n)` and `tell(archs, scores)`, without outstanding archs.
         scorer: an object with `score(archs)`, which returns rows in the given order. If it also has
             `score_iter(archs)`, which yields rows (with the arch's id under `arch`) as they finish, progress counts
-            each row.
+            each row. If it says what it scores (`objectives`, a list of names), a search by others is refused.
         batch: archs in one call of the scorer; larger batches keep replicas busier and do not change the result,
             except with racing, whose races are among the archs of a batch.
         progress: called with the search's notes, and with lines such as `search: 150/1,050 scored, best accuracy
@@ -50,13 +50,15 @@ def run_search(
         The search.
 
     Raises:
-        UserError: batch is not positive, the scorer returned no row for an arch, a search of the user's own breaks its
-            contract (see `OwnSearch`), or racing is not possible with the search or the scorer.
+        UserError: batch is not positive, the scorer has no values of an objective or returned no row for an arch, a
+            search of the user's own breaks its contract (see `OwnSearch`), or racing is not possible with the search or
+            the scorer.
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
         raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
+    _check_objectives(search, scorer)
     error = None if racing == "off" else error_of(racing, search)
     if error is not None and not callable(getattr(scorer, "score_block", None)):
         raise UserError(f"racing needs a scorer with score_block(archs, first, last); it is {kind(scorer)}")
@@ -82,6 +84,20 @@ def run_search(
         finally:
             shown.end()
     return search
+
+
+def _check_objectives(search: AskTell, scorer: Any) -> None:
+    """Refuse a search by an objective that the scorer, if it says what it scores, has no value of."""
+    given = getattr(scorer, "objectives", None)
+    if given is None or not isinstance(search, History):
+        return
+    for name in search.objectives.scored:
+        if name not in given:
+            known = ", ".join(map(repr, given))
+            raise UserError(
+                f"the search's objective is {name!r}, and this scorer gives {known}: "
+                f"give the search objectives such as {{{given[0]!r}: 'max'}}"
+            )
 
 
 def _score(scorer: Any, archs: Sequence[Arch], shown: _Shown) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raynas.arguments import check_generator
 from raynas.errors import ConfigError
 from raynas.space.counting import count_all, count_below, draw_weighted
 from raynas.space.dimension import Dimension
@@ -89,10 +90,16 @@ class CodedSpace:
         """Draw n random archs as codes.
 
         Args:
+            rng: the random stream.
+            n: number of archs.
             uniform_over: `dimensions` draws each dimension's choice uniformly, as the papers do (so every depth is
                 equally likely, and small networks are over-represented); `archs` makes every arch equally likely,
                 exactly.
+
+        Raises:
+            UserError: rng is no generator, or there is no such `uniform_over`.
         """
+        check_generator(rng)
         if uniform_over not in ("dimensions", "archs"):
             raise ConfigError(
                 f"uniform_over {shown(uniform_over)}{nearest(str(uniform_over), ['dimensions', 'archs'])}"
@@ -110,6 +117,7 @@ class CodedSpace:
         The counts of a dimension's choices differ by at most one (nearly as in ViT-ResNAS's release). Each single arch
         is distributed as by `sample_codes`, uniform over dimensions.
         """
+        check_generator(rng)
         codes = np.empty((n, len(self.dimensions)), dtype=np.int16)
         for index, dimension in enumerate(self.dimensions):
             choices = len(dimension.choices)
@@ -131,6 +139,7 @@ class CodedSpace:
             change: True to redraw among a gene's other values, if it has any (AlphaNet); False to include its present
                 value (AutoFormer).
         """
+        check_generator(rng)
         fresh = _draw(rng, 0, self._sizes, len(codes))
         redraw = (rng.random(codes.shape) < self.mutation_rates(probability)) | (codes == INACTIVE)
         if change:
@@ -167,6 +176,7 @@ class CodedSpace:
         Every gene (or every whole block) comes from either parent with equal probability; a gene that only one parent
         has comes from that parent.
         """
+        check_generator(rng)
         if by not in ("gene", "block"):
             raise ConfigError(f"crossover by {shown(by)}{nearest(str(by), ['gene', 'block'])}")
         pick = rng.random((len(first), len(self.dimensions) if by == "gene" else self._blocks[-1] + 1)) < 0.5

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raynas.arguments import check_generator
 from raynas.space.codes import INACTIVE, Codes, Probability, Uniform
 from raynas.space.counting import count_below
 from raynas.space.space import Space
@@ -56,6 +57,7 @@ class Distribution:
 
     def draw(self, rng: np.random.Generator, n: int) -> Codes:
         """Draw a choice for every dimension of n archs, inactive ones included: the codes are not canonical yet."""
+        check_generator(rng)
         codes = np.empty((n, len(self.probabilities)), dtype=np.int16)
         for index, shares in enumerate(self.probabilities):
             bounds = np.cumsum(shares)

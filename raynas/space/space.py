@@ -40,19 +40,30 @@ class Arch(Mapping[str, Choice]):
     values are read from its code when they are first needed: many archs are drawn, and few are looked at.
     """
 
+    __slots__ = ("_code", "_hash", "_id", "_read", "_space")
+
     def __init__(self, space: Space, code: bytes):
         """Make the arch of a canonical row of codes, int16 [dimensions]."""
-        self.space, self._code = space, code
+        self._space, self._code = space, code
+        self._read: dict[str, Choice] | None = None
+        self._hash: int | None = None
         self._id = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keeps a pickled list of archs small: the space once, then two bytes a gene.
-        return Arch, (self.space, self._code)
+        return Arch, (self._space, self._code)
 
-    @cached_property
+    @property
+    def space(self) -> Space:
+        """The space whose arch it is."""
+        return self._space
+
+    @property
     def _values(self) -> dict[str, Choice]:
-        codes = memoryview(self._code).cast("h")
-        return {d.name: d.choices[code] for d, code in zip(self.space.dimensions, codes, strict=True) if code >= 0}
+        if self._read is None:
+            pairs = zip(self._space.dimensions, memoryview(self._code).cast("h"), strict=True)
+            self._read = {dimension.name: dimension.choices[code] for dimension, code in pairs if code >= 0}
+        return self._read
 
     def __getitem__(self, name: str) -> Choice:
         return self._values[name]
@@ -66,17 +77,15 @@ class Arch(Mapping[str, Choice]):
     def __contains__(self, name: object) -> bool:
         return name in self._values
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash(frozenset(self._values.items()))
-
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self._values.items()))
         return self._hash
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Arch):
             return NotImplemented
-        return self._code == other._code if self.space is other.space else self._values == other._values
+        return self._code == other._code if self._space is other._space else self._values == other._values
 
     def __repr__(self) -> str:
         return f"Arch({self.id}: {json.dumps(self.to_dict())})"
@@ -84,21 +93,21 @@ class Arch(Mapping[str, Choice]):
     @property
     def id(self) -> str:
         """Twelve hex digits, the hash of names and values: the same in every process, space file and version."""
-        if not self._id:  # not a cached_property, which takes a lock and makes a dict for each arch
-            self._id = self.space.digest_row(self._code)
+        if not self._id:
+            self._id = self._space.digest_row(self._code)
         return self._id
 
-    @cached_property
+    @property
     def network_id(self) -> str:
         """The id of the network that this arch computes, shared by archs that differ only in inherited weights.
 
         If any block can be dropped, archs that keep equal blocks in the same order are the same network: they share
         this id, but not `id`. So do archs that differ only in windows larger than their grid.
         """
-        acting = family_of(self.space.family).acting
-        if acting is None and not self.space.drops_blocks:
+        acting = family_of(self._space.family).acting
+        if acting is None and not self._space.drops_blocks:
             return self.id
-        return digest(without_dropped(self if acting is None else acting(self.space, self)))
+        return digest(without_dropped(self if acting is None else acting(self._space, self)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values; per-block values are lists over blocks: `{"blocks": {"heads": [3, 4]}}`."""
@@ -341,7 +350,7 @@ class Space(CodedSpace):
             raise ConfigError(f"expected archs in a list, found {shown(archs)}")
         rows = []
         for arch in archs:
-            if not (isinstance(arch, Arch) and (arch.space is self or arch.space._shares_codes(self))):
+            if not (isinstance(arch, Arch) and (arch._space is self or arch._space._shares_codes(self))):
                 arch = self.arch(arch)
             rows.append(arch._code)
         return np.frombuffer(bytearray().join(rows), dtype=np.int16).reshape(len(rows), len(self.dimensions))
@@ -375,7 +384,7 @@ class Space(CodedSpace):
     # -- sampling and variation ------------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, uniform_over: Uniform = "dimensions") -> Arch:
-        """Draw one random arch; see `sample_codes`."""
+        """Draw one random arch by a generator, such as `np.random.default_rng(0)`; see `sample_codes`."""
         return self.decode(self.sample_codes(rng, 1, uniform_over))[0]
 
     def widest(self, share: float) -> Space:

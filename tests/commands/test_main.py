@@ -219,9 +219,15 @@ def test_interrupt_says_how_to_go_on(
     if signal.getsignal(number) is signal.SIG_IGN:  # as a shell leaves SIGINT to its background jobs
         signal.signal(number, signal.default_int_handler)
     before = signal.getsignal(number)
-    monkeypatch.setattr("raynas.commands.report.run", lambda options: signal.raise_signal(number))
-    assert main(["report", "my run"]) == code
-    assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas report 'my run'"
+    for command in ("export", "watch", "bench.archs", "bench.segment"):
+        monkeypatch.setattr(f"raynas.commands.{command}.run", lambda options: signal.raise_signal(number))
+    assert main(["export", "my run"]) == code
+    assert capsys.readouterr().err.strip() == "raynas: stopped. To go on where it was: raynas export 'my run'"
+    for arguments in (["watch", "my run"], ["bench", "archs"]):  # nothing is stored that could be gone on with
+        assert main(arguments) == code
+        assert capsys.readouterr().err.strip() == "raynas: stopped"
+    assert main(["bench", "segment", "a", "--to", "b"]) == code
+    assert "To go on where it was: raynas bench segment a --to b" in capsys.readouterr().err
     assert signal.getsignal(number) == before
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import raynas
 from raynas.commands.main import main
+from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from tests.small_run import small_run
 
@@ -63,6 +64,30 @@ def test_of_equally_accurate_networks_the_cheapest_is_the_best(tmp_path: Path) -
     run.store.append("scores", [{**dearest, "accuracy": best}, {**cheapest, "accuracy": best}])
     (found,) = raynas.list_runs(tmp_path / "run")
     assert found.best == {"accuracy": best, "macs": cheapest["macs"]}
+
+
+def test_the_best_result_is_that_of_any_search_by_accuracy(tmp_path: Path) -> None:
+    run = Run(shutil.copytree(DEMO, tmp_path / "run"))
+    shutil.rmtree(tmp_path / "run/searches/random")
+    rows = sorted(run.search().scores().values(), key=lambda row: row["accuracy"])
+    settings = run.search().settings
+    for name, row in (("better", rows[-1]), ("worse", rows[0])):
+        stored = run.search(name)
+        stored.begin(settings)
+        stored.write(arch := run.arch(row["arch"]), [], {arch: arch_text(arch)})
+    folder = run.search().folder
+    shutil.rmtree(tmp_path / "run" / folder)
+    worst = run.arch(rows[1]["arch"])
+    run.search().write(worst, [], {worst: arch_text(worst)})
+    shutil.rmtree(tmp_path / "run/tables/evaluations")
+    (found,) = raynas.list_runs(tmp_path / "run")
+    assert found.best == {"accuracy": rows[-1]["accuracy"], "macs": rows[-1]["macs"]}
+    assert found.how == "search split, inherited weights, search better"
+    about = run.read_yaml("searches/better.yaml")
+    about["settings"]["search"]["objectives"] = {"top5": "max"}
+    run.write_yaml("searches/better.yaml", about)
+    (found,) = raynas.list_runs(tmp_path / "run")
+    assert found.best["accuracy"] < rows[-1]["accuracy"] and "better" not in found.how
 
 
 def test_trials_are_listed_of_the_run_that_is_given(runs: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raynas.api.given import chosen_preset
 from raynas.config import parse_overrides, parse_yaml
 from raynas.costs import cost
 from raynas.errors import ConfigError, UserError
@@ -147,6 +148,37 @@ def test_overrides_of_a_command_line() -> None:
         parse_overrides(["recipe.epochs"])
     with pytest.raises(UserError, match=r"recipe\.epochs is given twice"):
         parse_overrides(["recipe.epochs=3", "recipe.epochs=4"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["data.clutter.train=200", "data.clutter=null"], r"data\.clutter\.train and data\.clutter are both given"),
+        (["data.clutter=null", "data.clutter.train=200"], r"data\.clutter and data\.clutter\.train are both given"),
+        (["search.seed=1", "search={evaluations: 9}"], r"search\.seed and search are both given"),
+        (["recipe={epochs: 3}", "recipe.epochs=4"], r"recipe and recipe\.epochs are both given"),
+    ],
+)
+def test_overrides_that_undo_each_other_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_overrides(given)
+    overrides = {key: parse_yaml(value, "").data for key, value in (each.split("=", 1) for each in given)}
+    with pytest.raises(UserError, match=message):
+        load_preset("clutter", overrides)
+    with pytest.raises(UserError, match=message):
+        chosen_preset(load_preset("clutter"), None, overrides)
+
+
+def test_overrides_that_add_to_each_other_are_taken() -> None:
+    given = [
+        "plan.sampler={name: sandwich}",
+        "plan.sampler.random=1",
+        "search={options: {}}",
+        "search.options={seed: 1}",
+    ]
+    assert len(parse_overrides([*given, "recipe.epochs=3", "recipe.epochs_=4", "search.options.parents=2"])) == 7
+    with pytest.raises(UserError, match="the data is given twice"):
+        chosen_preset("digits", "mnist5k", {"data": {"name": "digits"}})
 
 
 OWN = """\

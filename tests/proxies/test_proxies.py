@@ -21,7 +21,8 @@ from raynas.proxies.naswot import naswot
 from raynas.proxies.network import blocks, fresh_network
 from raynas.proxies.scorer import PROXIES, ProxyScorer
 from raynas.proxies.synflow import synflow
-from raynas.search import Evolution, run_search
+from raynas.search import NSGA2, Evolution, run_search
+from raynas.search.objectives import Direction
 from raynas.space import load_space
 
 SPACES = ("vit", "twins", "vit_resnas", "s3", "nasvit")
@@ -157,6 +158,16 @@ def test_a_search_by_a_proxy() -> None:
     best = run_search(search, scorer).best()
     asked = [row.arch for row in search.history]
     assert len(asked) == 12 and best == max(asked, key=lambda arch: scorer.score([arch])[0])
+
+
+@pytest.mark.parametrize("objectives", [{"dss": "max"}, {"accuracy": "max"}, {"synflow": "max", "loss": "min"}])
+def test_a_search_by_another_objective_is_refused(objectives: dict[str, Direction]) -> None:
+    """The numbers of one judge would be stored under the name of another."""
+    space = load_space("digits/vit")
+    search = NSGA2(space, objectives, evaluations=12, population=6)
+    with pytest.raises(UserError, match=r"objective is '\w+', and this scorer gives 'synflow'"):
+        run_search(search, ProxyScorer(space, "synflow"))
+    assert not search.history
 
 
 def test_what_is_refused() -> None:

@@ -62,6 +62,25 @@ def test_watch_prints_a_line_for_each_phase_and_needs_neither_ray_nor_torch(
     assert out.strip() == "set()"
 
 
+def test_watch_ends_in_a_pipe_when_nothing_is_under_way(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, now, waits = Run(demo), datetime.now(timezone.utc), list[float]()
+    about = {"phase": "search", "name": "second", "versions": "", "began": now, "seconds": 1.0}
+
+    def pass_time(seconds: float) -> None:
+        waits.append(seconds)
+        note_phase(run, {**about, "status": "running" if len(waits) < 10 else "finished"})
+
+    monkeypatch.setattr("raynas.commands.watch.time.sleep", pass_time)
+    monkeypatch.setattr("raynas.commands.watch.time.monotonic", lambda: sum(waits))
+    assert main(["watch", str(demo), "--every", "20"]) == 0
+    assert len(waits) == 9 + 4  # seen running for the last time before the tenth, and quiet for more than 60 s after it
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("search second: running") for line in lines) == 1
+    assert lines[-2].startswith("search second: finished") and lines[-1] == "nothing has been under way for 60 s"
+
+
 def test_tensorboard_gets_the_rows_of_trainings_probes_and_searches(demo: Path, tmp_path: Path) -> None:
     from tensorboardX.proto.event_pb2 import Event
 
@@ -100,3 +119,5 @@ def test_each_search_shows_its_own_scores_and_best(tmp_path: Path) -> None:
         assert work.progress == f"{len(scores)}/{len(scores)} scored"
         winner = run.search(name).winner.id
         assert work.newest == f"best accuracy {max(scores.values()):.6g} ({winner}), 0% failed"
+        assert list(run.search(name).scores()) == course["arch"].to_pylist()
+    assert len(run.search("first").comparable_scores()) > 3  # those of the others are measured alike

@@ -45,7 +45,7 @@ def test_the_front_and_the_limits_are_drawn(demo: Run) -> None:
 def test_the_progress_of_each_search_is_drawn(demo: Run) -> None:
     (axes,) = demo.plot_progress().axes
     assert [line.get_label() for line in axes.lines] == demo.searches()
-    best = max(row["accuracy"] for row in demo.search().scores().values() if row["accuracy"] is not None)
+    best = max(row["accuracy"] for row in demo.search().comparable_scores().values() if row["accuracy"] is not None)
     assert max(np.asarray(line.get_ydata())[-1] for line in axes.lines) == best
 
 

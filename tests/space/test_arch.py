@@ -60,6 +60,11 @@ def test_an_arch_cannot_be_changed() -> None:
     arch = vit().smallest()
     with pytest.raises(TypeError):
         arch["width"] = 12  # type: ignore[index]
+    for value in (arch, arch.space, arch.space["width"]):
+        for name in ("depht", "space", "id", "name"):
+            with pytest.raises(AttributeError):
+                setattr(value, name, 3)
+    assert pickle.loads(pickle.dumps(arch)) == arch
 
 
 @pytest.mark.usefixtures("toy_families")

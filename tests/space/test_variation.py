@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, cast
 
 import numpy as np
 import pytest
 
-from raynas.errors import ConfigError
-from raynas.space import INACTIVE, Arch, Space, load_space
+from raynas.costs import sample_within
+from raynas.errors import ConfigError, UserError
+from raynas.space import INACTIVE, Arch, Distribution, Space, load_space
 from tests.space.space_parts import toy, vit
 
 
@@ -103,6 +105,25 @@ def differences(space: Space, first: Arch, second: Arch) -> list[int]:
     """Steps between the genes that act in both."""
     one, other = space.encode([first, second]).astype(int)
     return [abs(a - b) for a, b in zip(one, other, strict=True) if a != b and INACTIVE not in (a, b)]
+
+
+def test_a_seed_in_place_of_a_generator_is_refused() -> None:
+    """It would draw the same arch at every call."""
+    space = vit()
+    arch, codes, seed = space.smallest(), space.encode([space.largest()]), cast(np.random.Generator, 0)
+    calls: list[Callable[[], object]] = [
+        lambda: space.sample(seed),
+        lambda: space.mutate(arch, seed),
+        lambda: space.crossover(arch, arch, seed),
+        lambda: space.deal_codes(seed, 2),
+        lambda: space.sample_codes(cast(np.random.Generator, np.random), 2, "archs"),
+        lambda: Distribution.uniform(space).sample_codes(seed, 2),
+        lambda: space.mutate_codes(codes, seed, 0.1),
+        lambda: sample_within(space, {"macs": (None, 1e12)}, seed, 2),
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match=r"rng must be a generator, such as numpy\.random\.default_rng\(0\), not"):
+            call()
 
 
 def test_neighbours_are_one_step_away() -> None:
