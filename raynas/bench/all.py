@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from raynas.bench import PARTS
 from raynas.bench.archs import bench_archs
@@ -12,7 +14,7 @@ from raynas.bench.sandwich import bench_sandwich
 from raynas.bench.score import bench_score
 from raynas.bench.step import bench_step
 from raynas.errors import UserError
-from raynas.progress.reporter import Progress, silent
+from raynas.progress.reporter import Progress, reporter, silent
 
 
 def bench_all(
@@ -27,28 +29,28 @@ def bench_all(
 
     Args:
         only: names of `PARTS`.
-        rounds: measurements of each kind.
         threads: threads of torch, also of each replica.
         device: a torch device; of a GPU every replica gets its share.
         replicas: replicas of the scoring pool.
-        progress: called with lines of text.
 
     Raises:
         UserError: there is no such part or device.
     """
     if unknown := [name for name in only if name not in PARTS]:
         raise UserError(f"bench all has no part {unknown[0]!r}: {', '.join(PARTS)}")
+    show = reporter(progress)
     gpus = 0.0 if device.startswith("cpu") else 1 / replicas
-    parts: dict[str, Callable[[Progress], list[Measured]]] = {
-        "step": lambda say: bench_step(rounds, threads=threads, device=device, progress=say),
-        "sandwich": lambda say: bench_sandwich(rounds=rounds, threads=threads, device=device, progress=say),
-        "channels_last": lambda say: bench_channels_last(rounds=rounds, threads=threads, device=device, progress=say),
-        "precision": lambda say: bench_precision(rounds=rounds, threads=threads, device=device, progress=say),
-        "pool": lambda say: bench_score(replicas=replicas, threads=threads, gpus=gpus, rounds=rounds, progress=say),
-        "archs": lambda say: bench_archs(rounds=rounds, progress=say),
+    here: dict[str, Any] = {"rounds": rounds, "threads": threads, "device": device, "progress": show}
+    parts: dict[str, Callable[[], list[Measured]]] = {
+        "step": partial(bench_step, **here),
+        "sandwich": partial(bench_sandwich, **here),
+        "channels_last": partial(bench_channels_last, **here),
+        "precision": partial(bench_precision, **here),
+        "pool": lambda: bench_score(replicas=replicas, threads=threads, gpus=gpus, rounds=rounds, progress=show),
+        "archs": lambda: bench_archs(rounds=rounds, progress=show),
     }
     rows: list[Measured] = []
     for name in only:
-        progress(f"measuring {name}")
-        rows += parts[name](lambda line, name=name: progress(f"{name}: {line}"))  # type: ignore[misc]
+        with show.doing(f"measuring {name}"):
+            rows += parts[name]()
     return rows

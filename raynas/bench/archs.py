@@ -31,14 +31,8 @@ def bench_archs(
     Limits are the median MACs of random archs. The search by a predictor evolves `candidates` archs towards a front of
     predicted accuracy and MACs; the predictor is a forest fitted to 512 made-up accuracies.
 
-    Args:
-        space: a space, or a shipped one's name.
-        candidates: archs that each search by a predictor looks at.
-        rounds: measurements of each rate, in turns.
-        progress: called with a line after each round.
-
     Raises:
-        UserError: there is no such space, or there are too few or too many candidates.
+        UserError: there are too few or too many candidates.
     """
     if not _GENERATION <= candidates <= MOST:
         raise UserError(f"candidates must be at least {_GENERATION:,} and at most {MOST:,}, not {candidates:,}")
@@ -56,15 +50,7 @@ def bench_archs(
     def children() -> float:
         half = _GENERATION // 2
         search = Evolution(
-            space,
-            None,
-            limits,
-            next(seeds),
-            population=1,
-            initial=50,
-            mutations=half,
-            crossovers=half,
-            any_pair=True,
+            space, None, limits, next(seeds), population=1, initial=50, mutations=half, crossovers=half, any_pair=True
         )
         search.warn = logger.debug  # small spaces have fewer archs
         first = search.ask(50)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from raynas.errors import UserError
+from raynas.phases.where import threads as torch_threads
 
 
 @contextmanager
@@ -22,12 +23,8 @@ def on_device(name: str, threads: int) -> Iterator[torch.device]:
         device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {name!r}: {str(error).splitlines()[0]}") from error
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         yield device
-    finally:
-        torch.set_num_threads(before)
 
 
 def seconds(device: torch.device, work: Callable[[], object]) -> float:

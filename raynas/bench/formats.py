@@ -28,18 +28,10 @@ def bench_channels_last(
     """Time the smallest subnet, extracted, with weights and images channels last, and contiguous.
 
     Args:
-        space: a space of networks with convolutions, or a shipped one's name.
-        rounds: timed passes of each kind, in turns.
-        batch_size: images of a pass.
-        threads: threads of torch during the benchmark.
-        device: a torch device.
-        progress: called with a line after each round.
+        space: a space of networks with convolutions.
 
     Returns:
         Seconds channels last beside those contiguous, forward and as a training step (forward and backward).
-
-    Raises:
-        UserError: there is no such space or device.
     """
     space = load_space(space) if isinstance(space, str) else space
     with on_device(device, threads) as place:
@@ -67,16 +59,7 @@ def bench_precision(
     """Time scores of the smallest subnet of an untrained supernet, on random images, in half precision and in fp32.
 
     Args:
-        space: a space, or a shipped one's name.
         precision: bf16 or fp16.
-        rounds: timed scores of each kind, in turns.
-        images: number of images.
-        threads: threads of torch during the benchmark.
-        device: a torch device.
-        progress: called with a line after each round.
-
-    Raises:
-        UserError: there is no such space or device.
     """
     space = load_space(space) if isinstance(space, str) else space
     with on_device(device, threads) as place:

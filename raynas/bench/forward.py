@@ -4,47 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from raynas.bench.device import on_device
+from raynas.bench.measured import Measured, in_turns
 from raynas.costs import cost
-from raynas.progress.reporter import Progress, reporter, silent
+from raynas.nets.supernet import Supernet
+from raynas.progress.reporter import Progress, silent
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.run import Run
 from raynas.scoring.replica import device_name
-
-WARM_UP = 3
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The forward passes of one network.
-
-    Attributes:
-        name: as given.
-        arch: its arch's id.
-        macs: multiply-accumulates of one image.
-        batch_size: images of one pass.
-        seconds: duration of each pass.
-    """
-
-    name: str
-    arch: str
-    macs: int
-    batch_size: int
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.seconds))
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        low, high = np.quantile(self.seconds, [0.25, 0.75])
-        return float(low), float(high)
 
 
 def bench_forward(
@@ -52,62 +24,53 @@ def bench_forward(
     batch_size: int = 1,
     rounds: int = 30,
     threads: int | None = None,
-    run: Run | None = None,
+    run: Run | str | None = None,
     progress: Progress = silent,
-) -> list[Timing]:
-    """Time the forward passes of networks with fresh weights, one pass of each in every round.
-
-    They take turns so that other work on the machine affects all of them equally.
+) -> list[Measured]:
+    """Time the forward passes of networks with fresh weights: wall time, one pass of each in every round.
 
     Args:
         names: folders of `raynas export`, arch files, or shipped archs' names.
-        batch_size: images of one pass.
-        rounds: timed passes of each network.
         threads: threads of torch; None for torch's own choice.
-        run: gets a row of table `timings` for each network.
-        progress: called with lines of text.
+        run: gets a row of table `timings` for each network, with median and quartiles.
+
+    Returns:
+        For each network milliseconds of a pass, and images a second.
 
     Raises:
         UserError: there is no such arch.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        models = [load_network_folder(name, weights=False).to(device) for name in names]
-        inputs = [torch.randn(batch_size, m.space.channels, *m.space.input_size, device=device) for m in models]
-        seconds: list[list[float]] = [[] for _ in models]
-        with torch.inference_mode(), reporter(progress).doing("timing", rounds, "rounds") as activity:
-            for done in range(-WARM_UP, rounds):
-                for index, (model, x) in enumerate(zip(models, inputs, strict=True)):
-                    began = time.perf_counter()
-                    model(x)
-                    if device.type == "cuda":
-                        torch.cuda.synchronize()
-                    if done >= 0:
-                        seconds[index].append(time.perf_counter() - began)
-                activity.update(max(done + 1, 0))
-        used = torch.get_num_threads()
-    finally:
-        torch.set_num_threads(before)
-    found = []
-    for name, model, times in zip(names, models, seconds, strict=True):
-        arch = model.space.smallest()
-        macs = int(cost(model.space, [arch])["macs"][0])
-        found.append(Timing(name, arch.id, macs, batch_size, tuple(times)))
-    if run is not None:
-        with run.lock():
-            run.store.append("timings", [_row(timing, device, used) for timing in found])
-    return found
+    opened = None if run is None else Run(run)
+    threads = threads or torch.get_num_threads()
+    with on_device("cuda" if torch.cuda.is_available() else "cpu", threads) as device, torch.inference_mode():
+        models = {name: load_network_folder(name, weights=False).to(device) for name in names}
+        found = in_turns({name: _pass(model, batch_size, device) for name, model in models.items()}, rounds, progress)
+    rows, timings = [], []
+    for name, seconds in found.items():
+        arch = models[name].space.smallest()
+        macs = int(cost(arch.space, [arch])["macs"][0])
+        rows.append(Measured(f"{name} ({macs:,} MACs)", "ms", tuple(1000 * each for each in seconds)))
+        rows.append(Measured(name, "images/s", tuple(batch_size / each for each in seconds)))
+        low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
+        detail = {"arch": arch.id, "batch_size": batch_size, "threads": threads, "quartiles": [low, high]}
+        about = {"what": f"forward pass of {name}", "count": batch_size, "device": device_name(device)}
+        timings.append({**about, "seconds": median, "detail": json.dumps(detail)})
+    if opened is not None:
+        with opened.lock():
+            opened.store.append("timings", timings)
+    return rows
 
 
-def _row(timing: Timing, device: torch.device, threads: int) -> dict[str, object]:
-    low, high = timing.quartiles
-    detail = {"arch": timing.arch, "batch_size": timing.batch_size, "threads": threads, "quartiles": [low, high]}
-    return {
-        "what": f"forward pass of {timing.name}",
-        "seconds": timing.median,
-        "count": timing.batch_size,
-        "detail": json.dumps(detail),
-        "device": device_name(device),
-    }
+def _pass(model: Supernet, batch_size: int, device: torch.device) -> Callable[[], float]:
+    """Return the measurement of one pass over random images."""
+    space = model.space
+    images = torch.randn(batch_size, space.channels, *space.input_size, device=device)
+
+    def measure() -> float:
+        began = time.perf_counter()
+        model(images)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    return measure

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raynas.progress.reporter import Progress, silent
+from raynas.comparison import mean_interval
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.text import columns
 
 
@@ -44,16 +45,16 @@ def in_turns(
     Args:
         kinds: a function for each name; it returns the value measured, such as seconds.
         rounds: values of each kind, after a round that warms up.
-        progress: called with a line after each round.
 
     Returns:
         The values by name.
     """
     values: dict[str, list[float]] = {name: [] for name in kinds}
-    for round_ in range(rounds + 1):
-        for name, measure in kinds.items():
-            values[name].append(measure())
-        progress(f"round {round_} of {rounds}: " + ", ".join(f"{name} {v[-1]:.4g}" for name, v in values.items()))
+    with reporter(progress).doing("measuring", rounds, "rounds") as activity:
+        for round_ in range(rounds + 1):
+            for name, measure in kinds.items():
+                values[name].append(measure())
+            activity.update(round_, ", ".join(f"{name} {found[-1]:.4g}" for name, found in values.items()))
     return {name: tuple(found[1:]) for name, found in values.items()}
 
 
@@ -83,6 +84,12 @@ def table(rows: Sequence[Measured]) -> list[str]:
         cells.append(f"{least:.3f} to {greatest:.3f}" if row.reference else f"{_short(least)} to {_short(greatest)}")
         listed.append(cells)
     return columns(listed)
+
+
+def over_seeds(values: np.ndarray, decimals: int) -> str:
+    """Return the mean of values over seeds and half the width of its 95 % interval, for a table."""
+    mean, half = mean_interval(values.tolist())
+    return f"{mean:.{decimals}f}" if half is None else f"{mean:.{decimals}f} ± {half:.{decimals}f}"
 
 
 def _short(value: float | np.floating) -> str:

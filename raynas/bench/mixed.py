@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.bench.device import on_device, seconds
-from raynas.bench.measured import in_turns
+from raynas.bench.measured import Measured, in_turns
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.supernet import Execution
@@ -20,25 +19,6 @@ from raynas.space import Arch, Space, load_space
 
 OnePass = Callable[[], tuple[Tensor, Tensor]]
 """A forward pass: its logits, and the labels that they are for."""
-
-
-@dataclass(frozen=True)
-class MixedTiming:
-    """Forward and backward passes of one kind over the whole batch.
-
-    Attributes:
-        name: `largest`: the largest subnet alone. `mean`: each arch alone on the whole batch, and the mean of that.
-            `masks`, `groups`: the mixed batch. `apart`: each arch on its own rows, one pass after the other.
-        seconds: median.
-        to_largest, to_mean: medians of the ratios to those of the same round.
-        chosen: True for the execution that training would take.
-    """
-
-    name: str
-    seconds: float
-    to_largest: float
-    to_mean: float
-    chosen: bool
 
 
 def bench_mixed(
@@ -50,24 +30,20 @@ def bench_mixed(
     device: str = "cpu",
     seed: int = 0,
     progress: Progress = silent,
-) -> list[MixedTiming]:
+) -> list[Measured]:
     """Time forward and backward of a batch that random archs share.
 
-    All kinds take turns within a round, so that other work on the machine affects all of them equally. On a CPU the
-    processor time of this process is measured, on a GPU the time until its work is done.
-
     Args:
-        space: a space, or a shipped one's name.
         archs: number of archs that share the batch.
-        batch_size: number of images.
-        rounds: timed passes of each kind, after one that warms up.
-        threads: threads of torch during the benchmark.
-        device: a torch device.
         seed: seed of archs and images.
-        progress: called with a line after each round.
+
+    Returns:
+        Seconds of the largest subnet alone, and beside them the others': each arch alone on the whole batch, their mean
+        (`mean`), the mixed batch by `masks` and by `groups`, of which one is marked as chosen by training, and each
+        arch on its own rows, one pass after the other (`apart`). The last three also beside the mean.
 
     Raises:
-        UserError: there is no such space or device, or it has fewer images than archs.
+        UserError: there are fewer images than archs.
     """
     space = load_space(space) if isinstance(space, str) else space
     if archs > batch_size:
@@ -77,14 +53,8 @@ def bench_mixed(
 
 
 def _time(
-    space: Space,
-    count: int,
-    batch_size: int,
-    rounds: int,
-    device: torch.device,
-    seed: int,
-    progress: Progress,
-) -> list[MixedTiming]:
+    space: Space, count: int, batch_size: int, rounds: int, device: torch.device, seed: int, progress: Progress
+) -> list[Measured]:
     torch.manual_seed(seed)
     supernet = build_supernet(space).to(device).train()
     archs = space.decode(space.deal_codes(np.random.default_rng(seed), count))
@@ -112,14 +82,11 @@ def _time(
     if not maskable:
         del kinds["masks"]
     chosen = "masks" if maskable and supernet.prefers_masks(images, archs) else "groups"
-    timed_rounds = {name: np.array(values) for name, values in in_turns(kinds, rounds, progress).items()}
-    return [
-        MixedTiming(
-            name,
-            float(np.median(values)),
-            float(np.median(values / timed_rounds["largest"])),
-            float(np.median(values / timed_rounds["mean"])),
-            name == chosen,
-        )
-        for name, values in timed_rounds.items()
-    ]
+    values = in_turns(kinds, rounds, progress)
+    largest, mean = values["largest"], values["mean"]
+    rows = [Measured("largest", "s", largest), Measured("mean / largest", "s", mean, largest)]
+    for name in [name for name in kinds if name not in ("largest", "mean")]:
+        label = f"{name} (chosen)" if name == chosen else name
+        rows.append(Measured(f"{label} / largest", "s", values[name], largest))
+        rows.append(Measured(f"{label} / mean", "s", values[name], mean))
+    return rows

@@ -23,10 +23,7 @@ def compare_passes(
     """Time networks, of which the last is the reference, on the device of their labels.
 
     Args:
-        networks: the networks.
         labels: int64 [batch], for the loss of a training step, which is forward and backward here.
-        rounds: timed passes of each network.
-        progress: called with a line after each round.
         named: how a row is named; `{}` stands for `forward` or `training step`.
     """
 

@@ -56,14 +56,9 @@ def bench_peers(
     Args:
         autoformer: the folder `AutoFormer` of a clone of github.com/microsoft/Cream.
         nasvit: a clone of github.com/facebookresearch/NASViT.
-        rounds: measurements of each kind.
-        batch_size: images of a pass.
-        threads: threads of torch during the benchmark.
-        device: a torch device.
-        progress: called with a line after each round.
 
     Raises:
-        UserError: a folder does not hold the released code, none is given, there is no such device, or logits differ.
+        UserError: a folder does not hold the released code, none is given, or logits differ.
     """
     if autoformer is None and nasvit is None:
         raise UserError("nothing to compare with: give a folder of released code, autoformer or nasvit")
@@ -95,13 +90,7 @@ def _compare(name: str, kinds: Kinds, rounds: int, progress: Progress) -> list[M
 def _autoformer(batch_size: int, device: torch.device) -> Kinds:
     engine = importlib.import_module("supernet_engine")
     theirs = importlib.import_module("model.supernet_transformer").Vision_TransformerSuper(
-        embed_dim=256,
-        depth=14,
-        num_heads=4,
-        qkv_bias=True,
-        gp=True,
-        relative_position=True,
-        change_qkv=True,
+        embed_dim=256, depth=14, num_heads=4, qkv_bias=True, gp=True, relative_position=True, change_qkv=True
     )
     space, weights = read_autoformer({"model": theirs.state_dict()}, load_space("autoformer/tiny"))
     ours = build_supernet(space)

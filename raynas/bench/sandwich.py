@@ -34,19 +34,8 @@ def bench_sandwich(
 
     Every step is a whole one: forward, backward and the update of AdamW, on the same images.
 
-    Args:
-        space: a space, or a shipped one's name.
-        rounds: timed steps of each kind, in turns.
-        batch_size: images of a step.
-        threads: threads of torch during the benchmark.
-        device: a torch device.
-        progress: called with a line after each round.
-
     Returns:
         Seconds of the sandwich step beside the sum of the others'.
-
-    Raises:
-        UserError: there is no such space or device.
     """
     space = load_space(space) if isinstance(space, str) else space
     passes = sandwich(space, np.random.default_rng(0), lambda archs: [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,19 +35,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
 """The searches by the name in the table; `pareto` and `predictor` with numbers for hundreds of archs, not thousands."""
 
 
-@dataclass(frozen=True)
-class Regrets:
-    """Regrets of one algorithm.
-
-    Attributes:
-        name: name of the algorithm.
-        regret: best accuracy in the space minus the best one found so far, [seeds, evaluations].
-    """
-
-    name: str
-    regret: np.ndarray
-
-
 def known_scores(space: Space) -> list[dict[str, float]]:
     """Return the accuracy of every arch by its id, for each of the five supernets that were scored in full."""
     table = pq.read_table(TABLE, columns=["seed", "arch", "accuracy"]).to_pydict()
@@ -65,7 +51,7 @@ def bench_search(
     seeds: int = 20,
     searches: Sequence[str] = tuple(SEARCHES),
     progress: Progress = silent,
-) -> list[Regrets]:
+) -> dict[str, np.ndarray]:
     """Run searches whose scores are looked up.
 
     Args:
@@ -73,7 +59,9 @@ def bench_search(
         evaluations: number of archs that each search may ask for.
         seeds: number of searches of each algorithm; seed i searches supernet i modulo five, for every algorithm.
         searches: names of `SEARCHES`.
-        progress: called with a line at each search.
+
+    Returns:
+        By name the regret: best accuracy in the space minus the best one found so far, [seeds, evaluations].
 
     Raises:
         InfeasibleError: no arch meets the budget.
@@ -88,7 +76,7 @@ def bench_search(
     if not fits.any():
         raise InfeasibleError(f"no arch of {SPACE} has at most {macs:g} MACs")
     best = [max(each[arch.id] for arch, fit in zip(archs, fits, strict=True) if fit) for each in scores]
-    found = []
+    found = {}
     for name in searches:
         progress(f"{name}, {seeds} seeds")
         curves = []
@@ -97,7 +85,7 @@ def bench_search(
             accuracies = _searched(space, SEARCHES[name], macs, evaluations, seed, known)
             curves.append(best[seed % len(scores)] - np.maximum.accumulate(accuracies))
         length = min(len(curve) for curve in curves)
-        found.append(Regrets(name, np.stack([curve[:length] for curve in curves])))
+        found[name] = np.stack([curve[:length] for curve in curves])
     return found
 
 

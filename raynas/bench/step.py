@@ -23,18 +23,9 @@ def bench_step(
 
     The subnet, whose relative position timm's network lacks, runs extracted, and sliced out of AutoFormer-T's supernet.
 
-    Args:
-        rounds: timed passes of each network, in turns.
-        batch_size: images [3, 224, 224] of a pass.
-        threads: threads of torch during the benchmark.
-        device: a torch device; see `raynas.bench.device.seconds` for what is measured on it.
-        progress: called with a line after each round.
-
     Returns:
-        Seconds of the extracted and the sliced subnet, forward and as a training step, beside the reference's.
-
-    Raises:
-        UserError: there is no such device.
+        Seconds (see `raynas.bench.device.seconds`) of the extracted and the sliced subnet, forward and as a training
+        step, beside the reference's.
     """
     with on_device(device, threads) as place:
         supernet = build_supernet(load_space(SUPERNET)).to(place)

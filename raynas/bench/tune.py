@@ -132,39 +132,29 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
-@dataclass(frozen=True)
-class TuneRegrets:
-    """Regrets of one sampler on one problem.
-
-    Attributes:
-        regret: distance of the trial that is found best (by what was measured) from the optimum, [seeds].
-    """
-
-    problem: str
-    sampler: str
-    regret: np.ndarray
-
-
 def bench_tune(
     samplers: Sequence[str] = tuple(SAMPLERS),
     problems: Sequence[str] = tuple(PROBLEMS),
     seeds: int = 20,
     progress: Progress = silent,
-) -> list[TuneRegrets]:
+) -> dict[tuple[str, str], np.ndarray]:
     """Minimise functions by each sampler, trial after trial.
 
     Args:
         samplers: names of `SAMPLERS`.
         problems: names of `PROBLEMS`.
         seeds: number of studies of each sampler and problem.
-        progress: called with a line at each of them.
+
+    Returns:
+        By problem and sampler the distance of the trial that is found best (by what was measured) from the optimum,
+        [seeds].
     """
-    found = []
+    found = {}
     for problem in problems:
         for sampler in samplers:
             progress(f"{problem}, {sampler}, {seeds} seeds")
             regret = [tuned_regret(PROBLEMS[problem], sampler, SAMPLERS[sampler], seed) for seed in range(seeds)]
-            found.append(TuneRegrets(problem, sampler, np.array(regret)))
+            found[problem, sampler] = np.array(regret)
     return found
 
 

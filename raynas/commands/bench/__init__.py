@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from raynas.commands.options import add_device, add_number, doing
 from raynas.commands.parser import Parser
+
+if TYPE_CHECKING:
+    from raynas.bench.measured import Measured
 
 KINDS = {
     "all": "measure every ratio of speed, and print them in one table",
@@ -25,3 +33,22 @@ KINDS = {
 def add_arguments(parser: Parser) -> None:
     """Declare the kinds of measurements."""
     parser.add_commands("what to measure", "WHAT", __name__, KINDS)
+
+
+def add_timing(parser: argparse.ArgumentParser, rounds: int, batch_size: int | None = None) -> None:
+    """Add how often and on what is measured, with the defaults of a kind of measurement."""
+    add_number(parser, "--rounds", rounds, "number of measurements of each kind")
+    if batch_size is not None:
+        add_number(parser, "--batch-size", batch_size, "images of one pass")
+    add_number(parser, "--threads", 1, "number of torch threads")
+    add_device(parser)
+
+
+def print_measured(bench: Callable[..., list[Measured]], options: argparse.Namespace) -> None:
+    """Measure with the options as arguments of a function, whose parameters they name, and print the table."""
+    from raynas.bench.measured import table
+
+    named = {name: value for name, value in vars(options).items() if name != "action"}
+    with doing("measuring") as progress:
+        rows = bench(**named, progress=progress)
+    print(*table(rows), sep="\n")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from raynas.commands.bench import print_measured
 from raynas.commands.options import add_number, positive
-from raynas.progress.reporter import terminal
 
 EXAMPLES = "raynas bench forward autoformer/published/tiny my_network --batch-size 32"
 
@@ -24,12 +24,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Time the networks, and print a table."""
     from raynas.bench.forward import bench_forward
-    from raynas.runs.run import Run
 
-    run = None if options.run is None else Run(options.run)
-    timings = bench_forward(options.names, options.batch_size, options.rounds, options.threads, run, terminal())
-    print(f"{'network':<40}{'MACs':>16}{'median ms':>12}{'quartiles ms':>20}{'images/s':>12}")
-    for timing in timings:
-        low, high = (f"{1000 * value:.2f}" for value in timing.quartiles)
-        rate = timing.batch_size / timing.median
-        print(f"{timing.name:<40}{timing.macs:>16,}{1000 * timing.median:>12.2f}{f'{low} to {high}':>20}{rate:>12,.1f}")
+    print_measured(bench_forward, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_device, add_number, doing
+from raynas.commands.bench import add_timing, print_measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,18 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--autoformer", metavar="PATH", help=text)
     text = "a clone of github.com/facebookresearch/NASViT; its code is run"
     parser.add_argument("--nasvit", metavar="PATH", help=text)
-    add_number(parser, "--rounds", 5, "number of measurements of each kind")
-    add_number(parser, "--batch-size", 8, "images of one pass")
-    add_number(parser, "--threads", 1, "number of torch threads")
-    add_device(parser)
+    add_timing(parser, 5, 8)
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, and print a table."""
-    from raynas.bench.measured import table
     from raynas.bench.peers import bench_peers
 
-    with doing("measuring") as progress:
-        sizes = (options.rounds, options.batch_size, options.threads, options.device)
-        rows = bench_peers(options.autoformer, options.nasvit, *sizes, progress=progress)
-    print(*table(rows), sep="\n")
+    print_measured(bench_peers, options)

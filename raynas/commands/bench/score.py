@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from raynas.commands.options import add_number, doing
+from raynas.commands.bench import print_measured
+from raynas.commands.options import add_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score the subnets, and print a table."""
-    from raynas.bench.measured import table
     from raynas.bench.score import bench_score
 
-    with doing("scoring") as progress:
-        rows = bench_score(options.run, replicas=options.replicas, archs=options.archs, progress=progress)
-    print(*table(rows), sep="\n")
+    print_measured(bench_score, options)

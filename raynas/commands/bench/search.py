@@ -7,6 +7,7 @@ from pathlib import Path
 
 from raynas.commands.options import above_0, add_number, doing
 from raynas.errors import UserError
+from raynas.text import columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,24 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the searches, print a table and draw the figure."""
+    from raynas.bench.measured import over_seeds
     from raynas.bench.search import bench_search
-    from raynas.comparison import mean_interval
 
     if options.figure:
         _check_figure(Path(options.figure))
     with doing("searching") as progress:
         found = bench_search(options.macs, options.evaluations, options.seeds, progress=progress)
-    places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= found[0].regret.shape[1]]
+    places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= next(iter(found.values())).shape[1]]
     print("accuracy below the best there is, mean over seeds and 95 % interval, after so many subnets")
-    print(f"{'':<20}" + "".join(f"{n:>20}" for n in places))
-    for this in found:
-        spreads = [mean_interval((100 * this.regret[:, n - 1]).tolist()) for n in places]
-        cells = [f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}" for mean, half in spreads]
-        print(f"{this.name:<20}" + "".join(f"{cell:>20}" for cell in cells))
+    rows = [[name, *(over_seeds(100 * regret[:, n - 1], 2) for n in places)] for name, regret in found.items()]
+    print(*columns([["", *map(str, places)], *rows]), sep="\n")
     if options.figure:
         from raynas.figures import regret
 
-        regret({this.name: this.regret for this in found}).savefig(options.figure, dpi=160)
+        regret(found).savefig(options.figure, dpi=160)
         print(f"Figure: {options.figure}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from raynas.commands.options import above_0, add_number, doing
-from raynas.text import shown
+from raynas.text import columns, shown
 
 EXAMPLES = "raynas bench window vitas/twins_small --shares 0.001 0.0001"
 
@@ -29,12 +29,12 @@ def run(options: argparse.Namespace) -> None:
     with doing("timing") as progress:
         given = (options.space, options.cost, options.shares, options.draws, options.uniform_over)
         timings = bench_window(*given, progress)
-    columns = ("holds", "set-up s", "accepted", "ms/arch", "rejection")
-    print(f"{options.cost + ' window':<34}" + "".join(f"{column:>10}" for column in columns))
+    rows = [[f"{options.cost} window", "holds", "set-up s", "accepted", "ms/arch", "rejection"]]
     for this in timings:
-        window = f"[{this.low:.0f}, {this.high:.0f}]"
-        times = f"{1000 * this.each:>10.3f}{1000 * this.rejection:>10.3g}" if this.held else f"{'empty':>10}"
-        print(f"{window:<34}{this.held:>10.2g}{this.setup:>10.3f}{this.accepted:>10.1%}{times}")
+        times = [f"{1000 * this.each:.3f}", f"{1000 * this.rejection:.3g}"] if this.held else ["empty"]
+        held = [f"{this.held:.2g}", f"{this.setup:.3f}", f"{this.accepted:.1%}"]
+        rows.append([f"[{this.low:.0f}, {this.high:.0f}]", *held, *times])
+    print(*columns(rows), sep="\n")
 
 
 def _share(text: str) -> float:
