@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from raynas import figures
 from raynas.comparison import mean_interval, seeds_to_decide
-from raynas.reports.html import Note, Part, Picture, Section, Table, render
+from raynas.reports.html import Note, Part, Section, Table, drawn, render
 from raynas.results.schemas import Row
 
 MARK = "✓"
@@ -248,7 +248,7 @@ class AblationTable:
             caption = "Differences to the baseline, their mean with its 95 % interval; small points are seeds."
             if any(line.published for line in self.lines):
                 caption += " Diamonds are a paper's."
-            picture = Picture(figures.svg(self.figure(), "ablation", about), caption)
+            picture = drawn(self.figure(), "ablation", about, caption)
             sections.append(Section(f"Differences to {self.baseline}", [self.effects(), picture]))
         return render(f"raynas: {self.heading}", self.lead(), sections)
 

@@ -7,7 +7,7 @@ import numpy as np
 from raynas import figures
 from raynas.comparison import pareto
 from raynas.quantities import bounds_text
-from raynas.reports.html import Percent, Picture, Section, Table
+from raynas.reports.html import Percent, Section, Table, drawn
 from raynas.reports.sampled import ADAPTED, ORDERED, WORDS, Sampled, sampled
 from raynas.runs.run import Run
 
@@ -65,6 +65,4 @@ def adapting_section(found: Sampled | None) -> Section | None:
         + (", and with the weights of the adapted supernet." if ADAPTED in names else ".")
         + " A search finds better ones than such a sample. All on the search split."
     )
-    return Section(
-        "Before and after adapting", [Picture(figures.svg(drawing, "adapting", description), caption, table)]
-    )
+    return Section("Before and after adapting", [drawn(drawing, "adapting", description, caption, table)])

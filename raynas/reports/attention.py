@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raynas import figures
 from raynas.reports.collect import Finished
-from raynas.reports.html import Picture, Section, Table
+from raynas.reports.html import Section, Table, drawn
 
 MOST = 3
 """Number of networks in the figure."""
@@ -17,7 +17,7 @@ def attention_section(finished: Sequence[Finished]) -> Section | None:
     of = {each.name: each.tested[0] for each in finished if each.tested and each.tested[0]["distances"]}
     if not of:
         return None
-    drawn = dict(list(of.items())[:MOST])
+    shown = dict(list(of.items())[:MOST])
     header = [
         "network",
         "block",
@@ -36,9 +36,11 @@ def attention_section(finished: Sequence[Finished]) -> Section | None:
         "Mean distance between a token and what it attends to, in pixels, one mark for each head, on some test images; "
         "class tokens are left out. The table has the mean cosine similarity of two heads' attention, too."
     )
-    svg = figures.svg(
-        figures.attention_distances({name: row["distances"] for name, row in drawn.items()}),
+    picture = drawn(
+        figures.attention_distances({name: row["distances"] for name, row in shown.items()}),
         "attention",
-        f"Mean attention distance of the heads of {', '.join(drawn)}, block by block.",
+        f"Mean attention distance of the heads of {', '.join(shown)}, block by block.",
+        caption,
+        Table("attention", header, rows),
     )
-    return Section("Attention", [Picture(svg, caption, Table("attention", header, rows))])
+    return Section("Attention", [picture])

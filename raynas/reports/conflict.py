@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from raynas import figures
-from raynas.reports.html import Percent, Picture, Section, Table
+from raynas.reports.html import Percent, Section, Table, drawn
 from raynas.results.schemas import Row
 
 
@@ -24,12 +24,10 @@ def conflict_section(rows: Sequence[Row]) -> Section | None:
     epochs = sorted(found)
     ratio = [found[epoch]["conflict"] for epoch in epochs]
     curves = {"conflict ratio": (np.array(epochs), np.array(ratio))}
-    picture = Picture(
-        figures.svg(
-            figures.epoch_curves(curves, "layers in conflict"),
-            "conflict",
-            f"Line chart of the conflict ratio over {len(epochs)} epochs, from {ratio[0]:.2%} to {ratio[-1]:.2%}.",
-        ),
+    picture = drawn(
+        figures.epoch_curves(curves, "layers in conflict"),
+        "conflict",
+        f"Line chart of the conflict ratio over {len(epochs)} epochs, from {ratio[0]:.2%} to {ratio[-1]:.2%}.",
         "Share of layers, over all compared steps, at which the gradient of the largest subnet and that of the others "
         "point apart (their cosine is negative).",
         Table("conflicts", ["epoch", "in conflict"], [[e, Percent(r)] for e, r in zip(epochs, ratio, strict=True)]),

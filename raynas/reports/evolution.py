@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from raynas import figures
 from raynas.comparison import best_first
-from raynas.reports.html import Part, Percent, Picture, Section, Table
+from raynas.reports.html import Part, Percent, Section, Table, drawn
 from raynas.results.schemas import Row
 from raynas.space.counting import shown_count
 from raynas.text import seconds_text
@@ -64,22 +64,17 @@ def evolution_section(
             Table("spaces", header, rows),
             Table("best-scored", header_of_best, best_scored),
             *_searched(searched),
-            Picture(
-                figures.svg(
-                    error_distributions(errors),
-                    "errors",
-                    f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. "
-                    f"E-T errors: {words}.",
-                ),
+            drawn(
+                error_distributions(errors),
+                "errors",
+                f"Cumulative distributions of the errors of the subnets of {len(spaces)} spaces. E-T errors: {words}.",
                 "Share of each space's scored subnets with at most the error on the axis (S3, Figures 3 and 6).",
             ),
-            Picture(
-                figures.svg(
-                    choices_by_iteration(moves),
-                    "choices",
-                    f"The choices of {len({row['axis'] for row in moves})} axes over {len(spaces)} spaces; the table "
-                    "has them.",
-                ),
+            drawn(
+                choices_by_iteration(moves),
+                "choices",
+                f"The choices of {len({row['axis'] for row in moves})} axes over {len(spaces)} spaces; the table "
+                "has them.",
                 "The choices of each axis in each space (S3, Figure 2). Axes with one choice throughout are left out.",
                 Table("moves", header_of_moves, numbers),
                 "Every move as a table",

@@ -7,7 +7,7 @@ from typing import Any
 
 from raynas import figures
 from raynas.reports.collect import Trace
-from raynas.reports.html import Part, Percent, Picture, Section, Table
+from raynas.reports.html import Part, Percent, Picture, Section, Table, drawn
 from raynas.results.schemas import Row
 
 TITLES = {
@@ -77,12 +77,10 @@ def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -
     for row in points:
         groups.setdefault(row["of"], []).append((row["predicted"], row["measured"]))
     counts = ", ".join(f"{len(each)} {of}" for of, each in groups.items())
-    return Picture(
-        figures.svg(
-            figures.predictions(groups, objective),
-            key,
-            f"Scatter plot of {objective}, measured against predicted, of {search}: {counts}.",
-        ),
+    return drawn(
+        figures.predictions(groups, objective),
+        key,
+        f"Scatter plot of {objective}, measured against predicted, of {search}: {counts}.",
         f"{search}: {objective} as predicted and as measured, for archs that the predictor was not fitted to: random "
         "ones held out to test it, and those that it proposed. On the line both values are equal.",
         Table(key, _POINT, [[row[column] for column in _POINT] for row in points]),

@@ -12,6 +12,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from raynas.figures import svg
 
 MAX_ROWS = 500
 """Maximum number of a table's rows on the page; the whole table is in the run directory."""
@@ -62,6 +65,18 @@ class Picture:
     caption: str
     table: Table | None = None
     summary: str = "The numbers as a table"
+
+
+def drawn(
+    figure: Figure,
+    name: str,
+    description: str,
+    caption: str,
+    table: Table | None = None,
+    summary: str = Picture.summary,
+) -> Picture:
+    """Return a figure with its caption; `name` and `description` are those of `raynas.figures.svg`."""
+    return Picture(svg(figure, name, description), caption, table, summary)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from raynas.reports.collect import HOW, Content, Trace, Tried, collect
 from raynas.reports.conflict import conflict_section
 from raynas.reports.evolution import evolution_lead, evolution_section
 from raynas.reports.front import front_section, predictor_section
-from raynas.reports.html import Code, Part, Percent, Picture, Section, Table, render
+from raynas.reports.html import Code, Part, Percent, Section, Table, drawn, render
 from raynas.reports.price import price_section
 from raynas.reports.ranking import ranking_section
 from raynas.reports.result import result_lead, result_section
@@ -115,12 +115,10 @@ def _progress(content: Content) -> Section | None:
         rows += [[trace.name, int(step) + 1, trace.archs[step], Percent(best[step])] for step in steps]
     words = "; ".join(f"{row[0]} reaches {row[3]:.2%} after {row[5]} of {row[1]} subnets" for row in final)
     header = ["search", "subnets", "finished", "best accuracy", "arch", "found at"]
-    picture = Picture(
-        figures.svg(
-            figures.search_progress(curves),
-            "progress",
-            f"Step curves of the best accuracy so far against the number of subnets: {words}.",
-        ),
+    picture = drawn(
+        figures.search_progress(curves),
+        "progress",
+        f"Step curves of the best accuracy so far against the number of subnets: {words}.",
         "The best accuracy so far, on the search split with inherited weights.",
         Table("improvements", ["search", "at", "arch", "best accuracy so far"], rows),
         "Every improvement as a table",
@@ -162,12 +160,10 @@ def _winner(content: Content) -> Section | None:
     whole = ", ".join(f"{key} {value}" for key, value in arch.items() if ".blocks." not in f".{key}")
     if not blocks:  # one stacked block, whose values are all in the table
         return Section("The winner", [f"{arch.id}: {whole}.", values])
-    picture = Picture(
-        figures.svg(
-            figures.blocks(arch, content.space),
-            "blocks",
-            f"Bars for each of the winner's {len(blocks)} blocks ({whole}); the values are in the table below.",
-        ),
+    picture = drawn(
+        figures.blocks(arch, content.space),
+        "blocks",
+        f"Bars for each of the winner's {len(blocks)} blocks ({whole}); the values are in the table below.",
         f"The winner, {arch.id}: {whole}. Outlines reach to the space's largest choice; dotted blocks are not in it.",
         table,
         "The blocks as a table",
@@ -193,12 +189,10 @@ def _probes(content: Content) -> Section | None:
     last = "; ".join(f"{name} {accuracy[-1]:.2%}" for name, (_, accuracy) in curves.items())
     supernet = [row for row in content.training if row["what"] == "supernet"]
     events = [[row["epoch"], row["event"]] for row in supernet if row["event"] is not None]
-    picture = Picture(
-        figures.svg(
-            figures.epoch_curves(curves, "accuracy of the probe subnets"),
-            "probes",
-            f"Line chart of the accuracy of {len(roles)} fixed subnets over {len(epochs)} epochs. At the end: {last}.",
-        ),
+    picture = drawn(
+        figures.epoch_curves(curves, "accuracy of the probe subnets"),
+        "probes",
+        f"Line chart of the accuracy of {len(roles)} fixed subnets over {len(epochs)} epochs. At the end: {last}.",
         f"Fixed subnets, scored on the search split with the supernet's weights after {_listed(epochs)}. Curves that "
         "still rise at the end say that longer training would help; a fall to chance is a collapse.",
         Table("probes", ["epoch", *roles], rows),

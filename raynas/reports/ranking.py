@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from raynas import figures
-from raynas.reports.html import Picture, Section, Table
+from raynas.reports.html import Section, Table, drawn
 from raynas.results.schemas import Row
 
 NAMES = {
@@ -51,12 +51,10 @@ def ranking_section(rows: Sequence[Row]) -> Section | None:
     if not words:
         text = "Too few subnets were ranked, or their accuracies are all equal: no correlation can be computed."
         return Section(heading, [text, table])
-    picture = Picture(
-        figures.svg(
-            figures.rankings(overall, within),
-            "rankings",
-            f"Correlations of accuracies with MACs and with each other. Kendall's tau: {'; '.join(words)}.",
-        ),
+    picture = drawn(
+        figures.rankings(overall, within),
+        "rankings",
+        f"Correlations of accuracies with MACs and with each other. Kendall's tau: {'; '.join(words)}.",
         "Correlations with their 95 % bootstrap intervals over networks, 1 where the order is the same. A whole space "
         "is easier to order than one range of MACs, which is what a search under a budget has to do.",
         table,

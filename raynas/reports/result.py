@@ -11,7 +11,7 @@ from raynas import figures
 from raynas.comparison import half_width
 from raynas.quantities import QUANTITIES, amount, bounds_text
 from raynas.reports.collect import HOW, Content, Finished
-from raynas.reports.html import Note, Percent, Picture, Section, Table
+from raynas.reports.html import Note, Percent, Picture, Section, Table, drawn
 from raynas.reports.scores import TWO_PATHS, Cost, costs_of, has_two_paths
 
 _FEW = "An interval over two seeds says little"
@@ -100,12 +100,10 @@ def result_section(content: Content) -> Section:
 
 def _picture(tested: Sequence[tuple[str, float, float | None]]) -> Picture:
     lines = [f"{label}: {accuracy:.2%}" for label, accuracy, _ in tested]
-    return Picture(
-        figures.svg(
-            figures.finished_networks(tested),
-            "finished",
-            f"Dot plot of top-1 accuracy on the test split. {'; '.join(lines)}.",
-        ),
+    return drawn(
+        figures.finished_networks(tested),
+        "finished",
+        f"Dot plot of top-1 accuracy on the test split. {'; '.join(lines)}.",
         "Top-1 accuracy on the test split. Bars are 95 % t-intervals over seeds: one seed has none, and that of "
         "two says little.",
     )

@@ -12,7 +12,7 @@ from raynas import figures
 from raynas.comparison import mean_interval, pareto
 from raynas.quantities import QUANTITIES, number
 from raynas.reports.collect import HOW, Content, Finished, Trace
-from raynas.reports.html import Percent, Picture, Section, Table
+from raynas.reports.html import Percent, Section, Table, drawn
 from raynas.results.schemas import Row
 
 TWO_PATHS = (
@@ -129,8 +129,10 @@ def _section(content: Content, cost: Cost, suffix: str) -> Section:
         f"Pareto front goes from {ends[0]} {quantity.unit} to {ends[1]}."
     )
     drawing = figures.accuracy_against_cost(groups, front, cost.name, cost.limits, _on_search_split(content, cost))
-    picture = Picture(
-        figures.svg(drawing, f"scores{suffix}", description),
+    picture = drawn(
+        drawing,
+        f"scores{suffix}",
+        description,
         _caption(content, cost, rows, len(scored), bool(timed)),
         Table(f"scores{suffix}", header, cells),
     )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from raynas import figures
 from raynas.nets.cyclic import bilateral_tables, cyclic_starts, gap, influences, ordinal_table
-from raynas.reports.html import Picture, Section, Table
+from raynas.reports.html import Section, Table, drawn
 from raynas.space import Space
 
 GROUPS = 10
@@ -39,12 +39,10 @@ def sharing_section(space: Space) -> Section | None:
         rows.append([name, float(gap(found)), float(min(found)), float(max(found)), name == sharing])
     header = ["pattern", "gap", "least influence", "greatest influence", "this space's"]
     gaps = ", ".join(f"{row[0]} {row[1]:.2f}" for row in rows)
-    picture = Picture(
-        figures.svg(
-            sharing_figure(groups),
-            "sharing",
-            f"Which of {groups} groups each width uses, by three patterns of weight sharing. Their gaps: {gaps}.",
-        ),
+    picture = drawn(
+        sharing_figure(groups),
+        "sharing",
+        f"Which of {groups} groups each width uses, by three patterns of weight sharing. Their gaps: {gaps}.",
         f"Which of {groups} groups of channels each width uses (bilateral: a left and a right path), and the influence "
         "that training all widths has on each group: the sum of 1/width over the widths that use it, 1 on average. The "
         "gap is the sum of the squared deviations from 1.",

@@ -15,7 +15,7 @@ from raynas import figures
 from raynas.comparison import best_first
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import best_space, budgets_differ, error_distributions, errors_of
-from raynas.reports.html import Percent, Picture, Section, Table
+from raynas.reports.html import Percent, Section, Table, drawn
 from raynas.results.schemas import Row
 from raynas.space.counting import shown_count
 from raynas.text import seconds_text
@@ -44,21 +44,16 @@ def trials_section(trials: Sequence[Tried]) -> Section | None:
             Table("trials", header, rows),
             f"Without a finished iteration: {'; '.join(without)}." if without else None,
             budgets_differ([row for trial in trials for row in trial.searched]),
-            Picture(
-                figures.svg(
-                    errors_by_iteration(curves),
-                    "trials-errors",
-                    f"E-T errors of {len(trials)} trials over their iterations. The lowest: {words}.",
-                ),
+            drawn(
+                errors_by_iteration(curves),
+                "trials-errors",
+                f"E-T errors of {len(trials)} trials over their iterations. The lowest: {words}.",
                 "The E-T error of each trial's spaces. Bars are standard errors.",
             ),
-            Picture(
-                figures.svg(
-                    error_distributions(best),
-                    "trials-distributions",
-                    f"Cumulative distributions of the errors of the subnets of {len(trials)} spaces, each trial's "
-                    "best.",
-                ),
+            drawn(
+                error_distributions(best),
+                "trials-distributions",
+                f"Cumulative distributions of the errors of the subnets of {len(trials)} spaces, each trial's best.",
                 "Share of the scored subnets of each trial's best space with at most the error on the axis.",
             ),
         ],

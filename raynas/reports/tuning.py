@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import numpy as np
 
-from raynas import figures
-from raynas.reports.html import Part, Picture, Section, Table
+from raynas.reports.html import Part, Picture, Section, Table, drawn
 from raynas.results.schemas import Row
 from raynas.text import seconds_text
 
@@ -153,7 +152,7 @@ def _picture(draw: Callable[[], Any], name: str, caption: str, wide: bool = Fals
                 legend.remove()
             count = np.size(axes)
             figure.set_size_inches(max(7.2, 2.4 * count) if wide else 7.2, 5.4 if wide else 3.8)
-            return Picture(figures.svg(figure, name, caption), caption)
+            return drawn(figure, name, caption, caption)
         finally:
             plt.close(figure)
 
