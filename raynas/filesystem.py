@@ -90,7 +90,6 @@ def check_plain(filesystem: fs.FileSystem, root: str, name: str) -> None:
 
     Args:
         filesystem: the folder's filesystem; nothing is checked in an object store, which has only files.
-        root: the folder.
         name: a path in it, which need not exist.
 
     Raises:

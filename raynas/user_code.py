@@ -25,8 +25,6 @@ def load_object(reference: str, known: Mapping[str, Any], what: str) -> Any:
     The module is looked for on the Python path, and in the current directory last.
 
     Args:
-        reference: the name.
-        known: our parts by name.
         what: the kind of part, for messages.
 
     Raises:
@@ -62,8 +60,6 @@ def bind_part(
 
     Args:
         name: the name of one of ours, or the user's own as `module:object`.
-        options: its keyword arguments.
-        known: our parts by name.
         what: the kind of part, for messages.
         given: number of arguments that it will be called with by position.
         also: options that the caller reads itself, named in hints.

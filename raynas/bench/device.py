@@ -14,11 +14,7 @@ from raynas.phases.where import threads as torch_threads
 
 @contextmanager
 def on_device(name: str, threads: int) -> Iterator[torch.device]:
-    """Make a torch device and set the number of torch's threads while the block runs.
-
-    Raises:
-        UserError: there is no such device.
-    """
+    """Make a torch device, which must be there, and set the number of torch's threads while the block runs."""
     try:
         device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -56,7 +56,6 @@ def bench_search(
 
     Args:
         macs: budget in multiply-accumulates; None for no limit.
-        evaluations: number of archs that each search may ask for.
         seeds: number of searches of each algorithm; seed i searches supernet i modulo five, for every algorithm.
         searches: names of `SEARCHES`.
 

@@ -14,12 +14,7 @@ from raynas.cluster.mailbox import CONTROLLER
 
 
 class SendController(ControllerCallback):
-    """Sends the controller's handle to a mailbox when it starts; one of the callbacks of a `RunConfig`.
-
-    Args:
-        mailbox: the mailbox.
-        training: name of the training.
-    """
+    """Sends the controller's handle to a mailbox when it starts; one of the callbacks of a `RunConfig`."""
 
     def __init__(self, mailbox: Any, training: str):
         self._mailbox, self._training = mailbox, training

@@ -26,7 +26,6 @@ def set_gauge(name: str, value: float, of: str) -> None:
 
     Args:
         name: a key of `GAUGES`.
-        value: the value.
         of: the run, or the training in it, as the label `of`. It must hold no credentials.
     """
     if on_cluster():

@@ -54,9 +54,7 @@ def ask_nodes(
     """Call a function on each node at once, in a task without CPUs, and return its answer or error by node name.
 
     Args:
-        nodes: the nodes.
         question: the function; it must be importable on the nodes.
-        arguments: its arguments.
         limit_s: seconds for all answers.
     """
     import ray

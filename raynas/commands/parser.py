@@ -71,11 +71,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise a mistake as every other one, in one line.
-
-        Raises:
-            UserError: always.
-        """
+        """Raise a mistake as every other one: a `UserError`, in one line."""
         if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             known = re.findall(r"[\w+-]+", wrong[2])
             message = f"no such choice: {wrong[1]!r}{nearest(wrong[1], known)}"

@@ -42,8 +42,6 @@ def aligned(space: Space, name: str, low: float, high: float) -> Distribution:
     """Return the distribution of `dropping` whose expected cost is the middle of a window.
 
     Args:
-        space: the space.
-        name: name of the cost.
         low, high: the window.
 
     Raises:

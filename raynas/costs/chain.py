@@ -51,7 +51,6 @@ class Chain:
     """One cost of a distribution of archs; an arch is a path from a last row back to row 0, the empty arch.
 
     Attributes:
-        distribution: the archs' distribution.
         steps: the tables in order; every alternative continues an earlier one (or row 0).
         last: the rows of the last table.
         dimensions: the dimensions in which the last rows differ.

@@ -174,7 +174,6 @@ class _Builder:
         """Add the steps of a part and return the first row of the table after it.
 
         Args:
-            part: the part.
             table: the first row of the table before it.
             live: the shared choices that are open before, during and after it.
             context: the codes of the switches above the part.

@@ -27,7 +27,6 @@ class Constraints:
     """Inclusive bounds on the costs of a space's archs.
 
     Attributes:
-        space: the space.
         bounds: (low, high) by cost, with infinities for open sides.
         functions: custom costs by name.
 

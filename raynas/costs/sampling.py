@@ -38,10 +38,7 @@ def sample_within(
     `raynas.costs.window`) and rejected if they miss the other bounds.
 
     Args:
-        space: the space.
         constraints: the bounds, by cost.
-        rng: the random stream.
-        n: number of archs.
         uniform_over: see `Space.sample_codes`.
         limit: give up after this many consecutive draws that miss the bounds.
 

@@ -34,7 +34,6 @@ class Listing:
     """All files below a path or URI, or its one file.
 
     Attributes:
-        location: the path or URI.
         paths: paths relative to it, ascending; one empty path if it is a file.
         sizes: sizes in bytes.
         folders: all folders below it, ascending.

@@ -104,11 +104,7 @@ def _below(listing: Listing, prefix: str) -> _Part:
 
 
 def _refuse_splits(listing: Listing, names: Sequence[str]) -> None:
-    """Raise if class folders are splits of other names, or `key=value` folders of partitioned tables.
-
-    Raises:
-        UserError: they are; a network would learn to tell the splits apart.
-    """
+    """Refuse class folders that are splits of other names, or `key=value` folders of partitioned tables."""
     splits = sorted(name for name in names if name.lower() in OTHER_SPLITS)
     keys = sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*=.+", name))
     if len(splits) > 1 or keys:

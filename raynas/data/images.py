@@ -39,7 +39,6 @@ class ImageSet:
     """A map-style set of images: `images[i]` is (PIL image or uint8 tensor, label).
 
     Attributes:
-        source: the source of the images.
         indices: the set's images in the source, int64 [n].
         labels: int64 [n].
         geometry: size and channels of decoded images.
@@ -139,7 +138,6 @@ def decode(
     """Decode a whole set once, without augmentation.
 
     Args:
-        images: the set.
         size: (height, width); by default the set's.
         channels: by default the set's.
         threads: images decoded at once; by default one for each CPU of the machine.

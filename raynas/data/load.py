@@ -47,7 +47,6 @@ class Data:
     """The images that training, scoring and search may see.
 
     Attributes:
-        config: the settings.
         class_names: class names in the order of labels.
         train, search: disjoint sets, split class by class by `config.seed`.
         normalised_as: the training images that `normalisation` is computed from; None for `train`.

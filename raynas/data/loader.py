@@ -73,7 +73,6 @@ class TrainLoader:
     are decoded image by image in `workers` processes, which stay alive between epochs.
 
     Args:
-        data: the dataset.
         augment: augmentation of single images; by default none.
         batch_size: images of one step, over all ranks.
         seed: non-negative seed of order and augmentation.

@@ -26,7 +26,6 @@ class Findings:
     """Sizes, modes and faults of the images of a dataset.
 
     Attributes:
-        count: number of all images.
         sizes: number of readable images by (height, width), upright if they are read upright.
         modes: number of images by Pillow's mode, or of tensors.
         channels: number of images by channels: grey (1), in colour (3), or a tensor's number.

@@ -20,7 +20,6 @@ def cut(
     Args:
         labels: int64 [n].
         fraction: share cut off, rounded up to whole images.
-        seed: seed of the split.
         class_names: class names, for messages.
         name: name of the part cut off, for messages: `test` or `search`.
         most: most images of one class that are cut off; None for no limit.

@@ -81,10 +81,8 @@ def train_on_scenes(
         scratch: True to take the backbone's form alone, with new weights.
         weights: file with a timm model's weights, instead of those that timm downloads.
         scenes: settings of the scenes.
-        recipe: settings of training.
         resources: with a replica, a Ray task trains; else this process. None for a task on a cluster, and this process
             elsewhere.
-        progress: gets lines, and bars.
 
     Returns:
         `miou`, or `map`, `map50` and `map75` (and `mask_map`, .. of Mask R-CNN); `params` and `macs` of the whole, and

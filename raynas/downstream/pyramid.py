@@ -172,11 +172,7 @@ def _usual(levels: list[Level]) -> tuple[int, ...]:
 
 
 def check_classes(classes: int) -> None:
-    """Check a number of classes.
-
-    Raises:
-        UserError: it is no whole number from 1.
-    """
+    """Refuse a number of classes that is no whole number from 1."""
     if not isinstance(classes, int) or isinstance(classes, bool) or classes < 1:
         raise UserError(f"classes {classes!r}: give a whole number from 1")
 

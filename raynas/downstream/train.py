@@ -56,7 +56,6 @@ def train_dense(
         loss_of: the loss of some scenes, given their indices int64 [batch].
         count: number of scenes to train on.
         kept: file that holds the state after every epoch; if it is there, training goes on from it.
-        progress: gets a bar.
 
     Returns:
         The mean loss of each epoch.

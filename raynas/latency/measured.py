@@ -36,11 +36,9 @@ def time_archs(
     Args:
         store: the tables of a run, which keep the rows; None for nowhere.
         archs: archs of any space.
-        conditions: conditions of the timing.
         resources: resources of the Ray actor that times, by Ray's names; None to time in this process.
         on: device and conditions of earlier timings, which must be those of these.
         predicted_ms: predicted latency of each arch, for its row.
-        progress: called with lines of text.
         attempt: the block within which they are timed, where any are.
 
     Returns:

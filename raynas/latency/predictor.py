@@ -44,7 +44,6 @@ class LatencyPredictor:
     predicted to be faster. The fit minimises relative errors.
 
     Attributes:
-        space: the space of the codes.
         on: the device and conditions of the timings.
         quiet_ms: time of the space's smallest arch on a quiet device; see `steady`.
         timings: number of timed archs that it was fitted to.
@@ -55,7 +54,6 @@ class LatencyPredictor:
         """Fit the predictor.
 
         Args:
-            space: the archs' space.
             codes: the timed archs [n, dimensions].
             ms: measured milliseconds [n].
             on: the device and conditions of the timings.
@@ -90,11 +88,7 @@ class LatencyPredictor:
         return ms if self.quiet_ms is None else ratio * self.quiet_ms
 
     def check(self, on: TimedOn) -> None:
-        """Check that predictions are valid for a device and conditions.
-
-        Raises:
-            UserError: `on` is another device, batch size, dtype, number of threads or version of torch.
-        """
+        """Refuse another device, batch size, dtype, number of threads or version of torch than that of the timings."""
         if on != self.on:
             raise UserError(f"latency was learned on {self.on}, and says nothing of {on}: time this space there")
 

@@ -24,9 +24,6 @@ LIMIT_S = 600.0  # for one subnet; then the actor counts as hung
 class Stopwatch:
     """Timing of subnets one after the other, so that none disturbs another: in an actor, or directly without Ray.
 
-    Args:
-        conditions: the conditions of the timings.
-
     Attributes:
         on: the device and conditions that the timings are valid for.
 
@@ -55,7 +52,6 @@ class RemoteStopwatch:
     """A stopwatch in an actor, which is restarted if it is lost.
 
     Args:
-        conditions: the conditions of the timings.
         resources: by Ray's names: `CPU` (by default the number of threads), `GPU`, and any custom ones of the cluster.
         start_s: seconds to wait for an actor.
 

@@ -125,7 +125,6 @@ def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
     counts. On one CPU thread the clock is the thread's own CPU time, which excludes other programs.
 
     Args:
-        arch: an arch of any space.
         conditions: by default one fp32 image at a time on one CPU thread.
 
     Raises:

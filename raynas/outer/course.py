@@ -26,7 +26,6 @@ class Course:
 
     Attributes:
         run: the experiment's run directory.
-        attempt: number of this attempt.
         limit: says how many trials may run now.
         running: trials under way by the id of their Tune trial.
         goes_on: False once there will be no more trials.

@@ -45,13 +45,9 @@ def run_experiment(
     """Carry out the trials of an experiment, or go on with them.
 
     Args:
-        run: the experiment's run directory.
-        proposer: proposes the trials.
         work: what is done in each; it is pickled.
-        resources: of each trial.
         stop: when no more begin.
         at_a_time: trials side by side; None for as many as the cluster has room for.
-        progress: called with a line for each trial that has ended.
         state: returns how far a running trial is, in a few words, for what is shown meanwhile.
 
     Returns:

@@ -47,7 +47,6 @@ class Measured:
 
     Attributes:
         preset: the preset; it differs from the run's in what the run holds several of.
-        search: name of the search.
         retraining: name of the retraining, if the run holds several of one winner.
         truth: Parquet table of networks trained on their own (see `raynas.phases.rank.read_truth`).
     """
@@ -84,7 +83,6 @@ class Measure:
     Attributes:
         text: what it is, for the head of a table.
         unit: `%` (a fraction, shown in percent), `s`, `bytes`, `J`, or empty.
-        better: the direction.
         needs: the last phase that it needs; those before it are needed, too.
         tuned: True if it can be the objective of a tuning.
         of: returns the number, NaN if it is not known.
@@ -279,7 +277,6 @@ def carry_out(
     Args:
         preset: with data, whose images are not looked at once more (see `preflight`).
         run_dir: a run directory; calls with presets of equal training can share it.
-        names: names of measures.
         resources: workers and replicas; without them this process does everything.
         after_epoch: see `raynas.phases.train.train`; what it raises ends the training.
         search: name of the search; presets that share a run directory and differ in their search need one each.

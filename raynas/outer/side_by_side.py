@@ -25,8 +25,6 @@ class SideBySide:
     """Several runs side by side.
 
     Attributes:
-        runs: the runs.
-        overviews: each run in one line.
         differences: the settings in which the runs differ, by dotted key: the value in each run, None if it has none.
             A search that a run lacks is one of them, `searches/NAME`, with its algorithm as the value; settings of
             searches are compared among the runs that have them.
@@ -49,11 +47,7 @@ class SideBySide:
 
 
 def side_by_side(runs: Sequence[Run]) -> SideBySide:
-    """Compare runs.
-
-    Raises:
-        RunDirError: one of them cannot be read.
-    """
+    """Compare runs that can be read."""
     searches = [{name: run.search(name) for name in run.searches()} for run in runs]
     names = dict.fromkeys(name for each in searches for name in each)
     differing = _differences([_settings(run, whole=MAIN not in names) for run in runs])

@@ -29,8 +29,6 @@ def carry_out_trial(work: Work, uri: str, config: Mapping[str, Any]) -> dict[str
     """Carry out a trial in its own process, and return what it came to for its last report to Tune.
 
     Args:
-        work: the work.
-        uri: path or URI of the experiment's run directory.
         config: `run` and `values`; see `Proposed`.
     """
     from ray import tune

@@ -71,7 +71,6 @@ class Adapted:
 
     Attributes:
         preset: the preset, with image size, channels and normalisation of its data as the model wants them.
-        data: the images.
         new_head: True if the classifier is new.
         blocks: the model's blocks by importance, the least important first; empty if its space does not depend on it.
     """
@@ -219,11 +218,7 @@ def as_trained(config: DataConfig, reading: Mapping[str, Any], *names: str) -> D
 
 @torch.no_grad()
 def _check_exact(space: Space, model: Pretrained) -> None:
-    """Check that the supernet of a space computes what the model does at its largest arch.
-
-    Raises:
-        UserError: it computes something else.
-    """
+    """Refuse a space whose supernet does not compute what the model does at its largest arch."""
     wrong = f"the largest arch of space {space.name} is not {model.name}"
     try:
         supernet = load_supernet(space, model.network.state_dict()).eval()

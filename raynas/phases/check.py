@@ -40,8 +40,6 @@ class Finding:
     """One check.
 
     Attributes:
-        what: what was checked.
-        found: what was found, in words.
         mend: how to mend it; None if all is well.
     """
 
@@ -85,9 +83,7 @@ def check_cluster(
     Args:
         preset: the preset to carry out; None for none.
         data: its dataset, or that of no preset; None for none.
-        resources: workers and replicas.
         run_dir: path or URI of the run directory; None for none.
-        progress: shows what is being checked.
     """
     shown = reporter(progress)
     findings: list[Finding] = []

@@ -72,7 +72,6 @@ def look(data: DataConfig | None, probe: Probe | None) -> Seen:
     """Look at this machine, and leave a file in the run directory.
 
     Args:
-        data: the dataset; None for none.
         probe: where to leave the file; None for nowhere.
     """
     names, sizes, fault = _gpus()

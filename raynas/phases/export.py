@@ -142,11 +142,7 @@ def _onnx_here(wanted: bool | None, progress: Progress) -> bool:
 
 
 def _write(run: Run, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
-    """Write an export's files into an empty folder, and return their names.
-
-    Args:
-        name: name of the finished folder.
-    """
+    """Write an export's files into an empty folder, and return their names."""
     reading = _reading(run, model.space.input_size)
     _write_network(model, network, folder)
     (folder / PREPROCESSING_FILE).write_text(reading.text())

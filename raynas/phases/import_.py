@@ -168,11 +168,7 @@ def _space_of(name: str) -> Space:
 
 
 def _check_order(images: Data) -> None:
-    """Refuse data whose class order is ambiguous, since a checkpoint numbers its classes.
-
-    Raises:
-        UserError: the class names can be ordered in two ways, and no setting says which.
-    """
+    """Refuse class names that have two orders, if no setting says which: a checkpoint numbers its classes."""
     plain, natural = (in_order(images.class_names, order)[:4] for order in ("plain", "natural"))
     if images.config.class_order is None and order_of(images.class_names) == "plain":
         raise UserError(

@@ -54,11 +54,7 @@ def resolve_data(preset: Preset, space: Space) -> DataConfig:
 
 
 def named_data(preset: Preset) -> DataConfig:
-    """Return the preset's data settings.
-
-    Raises:
-        UserError: the preset names no data.
-    """
+    """Return the preset's data settings; refuse a preset that names no data."""
     if preset.data is None or not preset.data.name:
         raise UserError("this preset names no dataset: give one (data=..., or --data on the command line)")
     return preset.data

@@ -37,9 +37,7 @@ class NetworkTraining:
 
     Attributes:
         arch: architecture, in a space for its images.
-        recipe: recipe with the seed of this network.
         data: training data, at the run's image size.
-        train_on: `train` or `train+search`.
         label: name in progress lines.
         start: network with the initial weights; None for random ones.
         size: image size if it is not the run's.
@@ -89,11 +87,8 @@ def train_all(
     """Train networks, and yield each as soon as it is finished.
 
     Args:
-        run: run directory of the checkpoints.
-        trainings: networks to train.
         resources: workers of each training; without workers this process trains them one after the other.
         parallel: number of trainings side by side; None for as many as the cluster has room for.
-        progress: called with lines of text.
         attempt: context manager to train within; its argument `cluster` is True if Ray is used.
 
     Raises:

@@ -45,7 +45,6 @@ def phase(
         what: `supernet`, `search`, `retraining`, `ranking`, `timing` or `ordering`.
         name: name among several of the same kind, such as a search's.
         cluster: True if the work is done on all of the connected Ray cluster, not in this process.
-        progress: called with one line at the end.
         activity: the work, if no other table says how far it is.
     """
     attempt = _Attempt(run, what, name, cluster, activity)
@@ -63,7 +62,6 @@ def phase_line(row: Row, told: bool = False) -> str:
     """Return an attempt in words: `supernet: 64 s, 3.1 kJ (2 GPUs)`.
 
     Args:
-        row: row of table `phases`.
         told: True if the user has been told that this run's energy is unknown.
     """
     what = " ".join(dict.fromkeys(word for word in (row["phase"], row["name"]) if word))

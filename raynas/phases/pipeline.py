@@ -59,11 +59,7 @@ class PipelineResult:
 
 
 class Stages:
-    """The stages of a pipeline: each is shown, explained for a first-time user, and its duration recorded.
-
-    Args:
-        count: number of stages.
-    """
+    """The stages of a pipeline: each is shown, explained for a first-time user, and its duration recorded."""
 
     def __init__(self, run: Run, progress: Reporter, count: int):
         self._run, self._progress, self._count, self._number = run, progress, count, 0

@@ -55,11 +55,7 @@ class Pretrained:
         return self.network.space.classes == data.classes
 
     def check_channels(self, data: Data) -> None:
-        """Check that the images of a dataset have the model's number of channels.
-
-        Raises:
-            UserError: they have another.
-        """
+        """Refuse a dataset whose images have another number of channels than the model's."""
         ours = self.network.space.channels
         if data.channels != ours:
             raise UserError(

@@ -284,10 +284,8 @@ def rank_run(
 
     Args:
         scorer: a `ScorePool` or `LocalScorer` of this run, not entered, since trainings come first and need its CPUs.
-        recipe: recipe of the networks trained alone.
         proxies: training-free scores to correlate as well, see `raynas.proxies.scorer.PROXIES`.
         parallel: number of trainings side by side; None for as many as there is room for.
-        resources: workers of each of them.
         seed: seed of the sample, the bootstrap and the proxies.
     """
     if not train and (finetune_epochs is not None or seeds is not None):

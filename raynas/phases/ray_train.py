@@ -57,10 +57,6 @@ Take = Callable[[TrainingJob, Event], None]
 def fit(run: Run, job: TrainingJob, resources: Resources, take: Callable[[Event], None], progress: Progress) -> Trained:
     """Train with Ray Train workers to the end.
 
-    Args:
-        resources: the workers.
-        take: gets the training's events.
-
     Raises:
         UserError: the resources did not come, or training failed for good.
     """
@@ -81,9 +77,7 @@ def fit_all(
 
     Args:
         jobs: trainings with names of their own.
-        resources: workers of each training.
         at_a_time: number of trainings side by side, if there is room; None for as many as the cluster has room for.
-        take: gets the trainings' events.
 
     Yields:
         A training, and its result or why it has none. One that fails does not end the others.
@@ -283,7 +277,6 @@ class _News:
 
     Args:
         running: trainings under way, by name.
-        take: gets the events.
     """
 
     def __init__(self, running: dict[str, _Training], resources: Resources, take: Take):

@@ -108,7 +108,6 @@ def finetune_resized(
 
     Args:
         name: the name that the networks were trained under, if they have one.
-        windows: as for `retrain`.
 
     Raises:
         RunDirError: a network of that name was trained with other settings.
@@ -215,11 +214,7 @@ def _images_in_words(train_on: str) -> str:
 
 
 def _check_folders(run: Run, trainings: Sequence[NetworkTraining]) -> None:
-    """Refuse archs of equal values and different constants, which would share a folder.
-
-    Raises:
-        RunDirError: there are such archs; the message names the difference.
-    """
+    """Refuse archs of equal values and different constants, which would share a folder; the message says which."""
     spaces: dict[str | None, Space] = {}
     for training in trainings:
         path = training.network.path

@@ -25,10 +25,7 @@ class RunContext(Context):
 
     Args:
         run: run directory owned by this process.
-        name: name of the training.
         keep: number of checkpoints to keep: those with the best scores, and always the newest.
-        on_event: called with progress events.
-        device: device to train on.
     """
 
     def __init__(self, run: Run, name: str, keep: int, on_event: Callable[[Event], None], device: str | torch.device):

@@ -40,11 +40,6 @@ def teacher_settings(teachers: Teachers | None) -> dict[str, list[str]]:
 def load_teacher(config: TeacherConfig, data: Data, run: Run | None = None) -> Teacher:
     """Load a teacher, frozen, on the CPU, and test it on an image.
 
-    Args:
-        config: the teacher's settings.
-        data: the training data, with the teacher's classes.
-        run: the run that is trained.
-
     Raises:
         UserError: it cannot be loaded, has other classes, or cannot take its images.
     """

@@ -25,7 +25,6 @@ class RayContext(DistributedContext):
     """One Ray Train worker: checkpoints through `ray.train.report`, events to the mailbox.
 
     Args:
-        training: name of the training.
         mailbox: actor that receives the events.
         run: run directory, where a process without Ray may have left a newer checkpoint.
     """
@@ -68,9 +67,7 @@ def work(job: TrainingJob, uri: str, mailbox: Any) -> tuple[float | None, str] |
     then, and not finished.
 
     Args:
-        job: the training.
         uri: path or URI of the run directory.
-        mailbox: for events.
     """
     if ray.get(mailbox.error.remote(job.name)) is not None:
         return None  # a user's mistake stopped earlier workers

@@ -42,7 +42,6 @@ class TrainingJob:
         space: space with the image size, channels and classes of the images.
         data: data, perhaps at another image size than the space's.
         plan: parts of a training step.
-        recipe: recipe.
         train_on: `train` or `train+search`.
         start: weights to begin with: a safetensors file of the run, or a network of the run, which is resized to the
             space's images; None for random ones.
@@ -99,10 +98,7 @@ def train_here(
     """Train in this process, to the weights of one worker with the same CPUs.
 
     Args:
-        data: the job's images.
-        teachers: the recipe's teachers.
         resources: CPUs and GPUs of this process.
-        take: called with the training's events.
 
     Raises:
         UserError: as `raynas.training.loop.train_loop`.

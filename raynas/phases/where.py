@@ -64,11 +64,7 @@ def _as_task(work: Callable[..., ResultT], *arguments: Any) -> Iterator[ResultT]
 
 
 def device_here(resources: Resources) -> str:
-    """Return the device of work in this process.
-
-    Raises:
-        UserError: it is to be a GPU, and there is none.
-    """
+    """Return the device of work in this process; refuse a GPU where there is none."""
     if resources.gpus and not torch.cuda.is_available():
         raise UserError(
             "torch finds no GPU here: leave out --gpu (gpus), or give workers or replicas of a cluster that has some"

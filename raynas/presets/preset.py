@@ -211,11 +211,7 @@ def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:
 
 
 def with_value(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return plain values with one of them changed by its dotted key; see `override`.
-
-    Raises:
-        ConfigError: no preset has such a key.
-    """
+    """Return plain values with one of them changed by its dotted key, which some preset must have; see `override`."""
     return _merged(values, _nested(key, value))
 
 

@@ -165,10 +165,6 @@ class Reporter:
     def polling(self, poll: Callable[[], None], every_s: float = 0.5) -> Iterator[None]:
         """Call a function every now and then, from the reporter's thread, for the time of the block.
 
-        Args:
-            poll: the function.
-            every_s: seconds between two calls.
-
         Raises:
             Exception: the function's own, at the end of the block; it is not called again.
         """

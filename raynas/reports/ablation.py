@@ -32,10 +32,7 @@ class Column:
     """A measure as a column.
 
     Attributes:
-        name: name of the measure.
-        text: what it is.
         unit: unit of the values, as `raynas.outer.measures.Measure` has it.
-        better: the direction.
     """
 
     name: str
@@ -62,7 +59,6 @@ class Line:
     """One row of the table with its results.
 
     Attributes:
-        toggles: names of its toggles.
         changes: its own changes, in words.
         values: results by measure and seed.
         failed: reasons of failures by seed.

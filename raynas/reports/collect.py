@@ -75,7 +75,6 @@ class Trace:
             papers count them, and predicted latency and throughput.
         timed_on: conditions of its latencies; empty if it does not use them.
         best: id of the best arch by accuracy; by default the first that reached the best accuracy.
-        racing: setting of racing.
         stopped: for each arch that racing stopped, the number of images that it was scored on.
         images: number of images of a whole score; None if it is not known yet.
     """
@@ -143,7 +142,6 @@ class Tried:
         folder: its run directory, relative to the experiment's.
         spaces: rows of its table `spaces`, in order.
         scores: rows of its table `space_scores`.
-        searched: as `Content.searched`.
     """
 
     values: str

@@ -30,7 +30,6 @@ def evolution_section(
     Args:
         spaces: rows of table `spaces`, in order.
         moves: rows of table `space_moves`.
-        scores: rows of table `space_scores`.
         searched: best subnet of each space that was searched; see `raynas.outer.report_data.searched_spaces`.
     """
     if not spaces:

@@ -44,7 +44,6 @@ def write_report(
         traces: courses of its searches, the main one first.
         searched: best subnet of each searched space of an evolution.
         trials: measurements of each trial of an evolution of spaces.
-        tuning: the trials of a tuning.
         to: file name inside the run directory.
 
     Returns:

@@ -18,9 +18,7 @@ def write_events(run: Run, folder: Path, traces: list[Trace]) -> list[Path]:
     """Write the course of trainings, probes and searches, each as a run of TensorBoard's; earlier ones are replaced.
 
     Args:
-        run: the run directory.
         folder: TensorBoard's log directory.
-        traces: the courses of the run's searches.
 
     Returns:
         The folders, one for each training and each search.

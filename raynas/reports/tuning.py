@@ -32,7 +32,6 @@ class Tuning:
         objectives: `max` or `min` by objective.
         trials: its trials, the best first, then those without results: `name`, `run`, `state`, `values`, `results`,
             `reason`, `seconds`; see table `trials`.
-        study: its study.
     """
 
     objectives: Mapping[str, str]

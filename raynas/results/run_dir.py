@@ -38,7 +38,6 @@ class RunDir:
         uri: the URI, or the absolute local path.
         name: the same without credentials, for messages.
         filesystem: the pyarrow filesystem.
-        root: the path in it.
         path: the local path, or None on an object store.
 
     Raises:
@@ -188,10 +187,6 @@ class RunDir:
 
     def read_document(self, name: str, *keys: str) -> Document:
         """Read a YAML file, which must hold a mapping.
-
-        Args:
-            name: name of the file.
-            keys: keys that it must have.
 
         Raises:
             RunDirError: it is missing or damaged.

@@ -18,7 +18,6 @@ def comparable_scores(
     """Return the newest row of each arch, all measured alike and with the calibration of the newest row.
 
     Args:
-        store: the run's tables.
         supernet: fingerprint of the present supernet, since a run may have been trained again; None for any.
         images: number of images of the search split; None for the largest of any row.
         precision: the precision; None for that in which most archs were scored, the newest of equals.

@@ -109,11 +109,7 @@ def load_network_of_config(
 
 
 def _check_names(reading: Preprocessing, space: Space, where: str) -> None:
-    """Check that class names are those of a network.
-
-    Raises:
-        UserError: there are more or fewer than the network's classes.
-    """
+    """Refuse more or fewer class names than the network's classes."""
     if reading.class_names and len(reading.class_names) != space.classes:
         raise UserError(f"{where} names {len(reading.class_names)} classes, the network has {space.classes}")
 

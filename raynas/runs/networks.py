@@ -62,11 +62,7 @@ def fitted(arch: Arch, space: Space, name: str, progress: Progress) -> Arch:
 
 
 def check_images(archs: Sequence[Arch], space: Space) -> None:
-    """Check that archs are for the images and classes of a run's space.
-
-    Raises:
-        UserError: they are not; the message names the difference.
-    """
+    """Refuse archs that are not for the images and classes of a run's space; the message names the difference."""
     for arch in archs:
         differences = space.differences(arch.space)
         if told := [differences[name] for name in IMAGES if name in differences]:

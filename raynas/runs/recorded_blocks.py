@@ -22,10 +22,8 @@ class RecordedBlocks:
     """A scorer of blocks that knows only what is stored; see `raynas.search.racing.BlockScorer`.
 
     Args:
-        store: the run's tables.
         supernet: fingerprint of the run's supernet.
         images: number of images of whole scores; None for the newest race's.
-        precision: precision of the scores.
         rows: rows of whole scores, by arch id.
     """
 

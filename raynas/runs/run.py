@@ -191,8 +191,6 @@ class Run(RunFiles):
 
         Args:
             arch: arch with the image size of the network.
-            seed: seed of the training.
-            train_on: `train` or `train+search`.
 
         Raises:
             UserError: there is none.

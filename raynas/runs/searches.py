@@ -229,9 +229,6 @@ def make_search(space: Space, settings: SearchSettings, predictor: LatencyPredic
 
     A user's own search is checked against the interface and recorded: see `RecordedSearch`.
 
-    Args:
-        predictor: latency predictor, for a search by latency.
-
     Raises:
         UserError: the search cannot be built, or uses latency and there is no predictor.
         InfeasibleError: no arch of the space meets the constraints.

@@ -18,11 +18,7 @@ from raynas.space import Arch, Space
 
 
 class TrainedSupernet:
-    """A run's supernet and the calibration images of its subnets, each read once when needed.
-
-    Args:
-        device: device of the supernet and its subnets.
-    """
+    """A run's supernet and the calibration images of its subnets, each read once when needed."""
 
     def __init__(self, run: RunFiles, device: torch.device | str = "cpu"):
         self._run, self.device = run, torch.device(device)

@@ -18,7 +18,6 @@ class Distribution:
     """A distribution of archs in which every active dimension is drawn independently.
 
     Attributes:
-        space: the space.
         probabilities: for each dimension of the space, the probabilities of its choices, which sum to 1.
     """
 

@@ -112,11 +112,7 @@ def _whole(space: Space) -> Whole:
 
 
 def _check_options(space: Space, choices: Elastic, whole: Whole) -> None:
-    """Check that the network can be elastic in all ways that the options ask for.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Refuse options that ask for what cannot be elastic in the network."""
     asked = {name for name, value in choices.model_dump().items() if name != "divisor" and value}
     there = {_OPTIONS.get(name.rpartition(".")[2]) for name in whole.values}
     held = {name: why for name, why in whole.held.items() if name in asked}

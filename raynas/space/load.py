@@ -46,7 +46,6 @@ def find_shipped(name: str | os.PathLike[str], kind: str, hint: str | None = Non
     """Return the file for a name or path: an existing path, or `spaces/<name>.yaml` of this package.
 
     Args:
-        name: the name or path.
         kind: the kind of file, for the error: `space`, `arch`, `preset` or `ablation`.
         hint: text for the error if no shipped file has a similar name; by default the list of shipped files.
 

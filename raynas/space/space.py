@@ -240,11 +240,7 @@ class Space(CodedSpace):
         return found
 
     def check_own(self, arch: Arch) -> None:
-        """Check that an arch's space has the same constants: with others, the same choices are another network.
-
-        Raises:
-            ConfigError: the spaces differ; the message says in what.
-        """
+        """Refuse an arch whose space has other constants, with which the same choices are another network."""
         if arch.space is self or arch.space.fingerprint == self.fingerprint:
             return
         if differences := self.differences(arch.space):

@@ -67,11 +67,7 @@ class Attentive(Config):
 
 
 def read_attentive(value: Any) -> Attentive:
-    """Read the option of a sampler.
-
-    Raises:
-        ConfigError: the value is wrong; the message says why.
-    """
+    """Read the option of a sampler; the message about a wrong value says why."""
     return value if isinstance(value, Attentive) else validate(Attentive, Document(value, "attentive"))
 
 

@@ -166,11 +166,7 @@ def check_connection(context: Context) -> None:
 
 
 def check_ranks_agree(context: Context, model: torch.nn.Module) -> None:
-    """Compare the parameters of all ranks by their sums.
-
-    Raises:
-        UserError: they differ; the message names the parameter.
-    """
+    """Refuse parameters whose sums differ over ranks; the message names the parameter."""
     if context.world_size == 1:
         return
     named = list(model.named_parameters())

@@ -69,11 +69,7 @@ def distribution(space: Space, uniform_over: Uniform = "dimensions", align: Budg
 
 
 def check_draw(align: Any = None, within: Any = None, uniform_over: Any = "dimensions", dealt: Any = False) -> None:
-    """Check options independently of a space.
-
-    Raises:
-        ConfigError: an option is wrong; the message says why.
-    """
+    """Refuse options that are wrong for any space; the message says why."""
     if align is not None and within is not None:
         raise ConfigError("give align (the average meets a budget) or within (every arch does), not both")
     if uniform_over not in ("dimensions", "archs"):

@@ -43,11 +43,7 @@ class GradientPolicy(Protocol):
 
 
 def check_gradient(combined: Gradients, parameters: Sequence[Tensor]) -> None:
-    """Check what a policy combined.
-
-    Raises:
-        ConfigError: it is no gradient of the parameters.
-    """
+    """Refuse what a policy combined if it is no gradient of the parameters."""
     must = f"plan.gradients: combine(sets, names, done) must return a list of {len(parameters)} gradients or None"
     if not isinstance(combined, list | tuple) or len(combined) != len(parameters):
         raise ConfigError(f"{must}; it returned {kind(combined)}")
@@ -94,11 +90,7 @@ class Sum:
 
 
 def checked_limit(limit: float | None) -> float | None:
-    """Return a clipping limit.
-
-    Raises:
-        ConfigError: it is neither a number above 0 nor None.
-    """
+    """Return a clipping limit; refuse what is neither a number above 0 nor None."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0):
         raise ConfigError(f"clip_subnets must be a number above 0, not {shown(limit)}")
     return limit

@@ -78,11 +78,7 @@ def check_trainable(
 
 
 def check_calibration(space: Space, data: Data, config: CalibrationConfig) -> None:
-    """Raise if the space's networks need calibration and the training images do not fill one of its batches.
-
-    Raises:
-        UserError: there are fewer images than one batch takes.
-    """
+    """Refuse training images that do not fill a batch of the calibration that the space's networks need."""
     with torch.device("meta"):
         if len(data.train) < config.batch_size and wants_calibration(build_supernet(space)):
             raise UserError(
@@ -91,11 +87,7 @@ def check_calibration(space: Space, data: Data, config: CalibrationConfig) -> No
 
 
 def check_recipe(space: Space, recipe: Recipe) -> None:
-    """Raise unless networks of the space can be trained by the recipe.
-
-    Raises:
-        UserError: the optimiser does not take its arguments, or patches can have no labels.
-    """
+    """Refuse a recipe whose optimiser takes other arguments, or with labels for patches that can have none."""
     _take_a_step(recipe)
     if recipe.augment.shift >= min(space.input_size):
         raise ConfigError(

@@ -88,11 +88,7 @@ def check_emitted(passes: Sequence[Pass]) -> None:
 
 
 def check_rows(this: Pass, images: int) -> None:
-    """Check that a micro-batch has an image for each arch of a pass.
-
-    Raises:
-        ConfigError: it has fewer.
-    """
+    """Refuse a micro-batch that has no image for each arch of a pass."""
     if len(this.archs) > images:
         raise ConfigError(
             f"plan: {len(this.archs)} archs share a micro-batch of {images} images, and some would get none: "

@@ -44,11 +44,7 @@ def sort_channels(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Mo
 
 
 def check_sortable(space: Space) -> None:
-    """Check that narrow widths of the space's networks are the first channels.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Refuse a space in whose networks narrow widths are not the first channels."""
     if space.constants.sharing != "ordinal":
         raise ConfigError("plan.sort_channels: narrow widths are the first channels with sharing: ordinal alone")
 

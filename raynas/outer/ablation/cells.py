@@ -101,7 +101,6 @@ class Shared:
     Failed ones are tried again when the same command is given again.
 
     Args:
-        trials: the trials.
         ended: called after each trial that ends in this attempt.
     """
 

@@ -106,11 +106,7 @@ def step_of(axis: Axis, steps: Mapping[str, float]) -> float:
 
 
 def check_steps(space: Space, steps: Mapping[str, float], blocks: Blocks) -> None:
-    """Check the configured steps against the space's axes.
-
-    Raises:
-        ConfigError: a step for an unknown axis (the message has the nearest name), or of the wrong type.
-    """
+    """Refuse configured steps of the wrong type, or for no axis of the space (the message has the nearest name)."""
     axes = axes_of(space, blocks)
     known = list(dict.fromkeys(name for axis in axes for name in axis.names))
     for name in steps:

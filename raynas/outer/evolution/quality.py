@@ -16,8 +16,6 @@ class SpaceQuality:
     """Quality of a (sub-)space, estimated from a sample of archs; errors are top-1 errors between 0 and 1.
 
     Attributes:
-        archs: number of archs in the sample.
-        mean: mean error.
         top: mean error of the top tier (the best archs).
         error: E-T error, the mean of both.
         standard_error: standard error of the E-T error, by the bootstrap over archs; NaN if there are too few.
@@ -42,7 +40,6 @@ def et_errors(errors: np.ndarray, times: np.ndarray, top: float) -> tuple[np.nda
     Args:
         errors: error of each arch, [n].
         times: counts of each arch in each sample, [samples, n].
-        top: size of the top tier; see `SpaceEvolutionConfig`.
 
     Returns:
         [samples] each; NaN for a sample without archs.

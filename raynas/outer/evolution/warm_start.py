@@ -14,11 +14,7 @@ from raynas.space import Arch, Choice, Space
 
 
 def check_inheritable(space: Space) -> None:
-    """Check that a space's weights can be inherited.
-
-    Raises:
-        ConfigError: the sharing of channels depends on the largest width.
-    """
+    """Refuse a space whose sharing of channels depends on the largest width: its weights cannot be inherited."""
     if space.constants.sharing not in NESTED:
         raise ConfigError(
             f"space_evolution.warm_start: with sharing {space.constants.sharing} other choices mean other channels: "

@@ -70,11 +70,7 @@ def _wants_trial(function: Callable[..., Any]) -> bool:
 
 
 def check_callable(function: Callable[..., Any]) -> None:
-    """Refuse a function that cannot be called with a configuration, and a trial if it wants one.
-
-    Raises:
-        UserError: it needs other arguments.
-    """
+    """Refuse a function that cannot be called with a configuration, and a trial if it wants one."""
     try:
         inspect.signature(function).bind(*range(2 if _wants_trial(function) else 1))
     except TypeError as error:
@@ -95,11 +91,7 @@ def _parts(code: CodeType) -> tuple[Any, ...]:
 
 
 def numbers(found: Mapping[str, Any], objectives: Any) -> dict[str, float]:
-    """Return results as numbers.
-
-    Raises:
-        UserError: an objective is missing, or no number.
-    """
+    """Return results as numbers; refuse them if an objective is missing or no number."""
     for name in objectives:
         if name not in found:
             raise UserError(f"its results have no {name}, only {', '.join(map(str, found)) or 'nothing'}")

@@ -56,11 +56,7 @@ def suggest(trial: Trial, params: Mapping[str, Param]) -> dict[str, Any]:
 
 
 def grid(params: Mapping[str, Param]) -> list[dict[str, Any]]:
-    """Return all combinations of the parameters' values, as Optuna stores them.
-
-    Raises:
-        UserError: a parameter has no end of values.
-    """
+    """Return all combinations of the parameters' values, as Optuna stores them; refuse values without end."""
     listed = {name: list(_values(name, params[name])) for name in in_order(params)}
     found: dict[str, dict[str, Any]] = {}
     for combination in itertools.product(*listed.values()):

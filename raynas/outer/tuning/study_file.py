@@ -29,7 +29,6 @@ class StudyFile:
     """A study in memory and its file.
 
     Args:
-        run: the run directory of the tuning.
         directions: `max` or `min` of each objective, by its name.
 
     Attributes:
