@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from clutter import NETWORKS, SHAPES
-from scipy import stats
-from tables import Row, arguments, cells, read, shown
+from tables import Row, arguments, cells, read, shown, spread_to_noise
 
 
 def accuracies(rows: list[Row]) -> None:
@@ -29,11 +28,7 @@ def accuracies(rows: list[Row]) -> None:
 
 
 def spread(rows: list[Row]) -> None:
-    """The deviation between networks of equal MACs and that of one network's seeds, and their ratio.
-
-    With k networks of n seeds each, n times the variance of means over the variance within networks is F distributed
-    around 1 + n r^2, where r is the ratio; so is its interval.
-    """
+    """The deviation between networks of equal MACs and that of one network's seeds, and their ratio."""
     found = {name: seeds for name, seeds in cells(rows, "network", ("1 x", *SHAPES)).items() if len(seeds) > 1}
     if len(found) < 2:
         print("\n(The noise of seeds needs two seeds of two networks at least.)")
@@ -42,17 +37,12 @@ def spread(rows: list[Row]) -> None:
     values = 100 * np.array(
         [[seeds[seed][0]["accuracy"] for seed in sorted(seeds)[:count]] for seeds in found.values()]
     )
-    within = values.var(1, ddof=1).mean()
-    between = values.mean(1).var(ddof=1)
-    f = count * between / within
-    freedom = (len(values) - 1, len(values) * (count - 1))
-    low, high = (f / stats.f.ppf(share, *freedom) for share in (0.975, 0.025))
-    ratios = [np.sqrt(max(0.0, (each - 1) / count)) for each in (low, f, high)]
+    between, within, ratios = spread_to_noise(values)
     macs = [next(iter(seeds.values()))[0]["macs"] for seeds in found.values()]
     print(f"\n{len(values)} networks of {min(macs) / 1e6:.2f} to {max(macs) / 1e6:.2f} M MACs, {count} seeds each:")
     print(f"means from {values.mean(1).min():.1f} to {values.mean(1).max():.1f} %;")
-    print(f"deviation between networks {np.sqrt(max(0, between - within / count)):.2f} points,")
-    print(f"of one network's seeds {np.sqrt(within):.2f} points;")
+    print(f"deviation between networks {between:.2f} points,")
+    print(f"of one network's seeds {within:.2f} points;")
     print(f"ratio {ratios[1]:.1f}, 95 % interval {ratios[0]:.1f} to {ratios[2]:.1f}")
 
 

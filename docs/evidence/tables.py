@@ -106,3 +106,24 @@ def most(column: str, rows: list[Row]) -> float:
 
 def tau(x: str, y: str, rows: list[Row]) -> float:
     return float(stats.kendalltau([row[x] for row in rows], [row[y] for row in rows]).statistic)
+
+
+def spread_to_noise(values: np.ndarray) -> tuple[float, float, tuple[float, float, float]]:
+    """The deviation between networks, that between seeds of one network, and their ratio within its 95 % interval.
+
+    With k networks of n seeds each, n times the variance of means over the variance within networks is F distributed
+    around 1 + n r^2, where r is the ratio; so is its interval.
+
+    Args:
+        values: [networks, seeds].
+
+    Returns:
+        Both deviations, and the lower end of the ratio's interval, the ratio and the upper end.
+    """
+    networks, seeds = values.shape
+    within, of_means = values.var(1, ddof=1).mean(), values.mean(1).var(ddof=1)
+    f = seeds * of_means / within
+    high, low = (f / stats.f.ppf(share, networks - 1, networks * (seeds - 1)) for share in (0.025, 0.975))
+    ratios = [float(np.sqrt(max(0.0, (each - 1) / seeds))) for each in (low, f, high)]
+    between = float(np.sqrt(max(0.0, of_means - within / seeds)))
+    return between, float(np.sqrt(within)), (ratios[0], ratios[1], ratios[2])
