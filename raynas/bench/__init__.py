@@ -1,8 +1,8 @@
 """Measurements of raynas itself on the machine at hand, and networks whose accuracies are known (`truth`).
 
-Every function that measures takes what its command takes: `rounds` measurements of each kind, in turns, after a round that
-warms up; `batch_size` images of a pass; a torch `device`, and torch's `threads` meanwhile; a `space`, or a shipped one's
-name. A space or a device that is not there is a `UserError`.
+Every function that measures takes what its command takes: `rounds` measurements of each kind, in turns, after a round
+that warms up; `batch_size` images of a pass; a torch `device`, and torch's `threads` meanwhile; a `space`, or a shipped
+one's name. A space or a device that is not there is a `UserError`.
 """
 
 from __future__ import annotations
