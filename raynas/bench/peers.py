@@ -51,7 +51,7 @@ def bench_peers(
 
     Of AutoFormer-T the released `evaluate` is compared with a score, forward and backward, and `sample_configs` and
     `get_sampled_params_numel` with sampled and costed archs. (The released training loop needs a GPU.) Of NASViT, whose
-    released supernet only runs in training, forward and backward are compared.
+    released supernet only runs in training, forward passes and steps there are compared.
 
     Args:
         autoformer: the folder `AutoFormer` of a clone of github.com/microsoft/Cream.
@@ -176,8 +176,19 @@ def _nasvit(batch_size: int, device: torch.device) -> Kinds:
         [stage["expansion"] for stage in stages],
     )
     _check_equal(lambda: ours(images, arch), lambda: theirs(images)[0])
+
+    def forward(logits: Callable[[], Tensor]) -> Callable[[], float]:
+        return partial(seconds, device, torch.no_grad()(logits))
+
     step = _step(ours, lambda: ours(images, arch), labels), _step(theirs, lambda: theirs(images)[0], labels)
-    return {"forward and backward of a subnet": ("s", *step)}
+    return {
+        "forward of a subnet in training": (
+            "s",
+            forward(lambda: ours(images, arch)),
+            forward(lambda: theirs(images)[0]),
+        ),
+        "forward and backward of a subnet": ("s", *step),
+    }
 
 
 def _batch(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

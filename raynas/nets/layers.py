@@ -81,6 +81,15 @@ def padded(x: Tensor, patch: int) -> Tensor:
     return F.pad(x, (0, right, 0, below)) if below or right else x
 
 
+def in_order(x: Tensor, order: torch.memory_format) -> Tensor:
+    """Return a tensor [batch, channels, height, width] in an order in memory if it is on a CPU, else as it is.
+
+    Convolutions and batch norms keep the order of their input, whatever that of their weights is. Modules that call it
+    wrap it for torch.fx, because the device is unknown in a trace.
+    """
+    return x.contiguous(memory_format=order) if x.device.type == "cpu" else x
+
+
 torch.fx.wrap("padded")
 
 

@@ -13,6 +13,7 @@ from raynas.errors import ConfigError, UserError
 from raynas.families.hybrid.attention import RelativeBias, into_windows, out_of_windows
 from raynas.families.hybrid.transformer import BlockNorm, Mlp, ScalingTable
 from raynas.nets import build_supernet
+from raynas.nets.batch_norm import ElasticBatchNorm
 from raynas.nets.channels import Channels
 from raynas.space import Space
 from raynas.training.sorting import sort_channels
@@ -27,6 +28,29 @@ def changed(name: str = "hybrid", constants: dict[str, Any] | None = None, **sta
     dimensions = {**definition["dimensions"], "stages": [*stages, {**last, **stage}]}
     constants = {**definition["constants"], **(constants or {})}
     return Space.from_dict({**definition, "constants": constants, "dimensions": dimensions}, name)
+
+
+def test_convolutions_run_channels_last_and_weights_stay_as_they_are() -> None:
+    """On CPUs: the same logits from images in either order, and a state that does not tell."""
+    space = make_space("hybrid")
+    supernet, images = make_supernet(space).train(), make_images(space, 4)
+    orders: list[bool] = []
+    for module in supernet.modules():
+        if isinstance(module, ElasticBatchNorm):
+            module.register_forward_hook(
+                lambda _, given, out: orders.append(
+                    all(each.is_contiguous(memory_format=torch.channels_last) for each in (given[0], out))
+                )
+            )
+    optimiser = torch.optim.AdamW(supernet.parameters())
+    supernet(images, space.largest()).sum().backward()
+    optimiser.step()
+    assert len(orders) > 8 and all(orders)
+    state = [*supernet.state_dict().values(), *(each["exp_avg"] for each in optimiser.state.values())]
+    assert all(tensor.is_contiguous() for tensor in state)
+    supernet.eval()
+    moved = images.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(supernet(moved, space.smallest()), supernet(images, space.smallest()))
 
 
 # -- batch statistics --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,13 +20,15 @@ from raynas.families.hybrid.stage import Stage
 from raynas.families.hybrid.transformer import HybridBlockShape, TransformerBlock
 from raynas.nets.attention_maps import Attending
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticConv, Through, select_layers
+from raynas.nets.layers import ElasticConv, Through, in_order, select_layers
 from raynas.nets.sharing import Sharing, Side
 from raynas.nets.stages import StagedSupernet, StageShape
 from raynas.nets.units import UnitAxis, UnitGroup, noted_units
 from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
+
+torch.fx.wrap("in_order")  # opaque to torch.fx
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,8 @@ class HybridSupernet(StagedSupernet[Stage]):
     """
 
     branches = 3
+    order = torch.channels_last
+    """Order of activations in memory on CPUs, where convolutions are faster in this one (docs/speed.md)."""
 
     def __init__(self, space: Space):
         super().__init__(space)
@@ -131,7 +136,7 @@ class HybridSupernet(StagedSupernet[Stage]):
         """Map images to the last stage's output [batch, width, rows, columns]; `taps` collects every stage's."""
         if acting.sides != self.space.input_size:
             x = F.interpolate(x, size=acting.sides, mode="bicubic", align_corners=False)
-        x = F.silu(self.stem(x, Channels.first(self.space.channels), acting.stem))
+        x = F.silu(self.stem(in_order(x, self.order), Channels.first(self.space.channels), acting.stem))
         return self.run_stages(x, acting.stages, paths, taps)
 
     def normed(self, x: Tensor, acting: Shape, whole: bool = True) -> Tensor:
