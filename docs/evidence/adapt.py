@@ -401,9 +401,8 @@ def trained_alone(
 
 def _importance_images() -> tuple[Tensor, Tensor]:
     """The training images that importance is measured on."""
-    from raynas.data.images import decode
+    from raynas.data.images import choose_images, decode
     from raynas.data.pixels import normalise
-    from raynas.scoring.scored_supernet import choose_images
 
     train = data().train
     pixels, labels = decode(train.take(choose_images(len(train), IMAGES)), (32, 32), 1)

@@ -80,10 +80,9 @@ def union_of_spaces() -> dict[str, Any]:
 
 def proxies(table: str, proxy: str, seed: int) -> list[Row]:
     """A training-free score of the networks of a table, on 64 images of the search split."""
-    from raynas.data.images import decode
+    from raynas.data.images import choose_images, decode
     from raynas.data.pixels import normalise
     from raynas.proxies.scorer import ProxyScorer
-    from raynas.scoring.scored_supernet import choose_images
 
     data, (space, archs, rows) = load("digits"), known(table)
     chosen = data.search.take(choose_images(len(data.search), IMAGES))

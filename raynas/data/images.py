@@ -129,6 +129,17 @@ def in_memory(pixels: Tensor, labels: np.ndarray, dataset: str) -> ImageSet:
     return ImageSet(PixelSource(pixels, dataset), np.arange(len(pixels)), labels, geometry)
 
 
+def choose_images(total: int, n: int) -> np.ndarray:
+    """Return the ascending indices of n of `total` images; a larger n includes those of a smaller.
+
+    Raises:
+        UserError: n is not between 1 and `total`.
+    """
+    if not 1 <= n <= total:
+        raise UserError(f"images: {n} wanted, but the search split has {total}; give 1 to {total}")
+    return np.sort(np.random.default_rng(0).permutation(total)[:n])
+
+
 def decode(
     images: ImageSet,
     size: tuple[int, int] | None = None,

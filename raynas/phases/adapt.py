@@ -22,7 +22,7 @@ from torch import Tensor
 from raynas.cluster.resources import Resources
 from raynas.costs.columns import arch_columns
 from raynas.data.config import DataConfig
-from raynas.data.images import decode
+from raynas.data.images import choose_images, decode
 from raynas.data.load import Data, load_data
 from raynas.data.pixels import normalise
 from raynas.data.preprocessing import preprocessing_of
@@ -53,7 +53,7 @@ from raynas.runs.networks import PRETRAINED, Network, input_size
 from raynas.runs.run import Run
 from raynas.runs.searches import Scoring
 from raynas.runs.settings import begin, has_begun
-from raynas.scoring.scored_supernet import choose_images, make_scored_supernet
+from raynas.scoring.scored_supernet import make_scored_supernet
 from raynas.space import Arch, Space
 from raynas.space.elastic import Elastic, check_largest, elastic_space
 from raynas.training.preflight import check_recipe

@@ -15,18 +15,15 @@ import pyarrow.parquet as pq
 
 from raynas.cluster.resources import Resources
 from raynas.costs import sample_within, span
-from raynas.data.images import decode
-from raynas.data.pixels import normalise
 from raynas.errors import InfeasibleError, UserError, reason
 from raynas.filesystem import open_location
 from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
 from raynas.progress.reporter import Progress, silent
-from raynas.proxies.scorer import IMAGES, ProxyScorer
+from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
-from raynas.scoring.scored_supernet import choose_images
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
@@ -321,8 +318,7 @@ def proxy_scorers(run: Run, proxies: Sequence[str], seed: int = 0) -> dict[str, 
     if not proxies:
         return {}
     data, space = run.data(), run.space
-    chosen = data.search.take(choose_images(len(data.search), min(IMAGES, len(data.search))))
-    images = normalise(decode(chosen, space.input_size, space.channels)[0], data.normalisation)
+    images = proxy_images(space, data.search, data.normalisation)
     return {name: ProxyScorer(space, name, images, seed) for name in proxies}
 
 

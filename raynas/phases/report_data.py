@@ -53,7 +53,7 @@ def traces(run: Run) -> list[Trace]:
                 _costs(space, predictor, limits, archs),
                 "" if settings.timed_on is None else str(settings.timed_on),
                 _best(made),
-                config.racing,
+                "rungs" if config.rungs else config.racing,
                 [row.stopped.images for row in history if row.stopped is not None],
                 next((row["images"] for row in stored.comparable_scores().values()), None),
             )

@@ -171,7 +171,8 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
     try:
         with ExitStack() as attempt:
             goal = settings.search
-            finished = run_search(ready.make(), scorer, goal.batch, progress, stored.name, begin, goal.racing)
+            early = goal.racing, goal.rungs
+            finished = run_search(ready.make(), scorer, goal.batch, progress, stored.name, begin, *early)
         if (tie := finished.tie()) is not None:
             progress(f"{stored.name}: {tie}")
         if ready.predictor is None and settings.scoring.precision == EXACT:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from raynas.arguments import checked
 from raynas.costs import cost
+from raynas.data.images import ImageSet, choose_images, decode
+from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import UserError
 from raynas.nets.supernet import Supernet
 from raynas.progress.reporter import Progress, reporter, silent
@@ -42,6 +44,12 @@ PROXIES: dict[str, Proxy] = {
     "az_nas": az_nas,
 }
 """Training-free scores by name, each the larger the better. `params` and `macs` are what the others must beat."""
+
+
+def proxy_images(space: Space, images: ImageSet, normalisation: Normalisation) -> Tensor:
+    """Return 64 of a set of images, or all if it has fewer, normalised, in the size and channels of a space."""
+    chosen = images.take(choose_images(len(images), min(IMAGES, len(images))))
+    return normalise(decode(chosen, space.input_size, space.channels)[0], normalisation)
 
 
 class ProxyScorer:

@@ -75,7 +75,8 @@ class Trace:
             papers count them, and predicted latency and throughput.
         timed_on: conditions of its latencies; empty if it does not use them.
         best: id of the best arch by accuracy; by default the first that reached the best accuracy.
-        stopped: for each arch that racing stopped, the number of images that it was scored on.
+        racing: setting of racing, or `rungs`.
+        stopped: for each arch that was stopped early, the number of images that it was scored on.
         images: number of images of a whole score; None if it is not known yet.
     """
 

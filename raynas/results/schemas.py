@@ -84,8 +84,17 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("top5", pa.binary(), "the same for top-5; null at five classes or fewer"),
         *_CALIBRATION,
     ),
+    "proxies": _table(
+        "One row for each training-free score of an arch that a rung of a search asked for.",
+        *_ARCH,
+        _field("by", _TEXT, "name of the score, such as az_nas; its seed is that of the weights"),
+        _field("value", _REAL, "the score, the larger the better"),
+        _field("images", _INT, "number of images of a whole score; up to 64 of them are what the score looks at"),
+        _field("seconds", _REAL, "time of scoring"),
+    ),
     "blocks": _table(
-        "One row for each block of images of an arch in a raced search. Same key as scores, which has whole scores.",
+        "One row for each block of images of an arch in a search with racing or rungs. Same key as scores, which has "
+        "whole scores.",
         *_ARCH,
         _field("images", _INT, "number of images of a whole score"),
         _field("first", _INT, "number of images before the block, in the shuffled order of races"),

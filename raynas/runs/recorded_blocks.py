@@ -1,4 +1,4 @@
-"""Blocks of a run's raced archs, read back to go through a race again without scoring anything."""
+"""Blocks and training-free scores of a run, read back to stop archs early once more without scoring anything."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from raynas.results import Store
 from raynas.results.blocks import KEY, Blocks
+from raynas.results.proxies import proxy_values
 from raynas.results.schemas import Row
 from raynas.search.racing import racing_order
 from raynas.space import Arch
@@ -19,7 +20,7 @@ class NotScored(LookupError):
 
 
 class RecordedBlocks:
-    """A scorer of blocks that knows only what is stored; see `raynas.search.racing.BlockScorer`.
+    """A scorer of blocks that knows only what is stored; see `raynas.search.halving.RungScorer`.
 
     Args:
         supernet: fingerprint of the run's supernet.
@@ -33,7 +34,7 @@ class RecordedBlocks:
         for name, value in given.items():
             wanted = wanted & (pc.scalar(True) if value is None else pc.field(name) == value)
         keys = store.read("blocks", KEY, wanted)
-        self._scores = rows
+        self._scores, self._store, self._images = rows, store, images
         self._blocks: Blocks | None = None
         self.image_count = 1
         if keys.num_rows:
@@ -56,6 +57,17 @@ class RecordedBlocks:
         if any(bits is None and not bad for bits, bad in zip(found, failed, strict=True)):
             raise NotScored
         return found
+
+    def score_proxy(self, archs: Sequence[Arch], by: str) -> list[float]:
+        """Return training-free scores.
+
+        Raises:
+            NotScored: one is not stored.
+        """
+        known = proxy_values(self._store, by, {"images": self._images})
+        if any(arch.id not in known for arch in archs):
+            raise NotScored
+        return [known[arch.id] for arch in archs]
 
     def score(self, archs: Sequence[Arch]) -> list[Row]:
         """Return rows of whole scores and of failed archs.

@@ -78,7 +78,7 @@ class Run(RunFiles):
 
         Args:
             name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run (on a part of the
-                images, if racing stopped it), an arch file, or a shipped arch's name.
+                images, if it was stopped early), an arch file, or a shipped arch's name.
             progress: called with a line if the file's arch is for other images or classes than the run's.
 
         Raises:
@@ -89,7 +89,7 @@ class Run(RunFiles):
             return self.read_arch(f"{name}/{ARCH_FILE}")
         if _ID.fullmatch(name) and not Path(name).exists():
             found: list[Row] = []
-            for table in ("scores", "blocks"):  # archs that racing stopped are in the second alone
+            for table in ("scores", "blocks", "proxies"):  # archs that were stopped early are in the others alone
                 found = found or self.table(table, ["values"], pc.field("arch") == name).to_pylist()
             if not found:
                 raise UserError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -27,9 +28,9 @@ from raynas.runs.recorded_blocks import NotScored, RecordedBlocks
 from raynas.runs.settings import begin, check_settings
 from raynas.search.build import build_search
 from raynas.search.config import SEARCHES, SearchConfig
+from raynas.search.halving import ask_together, early_stops
 from raynas.search.own import RecordedSearch
 from raynas.search.problem import Problem
-from raynas.search.racing import error_of, race
 from raynas.space import Arch, Space
 
 MAIN = "search"
@@ -186,7 +187,7 @@ class StoredSearch:
     def read_back(self) -> tuple[Any, bool]:
         """Restore the search in its present state from the rows of its scores, without scoring anything.
 
-        A raced search is raced again, with the stored blocks.
+        A search that stops archs early does so again, with the stored blocks and training-free scores.
 
         Returns:
             The search object, and whether it has ended.
@@ -196,13 +197,13 @@ class StoredSearch:
         """
         settings, space, rows = self.settings, self.run.space, self.comparable_scores()
         made = make_search(space, settings, predictor_of(space, settings, self.run.store))
-        if settings.search.racing != "off":
+        if (early := early_stops(made, settings.search.racing, settings.search.rungs)) is not None:
             supernet = self.run.about_supernet.get("fingerprint")
             scorer = RecordedBlocks(self.run.store, supernet, settings.scoring.images, settings.scoring.precision, rows)
-            error = error_of(settings.search.racing, made)
+            ask = partial(ask_together, made) if settings.search.rungs else made.ask
             try:
-                while archs := made.ask(settings.search.batch):
-                    made.tell(archs, race(made, archs, scorer, error))
+                while archs := ask(settings.search.batch):
+                    made.tell(archs, early(archs, scorer, lambda done: None))
             except NotScored:
                 return made, False
             return made, True

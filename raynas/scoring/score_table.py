@@ -14,6 +14,7 @@ from raynas.costs import cost
 from raynas.data.calibration import Calibration
 from raynas.results import Store
 from raynas.results.blocks import Blocks, under
+from raynas.results.proxies import PROXY_SEED, proxy_values
 from raynas.results.schemas import SCHEMAS, Row
 from raynas.results.versions import versions_text
 from raynas.scoring.score_arch import Score
@@ -62,6 +63,7 @@ class ScoreTable:
             "seed": scored.seed,
         }
         self._blocks: Blocks | None = None  # read when something is raced
+        self._proxies: dict[str, dict[str, float]] = {}  # training-free scores by name, then arch
         self._new: dict[str, Row] = {}
         self._read: pa.Table | None = None
         self._where: dict[str, int] = {}
@@ -144,11 +146,35 @@ class ScoreTable:
         blocks = {arch: self._blocks.rows(arch.id) for arch in archs if self.find(arch.id) is None}
         self.commit([_joined(arch, rows) for arch, rows in blocks.items() if rows is not None])
 
+    def proxies(self, by: str) -> dict[str, float]:
+        """Return the known training-free scores of one kind, by arch id."""
+        if by not in self._proxies:
+            about = {name: self._key[name] for name in ("space", "data", "images")}
+            self._proxies[by] = {} if self._store is None else proxy_values(self._store, by, about)
+        return self._proxies[by]
+
+    def commit_proxies(self, by: str, scored: Sequence[tuple[Arch, float, float]], device: str) -> None:
+        """Write training-free scores, then make them known.
+
+        Args:
+            by: their kind.
+            scored: each arch with its score, and the seconds that it took.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        if self._store is not None:
+            about = {name: self._key[name] for name in ("space", "data", "images")}
+            about |= {"by": by, "seed": PROXY_SEED, "device": device}
+            rows = [{**about, **_named(arch), "value": value, "seconds": seconds} for arch, value, seconds in scored]
+            self._store.append("proxies", rows)
+        self.proxies(by).update({arch.id: value for arch, value, _ in scored})
+
     def _block_row(self, outcome: ScoredArch) -> Row:
         arch, score = outcome.arch, outcome.score
         assert score is not None and outcome.block is not None
         row: Row = dict.fromkeys(SCHEMAS["blocks"].names)
-        row |= {**self._same, "arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
+        row |= {**self._same, **_named(arch)}
         row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
         first, last = outcome.block
         return row | {
@@ -166,7 +192,7 @@ class ScoreTable:
     def _row(self, outcome: ScoredArch) -> Row:
         arch, score = outcome.arch, outcome.score
         row: Row = dict.fromkeys(SCHEMAS["scores"].names)
-        row |= {**self._same, "arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
+        row |= {**self._same, **_named(arch)}
         row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
         if score is None:
             return row | {"status": "failed", "reason": outcome.reason}
@@ -208,6 +234,11 @@ def calibration_columns(calibration: Calibration | None) -> Row:
     """Return the columns of calibration images, null without calibration."""
     values = {} if calibration is None else calibration.config.model_dump()
     return {f"calibration_{name}": values.get(name) for name in ("images", "batch_size", "seed")}
+
+
+def _named(arch: Arch) -> Row:
+    """Return the columns that say which arch a row is about."""
+    return {"arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
 
 
 def _has(outcomes: Sequence[ScoredArch], outcome: ScoredArch) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raynas.data.calibration import Calibration
-from raynas.data.images import ImageSet, in_memory
+from raynas.data.images import ImageSet, choose_images, in_memory
 from raynas.data.load import Data
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
@@ -124,14 +123,3 @@ def from_tensors(
     images = in_memory(pixels, labels.numpy(), "the images")
     weights = weights_fingerprint(supernet.state_dict())
     return ScoredSupernet(space, supernet.eval(), images, normalisation, weights, fingerprint, calibration=calibration)
-
-
-def choose_images(total: int, n: int) -> np.ndarray:
-    """Return the ascending indices of n of `total` images; a larger n includes those of a smaller.
-
-    Raises:
-        UserError: n is not between 1 and `total`.
-    """
-    if not 1 <= n <= total:
-        raise UserError(f"images: {n} wanted, but the search split has {total}; give 1 to {total}")
-    return np.sort(np.random.default_rng(0).permutation(total)[:n])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,7 +20,9 @@ from raynas.data.calibration import Calibration
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, reporter, silent
+from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.results import Store
+from raynas.results.proxies import PROXY_SEED
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.scoring.score_arch import Averages, Job, check_precision
@@ -31,6 +36,7 @@ log = logging.getLogger(__name__)
 
 COMMIT_ROWS = 64  # finished archs after which rows are written,
 COMMIT_S = 1.0  # or seconds
+_PROCESSOR = f"cpu ({platform.machine()})"
 ScorerT = TypeVar("ScorerT", bound="Scorer")
 
 
@@ -66,6 +72,7 @@ class Scorer:
         self._store = store
         self._table: ScoreTable | None = None
         self._averages: dict[str, Averages] = {}  # batch-norm statistics of raced archs, by id
+        self._proxies: dict[str, ProxyScorer] = {}  # by name, when they are asked for
         self._stack = ExitStack()
 
     @classmethod
@@ -116,6 +123,7 @@ class Scorer:
             self._stack = stack
             self._start(scored)
             self._space, self._image_count = scored.space, len(scored.images)
+            self._proxy_images = partial(proxy_images, scored.space, scored.images, scored.normalisation)
             self._table = ScoreTable(self._store, scored, self.precision, self.batch_size)
             self._stack = stack.pop_all()
         return self
@@ -215,6 +223,31 @@ class Scorer:
         if last == self._image_count:
             table.complete(list(asked.values()))
         return [table.block(self._arch(arch).id, first, last) for arch in archs]
+
+    def score_proxy(self, archs: Sequence[Arch], by: str) -> list[float]:
+        """Return training-free scores of archs, see `raynas.proxies.scorer.PROXIES`; they are computed in this process.
+
+        Every score is stored before it is returned, and stored scores are returned without computing.
+
+        Raises:
+            RunDirError: rows cannot be written.
+            UserError: there is no such score.
+        """
+        table = self._entered()
+        asked = [self._arch(arch) for arch in archs]
+        known, new, began = table.proxies(by), list[tuple[Arch, float, float]](), time.monotonic()
+        for arch in dict.fromkeys(arch for arch in asked if arch.id not in known):
+            if by not in self._proxies:
+                self._proxies[by] = ProxyScorer(self._space, by, self._proxy_images(), PROXY_SEED)
+            start = time.perf_counter()
+            (value,) = self._proxies[by].score([arch])
+            new.append((arch, value, time.perf_counter() - start))
+            if len(new) == COMMIT_ROWS or time.monotonic() - began > COMMIT_S:
+                table.commit_proxies(by, new, _PROCESSOR)
+                new, began = [], time.monotonic()
+        if new:
+            table.commit_proxies(by, new, _PROCESSOR)
+        return [known[arch.id] for arch in asked]
 
     def _entered(self) -> ScoreTable:
         if self._table is None:

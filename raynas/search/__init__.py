@@ -4,6 +4,7 @@ from raynas.search.base import AskTell, Search
 from raynas.search.build import build_search
 from raynas.search.config import SearchConfig
 from raynas.search.evolution import Evolution
+from raynas.search.halving import Rung
 from raynas.search.history import Evaluated
 from raynas.search.loop import run_search
 from raynas.search.nsga2 import NSGA2
@@ -23,6 +24,7 @@ __all__ = [
     "PredictorEvolution",
     "Problem",
     "RandomSearch",
+    "Rung",
     "Search",
     "SearchConfig",
     "build_search",

@@ -219,7 +219,7 @@ class Search(History, ABC):
             scores: for each arch a number (one scored objective), a mapping with the scored objectives' names (such as
                 a row of the `scores` table), or None. A None or NaN value, or `status: failed`, is a failed arch: it
                 is recorded, but is never a parent or the best. The same holds for `status: stopped`, an arch that
-                racing stopped, with its `accuracy` so far and number of `images`.
+                racing or a rung stopped, with its `accuracy` so far and number of `images`.
 
         Raises:
             UserError: an arch was not asked, was told already, is out of order, or has other constants than the space;

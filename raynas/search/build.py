@@ -9,8 +9,8 @@ from raynas.costs import CostFunction
 from raynas.errors import ConfigError, UserError
 from raynas.search.base import AskTell
 from raynas.search.config import SEARCHES, TIMED, SearchConfig
+from raynas.search.halving import early_stops
 from raynas.search.own import OwnSearch
-from raynas.search.racing import error_of
 from raynas.space import Space
 from raynas.user_code import bind_part, kind, running
 
@@ -33,7 +33,7 @@ def build_search(
         ConfigError: the search is unknown, cannot be imported, has no such option, or is not an ask/tell object.
         InfeasibleError: no arch of the space meets the constraints.
         UserError: an option is out of range, the search uses latency and `costs` does not have it, or it cannot be
-            raced.
+            raced, or have rungs.
     """
     for name in TIMED:
         if (name in config.objectives or name in config.constraints) and name not in (costs or {}):
@@ -53,11 +53,11 @@ def build_search(
     make = bind_part(config.name, options, SEARCHES, "search", given=1)
     if config.name in SEARCHES:
         made = make(space)
-        if config.racing != "off":
-            error_of(config.racing, made)  # refuses what cannot be raced
+        early_stops(made, config.racing, config.rungs)  # refuses searches that do without it
         return made
-    if config.racing != "off":
-        raise UserError(f"racing: {what} is your own, and raynas does not know its cut: set racing to off")
+    if config.racing != "off" or config.rungs:
+        how = "rungs" if config.rungs else "racing"
+        raise UserError(f"{how}: {what} is your own, and raynas does not know its cut: do without {how}")
     with running(f"{what}: making it"):
         search = make(space)
     if not isinstance(search, AskTell):

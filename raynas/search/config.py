@@ -12,6 +12,7 @@ from raynas.costs import COSTS
 from raynas.latency.timing import Conditions
 from raynas.search.base import Search, own_options
 from raynas.search.evolution import Evolution
+from raynas.search.halving import Rung, check_rungs
 from raynas.search.nsga2 import NSGA2
 from raynas.search.objectives import Direction
 from raynas.search.optuna_search import OptunaSearch
@@ -83,11 +84,13 @@ class SearchConfig(Config):
             one spent ends the search.
         options: keyword arguments of the search's class, such as `population` and `mutation`.
         seed: seed of all random draws of the search.
-        batch: archs passed to the scorer at a time; does not change the result, except with racing, whose races are
-            among these archs.
+        batch: archs passed to the scorer at a time; does not change the result, except with racing and
+            rungs, where archs compete with those of their batch.
         racing: stopping of archs that cannot reach the search's cut, after a part of the images: `off`,
             `conservative` (the same search as without racing, with a probability of at least 95 %) or `default`
             (each arch as good as the cut is stopped with a probability of at most 20 %).
+        rungs: successive halving: cheap judges, one after the other, each of which lets a share of the archs go on to
+            the next, in place of racing.
     """
 
     name: str = "evolution"
@@ -100,6 +103,7 @@ class SearchConfig(Config):
     seed: Seed = 0
     batch: int = Field(50, ge=1, le=10**6)
     racing: Racing = added_field("off")
+    rungs: tuple[Rung, ...] = added_field(())
 
     @field_validator("racing", mode="before")
     @classmethod
@@ -122,6 +126,13 @@ class SearchConfig(Config):
             if low is not None and high is not None and low > high:
                 raise ValueError(f"{name}: the lower bound {low:g} is above the upper bound {high:g}")
         return constraints
+
+    @model_validator(mode="after")
+    def _climbed(self) -> SearchConfig:
+        if self.rungs and self.racing != "off":
+            raise ValueError("rungs and racing both stop archs early: use one of them")
+        check_rungs(self.rungs)
+        return self
 
     @model_validator(mode="after")
     def _measured(self) -> SearchConfig:

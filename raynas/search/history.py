@@ -41,7 +41,7 @@ class Evaluated:
         objectives: its objectives by name; None if scoring it failed or was stopped.
         costs: its costs by name.
         loss: the loss in its score; None if it has none.
-        stopped: its partial score if racing stopped it; else None.
+        stopped: what is known of it if racing or a rung stopped it; else None.
     """
 
     order: int

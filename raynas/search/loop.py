@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from raynas.errors import UserError
 from raynas.progress.reporter import Activity, Progress, reporter, silent
 from raynas.search.base import AskTell
+from raynas.search.halving import Rung, ask_together, check_rungs, early_stops
 from raynas.search.history import History
 from raynas.search.own import OwnSearch
-from raynas.search.racing import Racing, error_of, race
+from raynas.search.racing import Racing
 from raynas.space import Arch
 from raynas.user_code import kind
 
@@ -26,6 +27,7 @@ def run_search(
     name: str = "search",
     begin: Callable[[Activity], None] = lambda activity: None,
     racing: Racing = "off",
+    rungs: Sequence[Rung] = (),
 ) -> SearchT:
     """Ask, score and tell until the search is over.
 
@@ -38,46 +40,54 @@ def run_search(
             `score_iter(archs)`, which yields rows (with the arch's id under `arch`) as they finish, progress counts
             each row. If it says what it scores (`objectives`, a list of names), a search by others is refused.
         batch: archs in one call of the scorer; larger batches keep replicas busier and do not change the result,
-            except with racing, whose races are among the archs of a batch.
+            except with racing and rungs, where archs compete with those of their batch.
         progress: called with the search's notes, and with lines such as `search: 150/1,050 scored, best accuracy
             0.87 (0f3a..), 0% failed, 40 s left`, every 4 seconds and at the end.
         name: prefix of the lines.
         begin: called once, when there is something to score and before it is scored, with the search as an activity.
         racing: stopping of archs that cannot reach the search's cut, see `raynas.search.racing`; the scorer must then
             be a `BlockScorer`.
+        rungs: cheap judges, each of which stops a share of the archs, see `raynas.search.halving`; in place of racing.
+            The scorer must be a `RungScorer`, as `ScorePool` and `LocalScorer` are.
 
     Returns:
         The search.
 
     Raises:
         UserError: batch is not positive, the scorer has no values of an objective or returned no row for an arch, a
-            search of the user's own breaks its contract (see `OwnSearch`), or racing is not possible with the search or
-            the scorer.
+            search of the user's own breaks its contract (see `OwnSearch`), or racing or rungs are not possible with the
+            search or the scorer.
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
         raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
     _check_objectives(search, scorer)
-    error = None if racing == "off" else error_of(racing, search)
-    if error is not None and not callable(getattr(scorer, "score_block", None)):
-        raise UserError(f"racing needs a scorer with score_block(archs, first, last); it is {kind(scorer)}")
+    early = early_stops(search, racing, rungs)
+    if early is not None:
+        needs, methods = "racing needs", ["score_block(archs, first, last)"]
+        if rungs:
+            needs, methods = "rungs need", [*methods, "score_proxy(archs, by)"]
+        for method in methods:
+            if not callable(getattr(scorer, method.partition("(")[0], None)):
+                raise UserError(f"{needs} a scorer with {method}; it is {kind(scorer)}")
+        check_rungs(rungs, scorer.image_count)
     driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
     begun = False
     progress = reporter(progress)
     with progress.doing(name, driven.budget, "scored") as activity:
         shown = _Shown(driven, progress, activity)
         try:
-            while archs := driven.ask(batch):
+            while archs := ask_together(driven, batch) if rungs else driven.ask(batch):
                 shown.notes()
                 if not begun:
                     begin(activity)
                     begun = True
-                if error is None:
+                if early is None:
                     scores = _score(scorer, archs, shown)
                 else:
-                    scores = race(cast(History, search), archs, scorer, error, shown.racing)
-                    shown.raced(scores, scorer.image_count)
+                    scores = early(archs, scorer, shown.under_way)
+                    shown.stopped(scores, scorer.image_count)
                 driven.tell(archs, scores)
                 shown.told()
             shown.notes()
@@ -126,7 +136,7 @@ class _Shown:
         self._search, self._progress, self._activity = search, progress, activity
         self._scored = self._failed = 0
         self._passes = self._calibrations = 0.0  # seconds of scored archs
-        self._stopped, self._share = 0, 0.0  # archs stopped by racing, and images that raced archs took
+        self._stopped, self._share = 0, 0.0  # archs stopped early, and images that archs took if some are stopped
         self._summary = ""
         self._noted = 0
 
@@ -135,12 +145,12 @@ class _Shown:
         self._count(score)
         self._activity.update(self._scored, self._detail())
 
-    def racing(self, archs: float) -> None:
-        """Count the archs of a race that is under way; see `race`."""
+    def under_way(self, archs: float) -> None:
+        """Count archs that are raced or on rungs; see `race`."""
         self._activity.update(self._scored + archs)
 
-    def raced(self, scores: Sequence[Mapping[str, Any]], images: int) -> None:
-        """Count the scores of a race; a whole one takes all images."""
+    def stopped(self, scores: Sequence[Mapping[str, Any]], images: int) -> None:
+        """Count scores of which some were stopped early; a whole one takes all images."""
         for score in scores:
             self._stopped += score["status"] == "stopped"
             self._share += score["images"] / images
@@ -174,7 +184,7 @@ class _Shown:
         self._progress(f"{self._activity.what}: {self._activity.counted}, {self._detail()}{calibrations}")
         if self._stopped:
             share = f"{self._share / self._scored:.0%} of the image evaluations of whole scores"
-            self._progress(f"{self._activity.what}: racing stopped {self._stopped:,} archs, and took {share}")
+            self._progress(f"{self._activity.what}: {self._stopped:,} archs were stopped early; it took {share}")
 
     def _detail(self) -> str:
         failed = f"{self._failed / max(1, self._scored):.0%} failed"
@@ -184,5 +194,7 @@ class _Shown:
 
 def _failed(score: Any) -> bool:
     if isinstance(score, Mapping):
+        if score.get("status") == "stopped":
+            return False
         return score.get("status") == "failed" or _failed(score.get("accuracy", 0.0))
     return score is None or (isinstance(score, float) and math.isnan(score))

@@ -23,10 +23,17 @@ LARGEST_SCORE = 1e30
 
 
 class Stopped(NamedTuple):
-    """The score of an arch that racing stopped: the accuracy on the images that it was scored on, and their number."""
+    """What is known of an arch that was stopped early.
 
-    accuracy: float
+    Attributes:
+        accuracy: accuracy on the images that it was scored on; None if a training-free score stopped it.
+        images: number of these images.
+        by: the judge that stopped it: `accuracy`, or a training-free score.
+    """
+
+    accuracy: float | None
     images: int
+    by: str = "accuracy"
 
 
 class Objectives:
@@ -64,7 +71,7 @@ class Objectives:
     def read(self, score: Score, costs: Mapping[str, float]) -> dict[str, float] | None:
         """Return one arch's objectives by name; None if it failed (None, NaN, infinite, or `status: failed`).
 
-        They are also None if racing stopped it (`status: stopped`).
+        They are also None if it was stopped early (`status: stopped`).
 
         Raises:
             UserError: the score lacks an objective, or is not a number or mapping.
@@ -101,10 +108,11 @@ class Objectives:
 
 
 def stopped(score: Score) -> Stopped | None:
-    """Return the partial score of an arch that racing stopped; None for any other."""
+    """Return what is known of an arch that was stopped early; None for any other."""
     if not isinstance(score, Mapping) or score.get("status") != "stopped":
         return None
-    return Stopped(float(score["accuracy"]), int(score["images"]))
+    accuracy = score["accuracy"]
+    return Stopped(None if accuracy is None else float(accuracy), int(score["images"]), score.get("by", "accuracy"))
 
 
 def _number(name: str, value: Any) -> float:

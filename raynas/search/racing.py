@@ -82,21 +82,33 @@ def error_of(racing: Racing, search: Any) -> float:
     """
     if racing not in get_args(Racing):
         raise UserError(f"racing is {racing!r}: give one of {', '.join(get_args(Racing))}")
-    name = type(search).__name__
-    if not isinstance(search, History) or search.cut() is None:
-        raise UserError(
-            f"racing: {name} learns from every score, so that no arch may be stopped early; set racing to off, or "
-            "search by evolution, nsga2, pareto (without buckets) or random"
-        )
-    objectives = search.objectives
-    if objectives.scored != ["accuracy"] or objectives.directions["accuracy"] != "max":
-        raise UserError("racing compares archs by their accuracy: give the objective accuracy: max, beside costs only")
+    check_stoppable(search, "racing")
     if racing == "default":
         return ERROR
     budget = getattr(search, "budget", None)
     if budget is None:
         raise UserError("conservative racing shares its error among the archs of a search: give evaluations")
     return CONSERVATIVE_ERROR / budget
+
+
+def check_stoppable(search: Any, how: str) -> None:
+    """Check that archs of a search may be stopped early.
+
+    Args:
+        how: the setting that stops them, for the message.
+
+    Raises:
+        UserError: the search has no cut, or its objectives are not the accuracy alone or with costs.
+    """
+    name = type(search).__name__
+    if not isinstance(search, History) or search.cut() is None:
+        raise UserError(
+            f"{how}: {name} learns from every score, so that no arch may be stopped early; do without {how}, or "
+            "search by evolution, nsga2, pareto (without buckets) or random"
+        )
+    objectives = search.objectives
+    if objectives.scored != ["accuracy"] or objectives.directions["accuracy"] != "max":
+        raise UserError(f"{how}: archs are compared by their accuracy: give the objective accuracy: max, beside costs")
 
 
 def race(
@@ -148,7 +160,7 @@ class _Contest:
         self._archs, self._scorer, self._places = list(archs), scorer, cut.places
         self._done = done
         self._images = scorer.image_count
-        self._costs = _cost_objectives(search, [*archs, *cut.holders])
+        self._costs = cost_objectives(search, [*archs, *cut.holders])
         self._holders = list(range(len(archs), len(archs) + len(cut.holders)))  # indices into costs
         self._correct = np.zeros((len(archs), self._images), dtype=bool)
         self._of_holders = dict(zip(self._holders, _whole(scorer, cut.holders), strict=True))
@@ -177,9 +189,7 @@ class _Contest:
 
     def split(self, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the leaders so far, as many as there are places, and the others."""
-        right = self._correct[running].sum(axis=1)
-        beaten = (right[:, None] > right) & self._no_dearer(running, running)
-        order = np.argsort(beaten.sum(axis=0), kind="stable")
+        order = leaders(self._correct[running].sum(axis=1), self._costs[running])
         return running[order[: self._places]], np.sort(running[order[self._places :]])
 
     def add_holders(self, finished: np.ndarray, seen: int) -> None:
@@ -210,14 +220,10 @@ class _Contest:
         right = correct.sum(axis=1)
         last = np.array(self._holders)[_last_front(np.column_stack([-right, self._costs[self._holders]]), self._places)]
         rivals = np.array([self._of_holders[holder].sum() for holder in last])
-        no_dearer = self._no_dearer(last, np.arange(len(self._archs)))
+        no_dearer = _no_dearer(self._costs[last], self._costs[: len(self._archs)])
         cuts = np.where(no_dearer, rivals[:, None], -2 * self._images).max(axis=0)
         best = np.argsort(-right, kind="stable")[: self._places]
         self._bets.pair(correct[best].mean(axis=0), cuts, seen)
-
-    def _no_dearer(self, those: np.ndarray, than: np.ndarray) -> np.ndarray:
-        """Return True where an arch is no worse than another in every cost, bool [those, than]."""
-        return np.asarray((self._costs[those][:, None] <= self._costs[than]).all(axis=2))
 
 
 class Bets:
@@ -276,6 +282,22 @@ class Bets:
         return np.asarray(behind / (variance + behind**2))
 
 
+def leaders(values: np.ndarray, costs: np.ndarray) -> np.ndarray:
+    """Return the indices of archs by the number of others that are better and no dearer, ascending; equals in order.
+
+    Args:
+        values: the larger the better [archs].
+        costs: the smaller the better [archs, costs].
+    """
+    beaten = (values[:, None] > values) & _no_dearer(costs, costs)
+    return np.argsort(beaten.sum(axis=0), kind="stable")
+
+
+def _no_dearer(those: np.ndarray, than: np.ndarray) -> np.ndarray:
+    """Return True where costs [those, costs] are no higher than others [than, costs], bool [those, than]."""
+    return np.asarray((those[:, None] <= than).all(axis=2))
+
+
 def _last_front(minimised: np.ndarray, places: int) -> np.ndarray:
     """Return the indices of the front that has the last place, if places are filled front by front."""
     left = np.arange(len(minimised))
@@ -287,7 +309,7 @@ def _last_front(minimised: np.ndarray, places: int) -> np.ndarray:
         left = left[~front]
 
 
-def _cost_objectives(search: History, archs: Sequence[Arch]) -> np.ndarray:
+def cost_objectives(search: History, archs: Sequence[Arch]) -> np.ndarray:
     """Return the objectives that are costs, signed so that smaller is better, float64 [archs, costs]."""
     names = [name for name in search.objectives.names if name not in search.objectives.scored]
     if not names or not archs:

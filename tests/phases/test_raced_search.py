@@ -12,7 +12,7 @@ from safetensors.torch import save
 from raynas.cluster.resources import Resources
 from raynas.data.images import decode
 from raynas.data.pixels import normalise
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.report_data import traces
@@ -20,7 +20,7 @@ from raynas.phases.search import Scoring, SearchSettings, make_scorer, prepare, 
 from raynas.reports.page import write_report
 from raynas.reports.status import status
 from raynas.runs.run import Run
-from raynas.search import SearchConfig
+from raynas.search import Rung, SearchConfig
 from raynas.space import load_arch
 from tests.reports.test_report import Page
 from tests.small_run import PRESET, SPACE, small_run
@@ -159,3 +159,39 @@ def test_a_raced_search_that_has_not_ended_is_read_back_as_far_as_it_came(run: R
     assert not finished and made.evaluations < 30
     carry_out(other, RACED)
     assert other.search("search").read_back()[0].history == run.search("search").read_back()[0].history
+
+
+RUNGS = SearchConfig.model_validate(
+    {
+        **PRESET.search.model_dump(),
+        "evaluations": 30,
+        "batch": 10,
+        "rungs": [{"by": "params", "keep": 0.7}, {"images": 100, "keep": 0.4}],
+    }
+)
+
+
+def test_a_search_with_rungs_is_read_back_reported_and_found_by_ids(run: Run) -> None:
+    before = run.store.read("scores").num_rows
+    lines = carry_out(run, RUNGS, "rungs")
+    stored = run.search("rungs")
+    made, finished = stored.read_back()
+    stopped = [row for row in made.history if row.stopped is not None]
+    assert finished and {row.stopped.by for row in stopped if row.stopped} == {"params", "accuracy"}
+    assert any(f", {len(stopped)} stopped early" in line for line in lines) and made.best() == stored.winner
+    assert all(run.arch(row.arch.id) == row.arch for row in stopped)
+    assert run.store.read("scores").num_rows <= before + len(made.scored())
+    (trace,) = [trace for trace in traces(run) if trace.racing == "rungs"]
+    page = Page(Path(write_report(run, traces(run))).read_text())
+    (line,) = [row for row in page.rows("racing") if row["racing"] == "rungs"]
+    assert line["subnets stopped early"] == str(len(stopped)) == str(len(trace.stopped))
+    tables = {table: run.store.read(table).num_rows for table in ("scores", "blocks", "proxies", "phases")}
+    carry_out(run, RUNGS, "rungs")
+    assert {table: run.store.read(table).num_rows for table in tables} == tables
+
+
+def test_rungs_with_as_many_images_as_whole_scores_are_refused_before_anything_is_written(run: Run) -> None:
+    config = RUNGS.model_copy(update={"rungs": (Rung(images=10**6, keep=0.5),)})
+    with pytest.raises(UserError, match=r"rungs: 1,000,000 images, and whole scores have"):
+        carry_out(run, config, "too many")
+    assert not run.search("too many").has_begun

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raynas.data.images import choose_images
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.scoring.score_arch import score_arch
-from raynas.scoring.scored_supernet import choose_images, from_tensors
+from raynas.scoring.scored_supernet import from_tensors
 from raynas.scoring.shared_weights import changed, checksums, put_together, take_apart
 from raynas.space import Arch, Space
 

@@ -220,7 +220,7 @@ def test_a_failed_arch_is_told_as_failed(medium: Space) -> None:
 def test_lines_say_what_racing_saved(medium: Space) -> None:
     lines: list[str] = []
     run_search(SEARCHES["evolution"](medium), Images(), progress=lines.append, racing="default")
-    assert "racing stopped" in lines[-1] and "% of the image evaluations" in lines[-1]
+    assert "stopped early; it took" in lines[-1] and "% of the image evaluations" in lines[-1]
     assert ", 0% failed" in lines[-2]
 
 

@@ -1,0 +1,83 @@
+"""Rungs on real scorers: stored judgements, resumed after a kill, the same wherever archs are scored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raynas.proxies.scorer import ProxyScorer, proxy_images
+from raynas.runs.run import Run
+from raynas.scoring.local import LocalScorer
+from raynas.scoring.pool import ScorePool
+from raynas.search import Evolution, Rung, run_search
+from raynas.space import Arch, Space
+from tests.scoring.scoring_parts import Graded, graded_images, make_run
+from tests.scoring.test_raced_scores import IMAGES, evolution, told
+
+RUNGS = (Rung(by="synflow", keep=0.6), Rung(images=100, keep=0.5))
+
+
+def searched(space: Space, scorer: Any) -> Evolution:
+    return run_search(evolution(space), scorer, batch=15, rungs=RUNGS)
+
+
+def test_training_free_scores_are_those_of_rank_and_are_computed_once(
+    tmp_path: Path, space: Space, archs: list[Arch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", space)
+    data = run.data()
+    expected = ProxyScorer(space, "naswot", proxy_images(space, data.search, data.normalisation)).score(archs)
+    with LocalScorer(run) as scorer:
+        assert scorer.score_proxy([*archs, archs[0]], "naswot") == [*expected, expected[0]]
+        whole = scorer.image_count
+    monkeypatch.setattr(ProxyScorer, "score", None)
+    with LocalScorer(run) as scorer:
+        assert scorer.score_proxy(archs, "naswot") == expected
+    rows = run.store.read("proxies").to_pylist()
+    assert [(row["arch"], row["by"], row["value"], row["images"], row["seed"]) for row in rows] == [
+        (arch.id, "naswot", value, whole, 0) for arch, value in zip(archs, expected, strict=True)
+    ]
+    assert run.arch(archs[0].id) == archs[0]
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_search_with_rungs_goes_on_where_it_was_ended(tmp_path: Path, space: Space, after: int) -> None:
+    parts = (space, Graded(space), *graded_images(IMAGES))
+    with LocalScorer.from_parts(*parts) as scorer:
+        expected = told(searched(space, scorer))
+    assert Counter(row[3] and row[3].by for row in expected) == {"synflow": 18, "accuracy": 12, None: 15}
+    store = Run(tmp_path / "run", create=True).store
+
+    class Ended(LocalScorer):
+        left = after
+
+        def score_block(self, archs: Any, first: int, last: int) -> Any:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            return super().score_block(archs, first, last)
+
+    with pytest.raises(KeyboardInterrupt), Ended.from_parts(*parts, store=store) as scorer:
+        searched(space, scorer)
+    with LocalScorer.from_parts(*parts, store=store) as scorer:
+        assert told(searched(space, scorer)) == expected
+    rows = {table: store.read(table).to_pylist() for table in ("proxies", "blocks", "scores")}
+    assert [len(rows["proxies"]), len(rows["scores"])] == [45, 15]
+    assert set(Counter((row["arch"], row["first"]) for row in rows["blocks"]).values()) == {1}
+    assert {(row["first"], row["last"]) for row in rows["blocks"]} == {(0, 100), (100, IMAGES)}
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_one_replica_and_two_give_the_same_search(tmp_path: Path, space: Space) -> None:
+    results = []
+    for replicas in (1, 2):
+        store = Run(tmp_path / str(replicas), create=True).store
+        parts = (space, Graded(space), *graded_images(IMAGES))
+        with ScorePool.from_parts(*parts, store=store, replicas=replicas) as pool:
+            results.append(told(searched(space, pool)))
+    with LocalScorer.from_parts(space, Graded(space), *graded_images(IMAGES)) as scorer:
+        results.append(told(searched(space, scorer)))
+    assert results[0] == results[1] == results[2]
