@@ -196,7 +196,7 @@ def test_a_model_of_timms_gets_a_new_classifier_and_is_fine_tuned_first(
     folder: Path, letters: Path, weights: Path
 ) -> None:
     said: list[str] = []
-    changes = {**SMALL, "search.constraints": {}, "recipe.batch_size": 16}
+    changes = {**SMALL, "search.constraints.macs": None, "recipe.batch_size": 16}
     done = adapt("vit_of_this_test", folder / "colour", letters, changes, weights=weights, progress=said.append)
     text = "\n".join(said)
     assert "vit_of_this_test gets a new classifier for the 3 classes" in text and "[1/7] Fine-tuning the model" in text
@@ -244,7 +244,7 @@ def _of_width(space: Space, width: Any) -> Space:
         ),
         ("MODEL", {"adapt.elastic.window": [0.5]}, "cannot be elastic in window"),
         ("MODEL", {"adapt.finetune.recipe.epoch": 3}, "adapt.finetune.recipe.epoch: unknown key 'epoch'"),
-        ("MODEL", {"adapt.finetune": {"always": True, "recipe": {"opt": "sgdd"}}}, "sgdd"),
+        ("MODEL", {"adapt.finetune.always": True, "adapt.finetune.recipe.opt": "sgdd"}, "sgdd"),
         ("WEIGHTLESS", {}, "has no model.safetensors beside it"),
         ("NAN", {}, "holds NaN or infinite"),
         ("UNSEARCHED", {}, "has no winner: search it first"),
