@@ -9,7 +9,7 @@ Stop it at any time, run it again. docs/evidence/racing_tables.py reads the rows
 * `race_error`: 1,000 evolutions of 100 archs on 3,000 made-up images, whose archs are nothing but an ability: how
   often an arch with a place among the parents is stopped.
 * `race_supernets`: evolutions of 120 archs on supernets of three families, trained on `mnist5k` and scored on 8,000
-  distorted images of its search split.
+  distorted images of its search split. precision.py uses the same supernets.
 
 An arch has an image right with the probability 1 / (1 + exp(-s (ability - difficulty))), independently of all others.
 The difficulties have a logistic distribution around a centre. Scale and centre are such that an arch of ability 0 has
@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from tasks import Row, Task, run_tasks
+from tasks import FAMILIES, Row, Task, distorted_scorer, run_tasks
 
 from raynas.search.history import Cut
 from raynas.search.racing import CONSERVATIVE_ERROR, ERROR, race
@@ -228,21 +228,6 @@ def error(seed: int) -> list[Row]:
     return rows
 
 
-FAMILIES = {"vit": "digits/vit", "nasvit": "digits/nasvit", "twins": "digits/twins"}
-
-
-def distorted(pixels: Any, copies: int) -> Any:
-    """Copies of images, each turned, moved, sheared and scaled a little at random."""
-    import torch
-    import torch.nn.functional as F
-
-    generator = torch.Generator().manual_seed(0)
-    images = pixels.float().repeat(copies, 1, 1, 1)
-    change = torch.eye(2, 3) + torch.randn(len(images), 2, 3, generator=generator) * torch.tensor([0.12, 0.12, 0.06])
-    moved = F.grid_sample(images, F.affine_grid(change, list(images.shape), align_corners=False), align_corners=False)
-    return moved.round().clamp(0, 255).to(torch.uint8)
-
-
 class Known:
     """A scorer that scores an arch on all images when it is first asked for a block of it."""
 
@@ -262,30 +247,12 @@ class Known:
 
 
 def supernets(family: str, seed: int) -> list[Row]:
-    """Evolutions on a supernet, on distorted images of its search and test splits."""
-    from tasks import RECIPE, load, train
-
+    """Evolutions on a supernet, on distorted images of its search split."""
     import raynas
-    from raynas.data.augment import AugmentConfig
-    from raynas.data.calibration import Calibration, calibration_batches
-    from raynas.data.config import CalibrationConfig
-    from raynas.data.images import decode
-    from raynas.nets.calibration import wants_calibration
-    from raynas.scoring.local import LocalScorer
 
-    space, data = raynas.load_space(FAMILIES[family]), load("mnist5k@8")
-    settings = {**RECIPE, "epochs": 8, "warmup_epochs": 1, "health": {"probe_every": 8}}
-    supernet, _ = train(space, "mnist5k@8", settings, seed, {"sampler": {"name": "sandwich"}})
-    pixels, labels = decode(data.search, space.input_size, space.channels)
-    copies = 8_000 // len(pixels)
-    images = distorted(pixels, copies), labels.repeat(copies)
-    config = CalibrationConfig(images=256, batch_size=256, seed=0)
-    calibration = None
-    if wants_calibration(supernet):
-        calibration = Calibration(config, calibration_batches(data, AugmentConfig(), config))
     options: Any = {"population": 20, "parents": 4, "mutations": 10, "crossovers": 10, "generations": 5, "seed": seed}
-    parts = (space, supernet, *images, data.normalisation)
-    with LocalScorer.from_parts(*parts, calibration=calibration, batch_size=500) as scorer:
+    with distorted_scorer(family, seed, copies=10, batch_size=500) as scorer:
+        space = scorer.space
         known = Known(scorer)  # each arch is scored once for all settings
         found = [raced(raynas.Evolution(space, **options), known, racing) for racing in SETTINGS]
     accuracies = [float(bits.mean()) for bits in known.correct.values()]

@@ -28,6 +28,9 @@ Row = dict[str, Any]
 
 SEEDS = range(5)
 
+FOLDER = "RAYNAS_EVIDENCE"
+"""Name of the environment variable with the folder of the rows, set before a task runs."""
+
 SUPERNET = {
     "epochs": 120,
     "batch_size": 64,
@@ -97,6 +100,56 @@ def train(
     recipe = Recipe.model_validate({**settings, "seed": seed})
     trained = train_loop(space, load(data), Plan.model_validate(plan or {}), recipe, **how)
     return load_supernet(space, trained.weights).eval(), trained.history
+
+
+FAMILIES = {"vit": "digits/vit", "hybrid": "digits/nasvit", "s3": "digits/s3"}
+
+
+def small_supernet(family: str, seed: int) -> Any:
+    """A supernet of a small space, trained on `mnist5k` at 8 pixels; kept beside the rows for all that run there."""
+    import raynas
+    from raynas.nets.weights import load_supernet
+
+    space, path = raynas.load_space(FAMILIES[family]), Path(os.environ[FOLDER]) / f"{family}_seed-{seed}.safetensors"
+    if not path.exists():
+        from safetensors.torch import save_file
+
+        settings = {**RECIPE, "epochs": 8, "warmup_epochs": 1, "health": {"probe_every": 8}}
+        supernet, _ = train(space, "mnist5k@8", settings, seed, {"sampler": {"name": "sandwich"}})
+        hidden = path.with_suffix(".tmp")
+        save_file(supernet.state_dict(), hidden)
+        hidden.rename(path)
+    return load_supernet(space, path).eval()
+
+
+def distorted(pixels: Any, copies: int) -> Any:
+    """Copies of images, each turned, moved, sheared and scaled a little at random."""
+    import torch
+    import torch.nn.functional as F
+
+    generator = torch.Generator().manual_seed(0)
+    images = pixels.float().repeat(copies, 1, 1, 1)
+    change = torch.eye(2, 3) + torch.randn(len(images), 2, 3, generator=generator) * torch.tensor([0.12, 0.12, 0.06])
+    moved = F.grid_sample(images, F.affine_grid(change, list(images.shape), align_corners=False), align_corners=False)
+    return moved.round().clamp(0, 255).to(torch.uint8)
+
+
+def distorted_scorer(family: str, seed: int, copies: int, **options: Any) -> Any:
+    """A scorer of a small supernet on distorted images of its search split, which has 800."""
+    from raynas.data.augment import AugmentConfig
+    from raynas.data.calibration import Calibration, calibration_batches
+    from raynas.data.config import CalibrationConfig
+    from raynas.data.images import decode
+    from raynas.nets.calibration import wants_calibration
+    from raynas.scoring.local import LocalScorer
+
+    supernet, data = small_supernet(family, seed), load("mnist5k@8")
+    pixels, labels = decode(data.search, supernet.space.input_size, supernet.space.channels)
+    config, calibration = CalibrationConfig(images=256, batch_size=256, seed=0), None
+    if wants_calibration(supernet):
+        calibration = Calibration(config, calibration_batches(data, AugmentConfig(), config))
+    parts = (supernet.space, supernet, distorted(pixels, copies), labels.repeat(copies), data.normalisation)
+    return LocalScorer.from_parts(*parts, calibration=calibration, **options)
 
 
 def score(supernet: Any, archs: Sequence[Any], data: str, calibration: int | None = None) -> list[Row]:
@@ -174,6 +227,7 @@ def _carry_out(given: tuple[Task, Path]) -> str:
 
     torch.set_num_threads(1)
     task, folder = given
+    os.environ[FOLDER] = str(folder)
     path = folder / f"{task.name}.parquet"
     began = time.monotonic()
     try:
