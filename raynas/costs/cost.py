@@ -41,14 +41,18 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
     Raises:
         UserError: an arch is not in this space or has other constants, or codes do not have its shape.
     """
-    codes = _codes(space, archs)
+    codes = _given(space, archs)
     tables, rest = _tables(space)
-    total = sum_of_terms(space, codes, rest)
+    total = np.empty((len(COSTS), len(codes)), dtype=np.int64)
     for start in range(0, len(codes), _ROWS):
-        columns = np.ascontiguousarray(codes[start : start + _ROWS].T, dtype=np.int64)
+        piece = space.canonical(codes[start : start + _ROWS])
+        columns = np.ascontiguousarray(piece.T, dtype=np.int64)
+        found = np.zeros((len(piece), len(COSTS)), dtype=np.int64)
         for table in tables:
-            rows = table.first + table.steps @ columns[table.dimensions]
-            total[:, start : start + _ROWS] += table.costs.take(rows, axis=0).T
+            found += table.costs.take(table.first + table.steps @ columns[table.dimensions], axis=0)
+        total[:, start : start + _ROWS] = found.T
+        if rest:
+            total[:, start : start + _ROWS] += sum_of_terms(space, piece, rest)
     return dict(zip(COSTS, total, strict=True))
 
 
@@ -166,10 +170,15 @@ def terms_of(space: Space) -> tuple[Term, ...]:
 
 
 def _codes(space: Space, archs: Iterable[Arch] | Codes) -> Codes:
+    return space.canonical(_given(space, archs))
+
+
+def _given(space: Space, archs: Iterable[Arch] | Codes) -> Codes:
+    """Return the codes of archs, which may not be canonical if they are given as codes."""
     if isinstance(archs, Mapping):
         raise UserError("the cost of one arch: give a list, cost(space, [arch])")
     if not isinstance(archs, np.ndarray):
         return space.encode(archs)
     if archs.ndim != 2 or archs.shape[1] != len(space.dimensions):
         raise UserError(f"codes of {space.name} are [n, {len(space.dimensions)}], found {list(archs.shape)}")
-    return space.canonical(archs)
+    return archs
