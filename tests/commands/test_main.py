@@ -264,7 +264,7 @@ def test_bench_times_networks_in_turns(run: Run, capsys: pytest.CaptureFixture[s
     assert main(["bench", "forward", *names, "--rounds", "5", "--run", run.uri]) == 0
     lines = capsys.readouterr().out.splitlines()
     macs = cost(space, [space.smallest(), space.largest()])["macs"]
-    assert len(lines) == 3 and all(any(f"{count:,}" in line for line in lines[1:]) for count in macs.tolist())
+    assert len(lines) == 5 and all(any(f"{count:,} MACs" in line for line in lines) for count in macs.tolist())
     rows = run.store.read("timings").to_pylist()
     assert [row["what"] for row in rows] == [f"forward pass of {name}" for name in names]
     assert all(row["seconds"] > 0 for row in rows)
