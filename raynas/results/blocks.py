@@ -45,7 +45,7 @@ class Blocks:
 
     def __init__(self, store: Store | None, key: Mapping[str, Any], order: np.ndarray):
         self._store, self._ours, self._order = store, under(key), order
-        self._rows: dict[str, dict[int, Row]] = {}
+        self._rows: dict[str, dict[tuple[int, int], Row]] = {}
         self._whole: dict[str, np.ndarray] = {}
         if store is not None:
             self.add(store.read("blocks", filter=self._ours).to_pylist())
@@ -53,7 +53,7 @@ class Blocks:
     def add(self, rows: Sequence[Row]) -> None:
         """Remember rows of table `blocks`."""
         for row in rows:
-            self._rows.setdefault(row["arch"], {})[row["first"]] = row
+            self._rows.setdefault(row["arch"], {})[row["first"], row["last"]] = row
 
     def read_whole(self, archs: Collection[str]) -> None:
         """Read the correctness of archs with whole scores, unless it is known."""
@@ -68,21 +68,22 @@ class Blocks:
         """Return the correctness of an arch on a block, bool [last - first] in racing order; None if it is unknown."""
         if arch in self._whole:
             return self._whole[arch][first:last]
-        row = self._rows.get(arch, {}).get(first)
-        if row is not None and row["last"] == last:
-            return _bits(row["top1"], last - first)
-        if first == 0 and (rows := self.rows(arch)) is not None:
-            return np.concatenate([_bits(each["top1"], each["last"] - each["first"]) for each in rows])[:last]
-        return None
+        rows, found, reached = self._rows.get(arch, {}), [], first
+        while reached < last:  # blocks of searches with other rounds and rungs may overlap
+            key = max((key for key in rows if key[0] <= reached < key[1]), key=lambda key: key[1], default=None)
+            if key is None:
+                return None
+            found.append(_bits(rows[key]["top1"], key[1] - key[0])[reached - key[0] : last - key[0]])
+            reached = key[1]
+        return np.concatenate(found)
 
     def rows(self, arch: str) -> list[Row] | None:
-        """Return the rows of an arch's blocks in order, if they cover all images without gaps; else None."""
-        found, reached = [], 0
-        for first, row in sorted(self._rows.get(arch, {}).items()):
-            if first == reached:
-                found.append(row)
-                reached = row["last"]
-        return found if reached == len(self._order) else None
+        """Return the rows of blocks of an arch that cover all images once, in order; None if there are none."""
+        upto: dict[int, list[Row]] = {0: []}
+        for first, last in sorted(self._rows.get(arch, {})):
+            if first in upto:
+                upto.setdefault(last, [*upto[first], self._rows[arch][first, last]])
+        return upto.get(len(self._order))
 
 
 def _bits(packed: bytes, count: int) -> np.ndarray:

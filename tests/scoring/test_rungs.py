@@ -81,3 +81,30 @@ def test_one_replica_and_two_give_the_same_search(tmp_path: Path, space: Space) 
     with LocalScorer.from_parts(space, Graded(space), *graded_images(IMAGES)) as scorer:
         results.append(told(searched(space, scorer)))
     assert results[0] == results[1] == results[2]
+
+
+def test_racing_and_rungs_of_one_run_are_told_apart(tmp_path: Path, space: Space) -> None:
+    """Their blocks end at different images: each answers what it can of the other's, and searches stay as they were."""
+    parts = (space, Graded(space), *graded_images(IMAGES))
+    store = Run(tmp_path / "run", create=True).store
+
+    def raced(scorer: Any) -> list[Any]:
+        return told(run_search(evolution(space), scorer, racing="default"))
+
+    def halved(scorer: Any) -> list[Any]:
+        rungs = [Rung(images=90, keep=0.5), Rung(images=333, keep=0.5)]
+        return told(run_search(evolution(space), scorer, batch=15, rungs=rungs))
+
+    def without_losses(rows: list[Any]) -> list[Any]:  # which are sums over blocks
+        return [(arch, objectives, stopped) for arch, objectives, _, stopped in rows]
+
+    expected = []
+    for search in (raced, halved):
+        with LocalScorer.from_parts(*parts) as scorer:
+            expected.append(without_losses(search(scorer)))
+    rows = []
+    for _ in range(2):  # the second time from the rows alone
+        with LocalScorer.from_parts(*parts, store=store) as scorer:
+            assert [without_losses(search(scorer)) for search in (raced, halved)] == expected
+        rows.append(store.read("blocks").num_rows)
+    assert rows[0] == rows[1]
