@@ -121,7 +121,7 @@ def halve(
 
     Returns:
         A row for each arch: that of the scorer for archs with all images (and failed ones), or for a stopped arch its
-        `arch`, `status` stopped, the judge that stopped it (`by`), `accuracy` so far (None by a training-free score)
+        `arch`, `status` stopped, the judge that stopped it (`by`), `accuracy` so far (None before there are images)
         and the number of `images` so far.
     """
     costs, seen = cost_objectives(search, archs), 0
@@ -141,9 +141,8 @@ def halve(
         ranked = running[leaders(values, costs[running])]
         kept = math.ceil(rung.keep * len(ranked) - 1e-9)  # a product may be just above a whole number
         for index in ranked[kept:].tolist():
-            accuracy = None if rung.images is None else float(right[index] / seen)
-            shown = {"accuracy": accuracy, "images": seen if rung.images else 0}
-            stopped[index] = {"arch": archs[index].id, "status": "stopped", "by": rung.by, **shown}
+            so_far = {"accuracy": float(right[index] / seen) if seen else None, "images": seen}
+            stopped[index] = {"arch": archs[index].id, "status": "stopped", "by": rung.by, **so_far}
         running = np.sort(ranked[:kept])
         done(len(stopped) + failed)
     if seen:

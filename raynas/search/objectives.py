@@ -26,7 +26,7 @@ class Stopped(NamedTuple):
     """What is known of an arch that was stopped early.
 
     Attributes:
-        accuracy: accuracy on the images that it was scored on; None if a training-free score stopped it.
+        accuracy: accuracy on the images that it was scored on; None without images.
         images: number of these images.
         by: the judge that stopped it: `accuracy`, or a training-free score.
     """

@@ -59,6 +59,15 @@ def test_a_whole_space_is_halved_as_by_hand(small: Space) -> None:
     assert len(search.scored()) == 7 and set(search.finalists(50)) == set(third)
 
 
+def test_an_arch_that_a_training_free_score_stops_keeps_its_images(small: Space) -> None:
+    rungs, scorer = [Rung(images=100, keep=0.5), Rung(by="params", keep=0.5)], Judged()
+    search = run_search(RandomSearch(small, evaluations=40), scorer, batch=40, rungs=rungs)
+    stopped = [row for row in search.history if row.stopped and row.stopped.by == "params"]
+    assert len(stopped) == 10 and len(search.scored()) == 10
+    for row in stopped:
+        assert row.stopped == (scorer.correct(row.arch)[:100].mean(), 100, "params")
+
+
 def test_archs_that_are_cheaper_go_on_beside_better_ones(medium: Space) -> None:
     """With costs as objectives an arch is ranked by those that are better and no dearer."""
     search = RandomSearch(medium, BOTH, evaluations=40)
