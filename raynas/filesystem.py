@@ -18,6 +18,9 @@ from pyarrow import fs
 from raynas.errors import RunDirError, UserError
 from raynas.locations import SCHEMES, hide_secrets, is_uri, refuse_credentials
 
+REQUESTS = 64
+"""Requests to an object store that are made at the same time."""
+
 FAILURES = (OSError, pa.ArrowException)
 """Errors of pyarrow's filesystems: `ArrowInvalid` is raised for impossible paths, such as a bad bucket name."""
 
@@ -48,6 +51,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
         raise UserError(f"{unread}: a URI begins with one of {known}; write a local path that looks like one with ./")
     if "#" in rest:
         raise UserError(f"{unread}: write # as %23")
+    pa.set_io_thread_count(max(REQUESTS, pa.io_thread_count()))  # also the connections of an S3 client
     try:
         filesystem, path = fs.FileSystem.from_uri(location)
     except pa.ArrowException as error:

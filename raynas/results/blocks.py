@@ -56,8 +56,8 @@ class Blocks:
             self._rows.setdefault(row["arch"], {})[row["first"], row["last"]] = row
 
     def read_whole(self, archs: Collection[str]) -> None:
-        """Read the correctness of archs with whole scores, unless it is known."""
-        unknown = [arch for arch in archs if arch not in self._whole]
+        """Read the correctness of archs with whole scores, unless it or all of their blocks are known."""
+        unknown = [arch for arch in archs if arch not in self._whole and self.rows(arch) is None]
         if self._store is None or not unknown:
             return
         chosen = self._ours & pc.field("arch").isin(pa.array(unknown, pa.string()))

@@ -6,6 +6,9 @@ The writer can be killed at any moment, because:
 - `compact` writes one fragment with the rows of several, and the names that it replaces in its metadata. Readers ignore
   replaced fragments, so their deletion afterwards may be interrupted.
 - A reader that misses a fragment lists again: its replacement was there before it was deleted.
+
+In an object store every request takes a while, so that requests are made side by side, and small fragments are fetched
+whole.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +33,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from raynas.errors import RunDirError, UserError, reason
-from raynas.filesystem import check_plain, write_whole
+from raynas.filesystem import REQUESTS, check_plain, write_whole
 from raynas.results.schemas import SCHEMAS
 from raynas.results.versions import versions_text
 from raynas.text import nearest
@@ -38,9 +42,16 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{20}-[0-9a-f]{8}\.parquet")
 _TABLE, _REPLACES = b"raynas.table", b"raynas.replaces"
-COMPACT_AT = 64  # small fragments before they are merged
+COMPACT_AT = 64  # fragments that are appended before small ones are merged,
+MERGED_AT_ONCE = 1024  # at most so many at a time
 _SMALL = 16 * 2**20  # bytes: larger fragments are left as they are
+_WHOLE = 2**20  # bytes: smaller fragments of an object store are fetched whole
+_IN_MEMORY = 2**28  # bytes of fragments that are held at a time
 _RELISTS = 8  # times a reader lists again when fragments go under its eyes
+_PARQUET = ds.ParquetFileFormat()
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 _writing = threading.RLock()  # one append or compaction at a time in a process, whichever Store it goes through
 _last_stamp = 0
@@ -76,6 +87,8 @@ class Store:
         self._may_compact = may_compact
         self._before_write = before_write
         self._seen: dict[tuple[str, str, int], _Fragment | None] = {}  # None: not a fragment, told once
+        self._looking = threading.RLock()  # one thread at a time looks for fragments: a writer may run beside readers
+        self._schemas: dict[str, pa.Schema] = {}  # the last one, which most fragments share: thousands take memory
         self._appended: dict[str, int] = {}
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -110,10 +123,11 @@ class Store:
         """
         schema = _schema(table)
         for attempt in range(_RELISTS):
-            live = self._live(table)
+            opened: dict[str, ds.Fragment] = {}
+            live = self._live(table, opened)
             try:
                 if live is not None:
-                    return self._load(table, live, schema, columns, filter)
+                    return self._load(table, live, schema, columns, filter, opened)
             except FileNotFoundError:
                 pass  # compacted away between listing and reading
             except (OSError, pa.ArrowException) as error:
@@ -140,28 +154,30 @@ class Store:
 
     def _compact(self, table: str) -> None:
         listed = self._list(table)
-        live = self._live(table)
+        opened: dict[str, ds.Fragment] = {}
+        live = self._live(table, opened, listed)
         if live is None:  # something else is deleting here: leave it to that
             return
         alive = {fragment.name for fragment in live}
-        start = max((i + 1 for i, fragment in enumerate(live) if fragment.size >= _SMALL), default=0)
-        merged = live[start:]  # the last ones in a row, so that the rows keep their order
         # Replaced fragments that an earlier, killed compaction left are listed again: the fragment that disowned
         # them may itself be replaced now.
-        leftovers = [name for name, size in listed if name not in alive and self._seen.get((table, name, size))]
+        gone = [name for name, size in listed if name not in alive and self._seen.get((table, name, size))]
+        start = max((i + 1 for i, fragment in enumerate(live) if fragment.size >= _SMALL), default=0)
+        # In a row, so that the rows keep their order.
+        merged = next(_groups(live[start : start + MERGED_AT_ONCE], _IN_MEMORY), [])
         if len(merged) > 1:
-            rows = self._load(table, merged, _schema(table), None, None)
-            gone = [fragment.name for fragment in merged] + leftovers
+            rows = self._load(table, merged, _schema(table), None, None, opened)
+            gone += [fragment.name for fragment in merged]
             self._write(table, rows, int(merged[0].name[:20]), gone)
-        else:
-            gone = leftovers
-        for name in gone:
-            try:
-                self._fs.delete_file(f"{self._root}/{table}/{name}")
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                log.warning("%s/%s/%s is replaced but cannot be deleted: %s", self._root, table, name, error)
+        self._at_once(lambda name: self._delete(table, name), gone)
+
+    def _delete(self, table: str, name: str) -> None:
+        try:
+            self._fs.delete_file(f"{self._root}/{table}/{name}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s/%s/%s is replaced but cannot be deleted: %s", self._root, table, name, error)
 
     def _write(self, table: str, data: pa.Table, stamp: int, replaces: Sequence[str] = ()) -> None:
         metadata = {_TABLE: table.encode(), **({_REPLACES: json.dumps(list(replaces)).encode()} if replaces else {})}
@@ -188,21 +204,43 @@ class Store:
         run, _, tables = self._root.rpartition("/")
         check_plain(self._fs, run, f"{tables}/{name}")
 
-    def _live(self, table: str) -> list[_Fragment] | None:
-        """Return the valid fragments in order; None if one vanished while its footer was read."""
-        listed = self._list(table)
+    def _live(
+        self, table: str, opened: dict[str, ds.Fragment], listed: Sequence[tuple[str, int]] | None = None
+    ) -> list[_Fragment] | None:
+        """Return the valid fragments in order; None if one vanished while its footer was read.
+
+        Args:
+            opened: receives new fragments that were fetched whole, by name, as many as may be held in memory.
+            listed: names and sizes of the table's files, if they are known.
+        """
+        with self._looking:
+            return self._look(table, opened, self._list(table) if listed is None else listed)
+
+    def _look(
+        self, table: str, opened: dict[str, ds.Fragment], listed: Sequence[tuple[str, int]]
+    ) -> list[_Fragment] | None:
         new = [(name, size) for name, size in listed if (table, name, size) not in self._seen]
-        try:
-            if len(new) > 4 and not isinstance(self._fs, fs.LocalFileSystem):
-                with ThreadPoolExecutor(16) as pool:  # each footer is a round trip
-                    footers = list(pool.map(lambda item: self._footer(table, *item), new))
-            else:
-                footers = [self._footer(table, *item) for item in new]
-        except FileNotFoundError:
-            return None
-        self._seen.update({(table, *item): footer for item, footer in zip(new, footers, strict=True)})
+        sizes = accumulate(size if size <= _WHOLE else 0 for _, size in new)
+        room = {name for (name, _), total in zip(new, sizes, strict=True) if total <= _IN_MEMORY}
+        vanished = False
+
+        def look(item: tuple[str, int]) -> None:
+            nonlocal vanished
+            try:
+                fragment, source = self._footer(table, *item)
+            except FileNotFoundError:
+                vanished = True
+                return
+            name, size = item
+            self._seen[table, name, size] = fragment
+            if source is not None and source.buffer is not None and name in room:
+                opened[name] = source
+
+        self._at_once(look, new)
         if new:
             self._set_apart_misfits(table)
+        if vanished:
+            return None
         present = {(table, *item) for item in listed}
         for key in [key for key in self._seen if key[0] == table and key not in present]:
             del self._seen[key]  # compacted away: names are never used again
@@ -210,36 +248,56 @@ class Store:
         replaced = frozenset[str]().union(*(fragment.replaces for fragment in found))
         return [fragment for fragment in found if fragment.name not in replaced]
 
-    def _footer(self, table: str, name: str, size: int) -> _Fragment | None:
+    def _open(self, table: str, name: str, size: int) -> ds.Fragment:
+        """Return a fragment for reading: over memory if it was fetched whole, else over the file."""
+        path = f"{self._root}/{table}/{name}"
+        if isinstance(self._fs, fs.LocalFileSystem) or size > _WHOLE:
+            return _PARQUET.make_fragment(path, self._fs, file_size=size)
+        with self._fs.open_input_file(path) as stream:
+            return _PARQUET.make_fragment(stream.read_buffer(size))
+
+    def _at_once(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
+        """Return the results of a function that makes requests for each item, in an object store side by side."""
+        if isinstance(self._fs, fs.LocalFileSystem) or len(items) < 2:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(min(len(items), REQUESTS)) as pool:
+            return list(pool.map(work, items))
+
+    def _footer(self, table: str, name: str, size: int) -> tuple[_Fragment | None, ds.Fragment | None]:
+        """Return a file as a fragment, with its rows still to be read; None if it is no fragment of the table."""
         path = f"{self._root}/{table}/{name}"
         if not _NAME.fullmatch(name):
             log.warning("%s is not a fragment of ours and is ignored", path)
-            return None
+            return None, None
         try:
             self._check_plain(f"{table}/{name}")
-            schema = pq.read_schema(path, filesystem=self._fs)
+            source = self._open(table, name, size)
+            schema = source.physical_schema
         except FileNotFoundError:
             raise
         except RunDirError as error:
             log.warning("%s; it is ignored", error)
-            return None
+            return None, None
         except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("%s is not a whole Parquet file and is ignored: %s", path, reason(error))
-            return None
+            return None, None
         metadata = schema.metadata or {}
         replaces = _names(metadata.get(_REPLACES, b"[]"))
         if metadata.get(_TABLE) != table.encode() or replaces is None:
             log.warning("%s is not a fragment of table %s and is ignored", path, table)
-            return None
-        return _Fragment(name, size, schema, replaces)
+            return None, None
+        alike = self._schemas.get(table)
+        schema = self._schemas[table] = alike if alike is not None and alike.equals(schema) else schema
+        return _Fragment(name, size, schema, replaces), source
 
     def _set_apart_misfits(self, table: str) -> None:
         """Ignore fragments whose columns do not fit the table or the fragments before them."""
-        known = _schema(table)
+        known, last = _schema(table), None
         for key in sorted(key for key in self._seen if key[0] == table):
             fragment = self._seen[key]
-            if fragment is None:
+            if fragment is None or fragment.schema is last:
                 continue
+            last = fragment.schema
             try:
                 known = _joined(table, known, fragment.schema)
             except (pa.ArrowException, ValueError, TypeError) as error:
@@ -252,7 +310,7 @@ class Store:
         for fragment in fragments:
             path = f"{self._root}/{table}/{fragment.name}"
             try:
-                self._load(table, [fragment], _schema(table), None, None)
+                self._load(table, [fragment], _schema(table), None, None, {})
             except (OSError, pa.ArrowException):
                 return path
         return f"{self._root}/{table}"
@@ -264,18 +322,38 @@ class Store:
         schema: pa.Schema,
         columns: Sequence[str] | None,
         filter: pc.Expression | None,
+        opened: dict[str, ds.Fragment],
     ) -> pa.Table:
         # Ours first; then columns that another version wrote. Fragments without a column read as null there.
-        known = pa.unify_schemas([schema, *(fragment.schema for fragment in fragments)], promote_options="permissive")
+        known = pa.unify_schemas([schema, *(each.schema for each in fragments)], promote_options="permissive")
         known = known.with_metadata(schema.metadata)
-        paths = [f"{self._root}/{table}/{fragment.name}" for fragment in fragments]
-        dataset = ds.dataset(paths, schema=known, format="parquet", filesystem=self._fs) if paths else None
-        if dataset is None:
+        asked = None if columns is None else list(columns)
+        if not fragments:
             empty = known.empty_table()
-            return empty.select(list(columns)) if columns is not None else empty
-        rows = dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+            return empty if asked is None else empty.select(asked)
+
+        def source(fragment: _Fragment) -> ds.Fragment:
+            return opened.pop(fragment.name, None) or self._open(table, fragment.name, fragment.size)
+
+        parts = []
+        for group in _groups(fragments, _IN_MEMORY):
+            dataset = ds.FileSystemDataset(self._at_once(source, group), known, _PARQUET, self._fs)
+            parts.append(dataset.to_table(columns=asked, filter=filter))
+        rows = pa.concat_tables(parts)
         rows.validate(full=True)  # texts that are not UTF-8 would be told by whoever looks at them
         return rows
+
+
+def _groups(fragments: Sequence[_Fragment], size: int) -> Iterator[list[_Fragment]]:
+    """Yield fragments in order, as many at a time as have a size in bytes, and at least one."""
+    first, total = 0, 0
+    for place, fragment in enumerate(fragments):
+        if place > first and total + fragment.size > size:
+            yield list(fragments[first:place])
+            first, total = place, 0
+        total += fragment.size
+    if fragments:
+        yield list(fragments[first:])
 
 
 def _schema(table: str) -> pa.Schema:

@@ -17,6 +17,7 @@ from raynas.results.blocks import Blocks, under
 from raynas.results.proxies import PROXY_SEED, proxy_values
 from raynas.results.schemas import SCHEMAS, Row
 from raynas.results.versions import versions_text
+from raynas.results.writer import Writer
 from raynas.scoring.score_arch import Score
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.search.racing import racing_order
@@ -36,7 +37,7 @@ class ScoredArch:
 
 
 class ScoreTable:
-    """Scores under one key; new ones are stored before they can be looked up.
+    """Scores under one key; new ones are known at once, and stored in the background in the order of their commits.
 
     The key is everything that a score depends on: arch, weights, space (for its constants), data, number of images,
     precision and calibration images. Batch size, threads and device only change rounding, and are recorded.
@@ -48,6 +49,7 @@ class ScoreTable:
 
     def __init__(self, store: Store | None, scored: ScoredSupernet, precision: str, batch_size: int):
         self._store = store
+        self._writer = None if store is None else Writer(store)
         self._space = scored.space
         self._key: Row = {
             "supernet": scored.weights,
@@ -70,7 +72,7 @@ class ScoreTable:
         self._with_bits: set[str] = set()
         if store is not None:
             ours = under(self._key)
-            self._read = store.read("scores", filter=ours)
+            self._read = store.read("scores", filter=ours).combine_chunks()  # rows are looked up one by one
             self._where = {arch: index for index, arch in enumerate(self._read["arch"].to_pylist())}
             # A driver that was killed between the two writes has left bits without a score; they are not written twice.
             self._with_bits = set(store.read("correct", ["arch"], ours)["arch"].to_pylist())
@@ -87,25 +89,39 @@ class ScoreTable:
         return None
 
     def commit(self, outcomes: Sequence[ScoredArch]) -> list[Row]:
-        """Write the rows of scored archs, then make them known and return them.
+        """Make the rows of scored archs known and return them; they are written in the background.
 
         Raises:
-            RunDirError: they cannot be written.
+            RunDirError: earlier rows cannot be written.
         """
         outcomes = [o for i, o in enumerate(outcomes) if self.find(o.arch.id) is None and not _has(outcomes[:i], o)]
-        costs = self._costs([o.arch for o in outcomes])
+        costs = macs_and_params([o.arch for o in outcomes])
         now = datetime.now(timezone.utc)
         rows = [
             {**self._row(outcome), "macs": macs, "params": params, "time": now}
             for outcome, (macs, params) in zip(outcomes, costs, strict=True)
         ]
-        if self._store is not None:
+        if self._writer is not None:
             bits = [o for o in outcomes if o.score is not None and o.arch.id not in self._with_bits]
-            self._store.append("correct", [self._bits(outcome) for outcome in bits])
             self._with_bits.update(o.arch.id for o in bits)
-            self._store.append("scores", rows)  # last: with this the scores are there
+            # Scores last: with them the scores are there.
+            self._writer.append(("correct", [self._bits(outcome) for outcome in bits]), ("scores", rows))
         self._new.update({row["arch"]: row for row in rows})
         return [dict(row) for row in rows]
+
+    def flush(self) -> None:
+        """Wait until all rows are written.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        if self._writer is not None:
+            self._writer.flush()
+
+    def end(self) -> None:
+        """Write the rows that are still to be written."""
+        if self._writer is not None:
+            self._writer.end()
 
     def look_up(self, archs: Sequence[str]) -> None:
         """Read the blocks of archs that are to be raced, and their whole scores."""
@@ -124,23 +140,23 @@ class ScoreTable:
         return self._blocks.find(arch, first, last)
 
     def commit_blocks(self, outcomes: Sequence[ScoredArch]) -> None:
-        """Write the rows of scored blocks, then make them known; failed archs get a row of table `scores`.
+        """Make scored blocks known, and write their rows in the background; failed archs get a row of table `scores`.
 
         Raises:
-            RunDirError: they cannot be written.
+            RunDirError: earlier rows cannot be written.
         """
         assert self._blocks is not None
         self.commit([outcome for outcome in outcomes if outcome.score is None])
         rows = [self._block_row(outcome) for outcome in outcomes if outcome.score is not None]
-        if self._store is not None:
-            self._store.append("blocks", rows)
+        if self._writer is not None:
+            self._writer.append(("blocks", rows))
         self._blocks.add(rows)
 
     def complete(self, archs: Sequence[Arch]) -> None:
-        """Write the whole scores of archs whose blocks are all known.
+        """Commit the whole scores of archs whose blocks are all known.
 
         Raises:
-            RunDirError: they cannot be written.
+            RunDirError: earlier rows cannot be written.
         """
         assert self._blocks is not None
         blocks = {arch: self._blocks.rows(arch.id) for arch in archs if self.find(arch.id) is None}
@@ -154,20 +170,20 @@ class ScoreTable:
         return self._proxies[by]
 
     def commit_proxies(self, by: str, scored: Sequence[tuple[Arch, float, float]], device: str) -> None:
-        """Write training-free scores, then make them known.
+        """Make training-free scores known, and write them in the background.
 
         Args:
             by: their kind.
             scored: each arch with its score, and the seconds that it took.
 
         Raises:
-            RunDirError: they cannot be written.
+            RunDirError: earlier rows cannot be written.
         """
-        if self._store is not None:
+        if self._writer is not None:
             about = {name: self._key[name] for name in ("space", "data", "images")}
             about |= {"by": by, "seed": PROXY_SEED, "device": device}
             rows = [{**about, **_named(arch), "value": value, "seconds": seconds} for arch, value, seconds in scored]
-            self._store.append("proxies", rows)
+            self._writer.append(("proxies", rows))
         self.proxies(by).update({arch.id: value for arch, value, _ in scored})
 
     def _block_row(self, outcome: ScoredArch) -> Row:
@@ -217,18 +233,6 @@ class ScoreTable:
             "top5": None if score.top5 is None else np.packbits(score.top5).tobytes(),
         }
 
-    def _costs(self, archs: Sequence[Arch]) -> list[tuple[int, int]]:
-        """Return MACs and parameters of archs, each in its own space: off the grid it is another one."""
-        by_space: dict[Space, list[int]] = {}
-        for index, arch in enumerate(archs):
-            by_space.setdefault(arch.space, []).append(index)
-        found = [(0, 0)] * len(archs)
-        for space, indices in by_space.items():
-            counted = cost(space, [archs[index] for index in indices])
-            for index, macs, params in zip(indices, counted["macs"], counted["params"], strict=True):
-                found[index] = (int(macs), int(params))
-        return found
-
 
 def calibration_columns(calibration: Calibration | None) -> Row:
     """Return the columns of calibration images, null without calibration."""
@@ -239,6 +243,19 @@ def calibration_columns(calibration: Calibration | None) -> Row:
 def _named(arch: Arch) -> Row:
     """Return the columns that say which arch a row is about."""
     return {"arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
+
+
+def macs_and_params(archs: Sequence[Arch]) -> list[tuple[int, int]]:
+    """Return MACs and parameters of archs, each in its own space: off the grid it is another one."""
+    by_space: dict[Space, list[int]] = {}
+    for index, arch in enumerate(archs):
+        by_space.setdefault(arch.space, []).append(index)
+    found = [(0, 0)] * len(archs)
+    for space, indices in by_space.items():
+        counted = cost(space, [archs[index] for index in indices])
+        for index, macs, params in zip(indices, counted["macs"], counted["params"], strict=True):
+            found[index] = (int(macs), int(params))
+    return found
 
 
 def _has(outcomes: Sequence[ScoredArch], outcome: ScoredArch) -> bool:

@@ -43,8 +43,9 @@ ScorerT = TypeVar("ScorerT", bound="Scorer")
 class Scorer:
     """A scorer of archs of one supernet on one set of images; a context manager.
 
-    Inside the context this process holds the lock of the run directory. Every row is stored before it is returned, and
-    stored rows are returned without computing.
+    Inside the context this process holds the lock of the run directory. Rows are stored in the background, so that
+    scoring never waits for a slow store: `score` returns when they are stored, and `flush` and the end of the context
+    wait for those of `score_iter` and `score_block`. Stored rows are returned without computing.
 
     Attributes:
         objectives: names in its rows by which a search can go, besides costs.
@@ -125,17 +126,19 @@ class Scorer:
             self._space, self._image_count = scored.space, len(scored.images)
             self._proxy_images = partial(proxy_images, scored.space, scored.images, scored.normalisation)
             self._table = ScoreTable(self._store, scored, self.precision, self.batch_size)
+            stack.callback(self._table.end)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._table = None
-        if kind is not None:
+        table, self._table = self._table, None
+        if kind is not None or table is None:
             self._stack.__exit__(kind, error, trace)  # Ray may have been lost, which is then the error
             return
         with self._stack:
+            table.flush()
             self._finish()
 
     @property
@@ -167,14 +170,20 @@ class Scorer:
         """
         asked = [self._arch(arch) for arch in (archs if isinstance(archs, Iterable) else [archs])]
         rows: dict[str, Row] = {}
+        known = len(self._entered())
         with reporter(progress).doing(what, len({arch.id for arch in asked}), "subnets scored") as activity:
             for row in self.score_iter(asked):
                 rows[row["arch"]] = row
                 activity.update(len(rows))
+        if len(self._entered()) > known:
+            self.flush()
         return [dict(rows[arch.id]) for arch in asked]
 
     def score_iter(self, archs: Iterable[Arch | Mapping[str, Any]]) -> Iterator[Row]:
-        """Yield the same rows as they finish; `archs` may be endless, and is read only as there is room."""
+        """Yield the same rows as they finish; `archs` may be endless, and is read only as there is room.
+
+        They are stored in the background, in this order.
+        """
         table = self._entered()
         ready: deque[Row] = deque()
         waiting: dict[str, int] = {}
@@ -203,11 +212,11 @@ class Scorer:
     def score_block(self, archs: Sequence[Arch], first: int, last: int) -> list[np.ndarray | None]:
         """Return the correctness of archs on a block of images; see `raynas.search.racing.BlockScorer`.
 
-        Every block is stored before it is returned, and whole scores are stored when their last block is there. An arch
-        is calibrated once for all its blocks, and once more after the process was ended.
+        Blocks are stored in the background, and whole scores when their last block is there. An arch is calibrated once
+        for all its blocks, and once more after the process was ended.
 
         Raises:
-            RunDirError: rows cannot be written.
+            RunDirError: earlier rows cannot be written.
         """
         table = self._entered()
         asked = {arch.id: arch for arch in map(self._arch, archs)}
@@ -227,10 +236,10 @@ class Scorer:
     def score_proxy(self, archs: Sequence[Arch], by: str) -> list[float]:
         """Return training-free scores of archs, see `raynas.proxies.scorer.PROXIES`; they are computed in this process.
 
-        Every score is stored before it is returned, and stored scores are returned without computing.
+        They are stored in the background, and stored scores are returned without computing.
 
         Raises:
-            RunDirError: rows cannot be written.
+            RunDirError: earlier rows cannot be written.
             UserError: there is no such score.
         """
         table = self._entered()
@@ -248,6 +257,14 @@ class Scorer:
         if new:
             table.commit_proxies(by, new, _PROCESSOR)
         return [known[arch.id] for arch in asked]
+
+    def flush(self) -> None:
+        """Wait until every row that was returned is stored.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        self._entered().flush()
 
     def _entered(self) -> ScoreTable:
         if self._table is None:

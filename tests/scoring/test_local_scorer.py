@@ -15,6 +15,7 @@ from raynas.costs import cost
 from raynas.data.pixels import Normalisation
 from raynas.errors import RunDirError, UserError
 from raynas.nets import build_supernet
+from raynas.results.store import Store
 from raynas.runs.run import Run
 from raynas.scoring import scorer as scorer_module
 from raynas.scoring.local import LocalScorer
@@ -22,6 +23,7 @@ from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_arch import score_arch
 from raynas.space import Arch, Space
 from tests.costs.flop_counter import count_macs
+from tests.results.slow_store import SlowStore
 from tests.scoring.scoring_parts import Naughty, make_run
 
 Digits = tuple[Tensor, Tensor, Normalisation]
@@ -136,16 +138,29 @@ def test_an_arch_that_fails_is_a_row_and_stays_one(
     assert run.store.read("scores").num_rows == 4 and run.store.read("correct").num_rows == 1
 
 
-def test_rows_are_in_the_store_before_they_are_returned(
+def test_scoring_does_not_wait_for_a_slow_store_and_leaves_no_row_behind(
     tmp_path: Path, space: Space, archs: list[Arch], digits: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(tmp_path, create=True)
     monkeypatch.setattr("raynas.scoring.local.COMMIT_ROWS", 3)
-    with LocalScorer.from_parts(space, Naughty(space), *digits, store=run.store) as scorer:
-        for count, row in enumerate(scorer.score_iter(archs), 1):
-            stored = run.store.read("scores", ["arch"])["arch"].to_pylist()
-            assert row["arch"] in stored and len(stored) >= count
-    assert count == len(archs)
+    pixels, labels, normalisation = digits
+    slow = SlowStore()
+    store = Store(slow.filesystem(), str(tmp_path))
+    ids = [arch.id for arch in archs]
+    with LocalScorer.from_parts(space, Naughty(space), *digits, store=store) as scorer:
+        slow.open_gate.clear()
+        assert [row["arch"] for row in scorer.score_iter(archs[:-2])] == ids[:-2]  # though nothing can be written
+        assert store.read("scores").num_rows == 0
+        slow.open_gate.set()
+        assert [row["arch"] for row in scorer.score(archs[-2:])] == ids[-2:]
+        assert store.read("scores", ["arch"])["arch"].to_pylist() == ids  # score returns when its rows are stored
+    with (
+        pytest.raises(KeyboardInterrupt),
+        LocalScorer.from_parts(space, Naughty(space), pixels[:10], labels[:10], normalisation, store=store) as scorer,
+    ):
+        list(scorer.score_iter(archs[:2]))
+        raise KeyboardInterrupt
+    assert store.read("scores").num_rows == len(archs) + 2
+    assert store.read("correct").num_rows == len(archs) + 2
 
 
 def test_bits_that_a_killed_driver_left_are_not_doubled(
