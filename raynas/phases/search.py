@@ -27,6 +27,7 @@ from raynas.space import Arch, Space
 
 BASELINE = "random"
 """Name of the search that follows the main one for comparison."""
+FOR_EACH = 4  # archs for each replica are scored at a time, so that few replicas wait for the last
 _ROUGH = 0.1  # median relative error of a poor latency predictor; on a quiet device it is a few hundredths
 
 
@@ -171,8 +172,11 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
     try:
         with ExitStack() as attempt:
             goal = settings.search
-            early = goal.racing, goal.rungs
-            finished = run_search(ready.make(), scorer, goal.batch, progress, stored.name, begin, *early)
+            made, early, batch = ready.make(), (goal.racing, goal.rungs), goal.batch
+            if isinstance(made, History) and early == ("off", ()):  # others may depend on the size of a batch
+                batch = max(batch, FOR_EACH * replicas)
+            finished = run_search(made, scorer, batch, progress, stored.name, begin, *early)
+            scorer.flush()
         if (tie := finished.tie()) is not None:
             progress(f"{stored.name}: {tie}")
         if ready.predictor is None and settings.scoring.precision == EXACT:

@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import ray
@@ -21,15 +22,17 @@ from raynas.cluster.growth import coming_nodes
 from raynas.errors import UserError, reason
 from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_arch import Job
-from raynas.scoring.score_table import ScoredArch
+from raynas.scoring.score_table import ScoredArch, macs_and_params
 from raynas.space import Space
 
 log = logging.getLogger(__name__)
 
 TRIES = 3  # replicas that an arch may break before it counts as failed
 IN_FLIGHT = 2  # tasks at each replica: one at work, one waiting
-TASK_S = 0.05  # approximate length of a task,
-TASK_ARCHS = 16  # of at most so many archs
+TASK_S = 0.5  # approximate length of a task, or longer with many replicas,
+DRIVER_S = 0.004  # since a task costs the driver so long, and it has to feed all of them,
+TASK_ARCHS = 64  # but of at most so many archs
+GATHER_S = 1e-4  # for each replica, to take results together: the second task is at work meanwhile
 GET_S = 60.0  # to fetch a finished result
 TELL_S = 30.0  # between two messages about waiting for replicas
 
@@ -80,10 +83,13 @@ class Supervisor:
         self._time_limit_s = time_limit_s
         self._start_limit_s = start_limit_s
         self._needs = needs
-        self._queue: deque[list[Job]] = deque()
+        self._queue: deque[list[Job]] = deque()  # tasks to be sent
+        self._waiting: deque[tuple[int, Job]] = deque()  # jobs to make tasks of, with their work
+        self._work = 0  # of all of these
+        self._ended = False  # no more jobs come
         self._lost: dict[str, int] = {}  # replicas lost by arch id
-        self._seconds: float | None = None  # of an arch, lately
-        self._slowest: float | None = None
+        self._pace: dict[bool, float] = {}  # seconds for a unit of work lately, of blocks and of whole scores
+        self._slowest: float | None = None  # seconds of an arch
         self._failed_starts = 0
         self._outcomes: list[ScoredArch] = []
         self._none_ready_since = self._told = time.monotonic()
@@ -110,22 +116,28 @@ class Supervisor:
     @property
     def idle(self) -> bool:
         """True if nothing is queued or in flight and every outcome has been taken."""
-        return not self._queue and not self._outcomes and not any(member.tasks for member in self._members)
+        if self._queue or self._waiting or self._outcomes:
+            return False
+        return not any(member.tasks for member in self._members)
 
     def in_flight(self) -> set[tuple[str, tuple[int, int] | None]]:
         """Return the keys of the jobs that are queued or sent to a replica."""
         chunks = [*self._queue, *(task.jobs for member in self._members for task in member.tasks)]
-        return {job.key for chunk in chunks for job in chunk}
+        return {job.key for chunk in chunks for job in chunk} | {job.key for _, job in self._waiting}
 
     def forget_queue(self) -> None:
         """Drop the jobs that have not been sent to a replica."""
         self._queue.clear()
+        self._waiting.clear()
+        self._work, self._ended = 0, False
 
     def feed(self, jobs: Iterator[Job]) -> None:
-        """Fill every ready replica's queue, and keep one task ready; jobs are taken only as there is room."""
+        """Fill every ready replica's queue, and keep as much ready; jobs are taken only as there is room."""
         self._pull(jobs)
         for round_ in range(IN_FLIGHT):  # every replica gets one before any gets a second
             for member in self.ready:
+                if round_ and self._ended and len(self._waiting) < len(self.ready):
+                    return  # the last ones go to whoever is free first
                 if self._queue and len(member.tasks) <= round_ and not self._wants_to_be_alone(member):
                     self._send(member, self._queue.popleft())
                     self._pull(jobs)
@@ -140,16 +152,34 @@ class Supervisor:
         return bool(chunks) and any(job.arch.id in self._lost for chunk in (*chunks, self._queue[0]) for job in chunk)
 
     def _pull(self, jobs: Iterator[Job]) -> None:
+        """Make the next task. The last ones are shorter, with the costly jobs first, so that replicas end together."""
         if self._queue:
             return
-        size = 1 if self._seconds is None else max(1, min(TASK_ARCHS, int(TASK_S / max(self._seconds, 1e-6))))
+        places = IN_FLIGHT * max(1, len(self.ready))
+        while not self._ended and (len(self._waiting) < places or self._work < places * self._most()):
+            taken = list(islice(jobs, places))
+            self._waiting.extend(zip(_work(taken), taken, strict=True))
+            self._work = sum(work for work, _ in self._waiting)
+            if len(taken) < places:
+                self._ended = True
+                self._waiting = deque(sorted(self._waiting, key=lambda each: -each[0]))
         chunk: list[Job] = []
-        for job in jobs:
+        room = min(self._most(), self._work / places)
+        while self._waiting and len(chunk) < TASK_ARCHS and (not chunk or self._waiting[0][0] <= room):
+            work, job = self._waiting.popleft()
             chunk.append(job)
-            if len(chunk) == size:
-                break
+            room -= work
+            self._work -= work
         if chunk:
             self._queue.append(chunk)
+
+    def _most(self) -> float:
+        """Return the work of a long task; of no more than one job while it is not known how long they take."""
+        length = max(TASK_S, len(self._members) * DRIVER_S)
+        if self._time_limit_s is not None:
+            length = min(length, self._time_limit_s / 10)
+        pace = self._pace.get(_is_block(self._waiting[0][1])) if self._waiting else None
+        return 0.0 if pace is None else length / pace
 
     def _send(self, member: _Member, chunk: list[Job]) -> None:
         own = self._space.fingerprint  # archs of another space are sent whole
@@ -169,11 +199,11 @@ class Supervisor:
             WeightsChanged: a replica wrote to shared memory.
         """
         refs = {member.ready_ref: member for member in self._members if member.node is None}
-        refs |= {task.ref: member for member in self._members for task in member.tasks}
+        refs |= {member.tasks[0].ref: member for member in self._members if member.tasks}  # which ends first
         if refs:
             done, _ = ray.wait(list(refs), num_returns=1, timeout=timeout_s)
-            if done:  # all others that have finished by now
-                done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+            if done:  # all others that have finished soon after
+                done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=GATHER_S * len(self._members))
             for ref in done:
                 member = refs[ref]
                 if member in self._members:  # not replaced in this loop
@@ -200,14 +230,18 @@ class Supervisor:
             member.node, member.pid, member.device = value
             self._failed_starts = 0
             return
-        task = next(task for task in member.tasks if task.ref == ref)
-        member.tasks.remove(task)
+        task = member.tasks.popleft()
         member.since = time.monotonic()
-        for job, (score, why) in zip(task.jobs, value, strict=True):
+        seconds, done = 0.0, 0
+        for job, work, (score, why) in zip(task.jobs, _work(task.jobs), value, strict=True):
             self._outcomes.append(ScoredArch(job.arch, score, why, member.device, member.name, job.block))
             if score is not None:
-                self._seconds = score.seconds if self._seconds is None else 0.8 * self._seconds + 0.2 * score.seconds
-                self._slowest = max(self._slowest or 0.0, score.seconds)
+                each = score.seconds + (score.calibration_seconds or 0.0)
+                seconds, done = seconds + each, done + work
+                self._slowest = max(self._slowest or 0.0, each)
+        if seconds and done:
+            kind, pace = _is_block(task.jobs[0]), seconds / done
+            self._pace[kind] = 0.8 * self._pace.get(kind, pace) + 0.2 * pace
 
     # -- trouble -------------------------------------------------------------------------------------------------------
 
@@ -299,6 +333,16 @@ class Supervisor:
         for member in self._members:
             ray.kill(member.actor, no_restart=True)
         self._members = []
+
+
+def _work(jobs: Sequence[Job]) -> list[int]:
+    """Return what jobs cost, to compare them with each other: MACs, of blocks times their images."""
+    macs = [macs for macs, _ in macs_and_params([job.arch for job in jobs])]
+    return [each * (job.block[1] - job.block[0] if job.block else 1) for each, job in zip(macs, jobs, strict=True)]
+
+
+def _is_block(job: Job) -> bool:
+    return job.block is not None
 
 
 def _why_it_died(error: RayActorError) -> str:

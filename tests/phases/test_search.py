@@ -82,6 +82,28 @@ def test_best_is_a_file_that_stands_alone(run: Run, tmp_path: Path) -> None:
     assert load_arch(copied).space == SPACE
 
 
+def test_many_replicas_are_given_more_archs_at_a_time_and_the_search_is_the_same(run: Run) -> None:
+    class Counted:
+        def __init__(self, scorer: LocalScorer, replicas: int):
+            self.scorer, self.replicas, self.calls = scorer, replicas, list[int]()
+
+        def score(self, archs: list) -> list[Any]:
+            self.calls.append(len(archs))
+            return self.scorer.score(archs)
+
+        def flush(self) -> None:
+            self.scorer.flush()
+
+    config = baseline(SETTINGS.search, 14).model_copy(update={"batch": 5})
+    found: dict[int, tuple[Any, list[int]]] = {}
+    with make_scorer(run, SETTINGS.scoring, Resources(replicas=0)) as scorer:
+        for replicas in (1, 2):
+            counted = Counted(scorer, replicas)
+            ready = prepare(run, SearchSettings(search=config, scoring=SETTINGS.scoring), f"by-{replicas}")
+            found[replicas] = search(ready, counted).best(), counted.calls
+    assert found == {1: (found[2][0], [5, 5, 4]), 2: (found[2][0], [8, 6])}
+
+
 def test_baseline_has_the_same_budget_and_constraints(run: Run) -> None:
     main, random = traces(run)
     assert (main.name, random.name) == ("evolution", "random search")
