@@ -53,10 +53,10 @@ class Costs:
         round_trip: from sending a task to its begin, and from its end to the driver's notice: not measured.
     """
 
-    task: float = 1.2e-3
+    task: float = 1.1e-3
     row: float = 0.25e-3
-    poll: float = 0.2e-3
-    watched: float = 8e-6
+    poll: float = 0.75e-3
+    watched: float = 1e-6
     round_trip: float = 1e-3
 
 
@@ -286,7 +286,7 @@ class Sleeper:
         if total := sum(seconds):
             time.sleep(total)
         bits = np.ones(self._images, dtype=bool)
-        return [(Score(bits, bits, 0.0, each), None) for each in seconds]
+        return [(Score(bits, bits, 0.0, each or 1e-4), None) for each in seconds]  # never 0: tasks are cut by them
 
 
 class SleepingPool(SimulatedPool):

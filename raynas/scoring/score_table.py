@@ -94,7 +94,10 @@ class ScoreTable:
         Raises:
             RunDirError: earlier rows cannot be written.
         """
-        outcomes = [o for i, o in enumerate(outcomes) if self.find(o.arch.id) is None and not _has(outcomes[:i], o)]
+        each_once: dict[str, ScoredArch] = {}
+        for outcome in outcomes:
+            each_once.setdefault(outcome.arch.id, outcome)
+        outcomes = [outcome for arch, outcome in each_once.items() if self.find(arch) is None]
         costs = macs_and_params([o.arch for o in outcomes])
         now = datetime.now(timezone.utc)
         rows = [
@@ -256,10 +259,6 @@ def macs_and_params(archs: Sequence[Arch]) -> list[tuple[int, int]]:
         for index, macs, params in zip(indices, counted["macs"], counted["params"], strict=True):
             found[index] = (int(macs), int(params))
     return found
-
-
-def _has(outcomes: Sequence[ScoredArch], outcome: ScoredArch) -> bool:
-    return any(other.arch.id == outcome.arch.id for other in outcomes)
 
 
 def _joined(arch: Arch, rows: Sequence[Row]) -> ScoredArch:
