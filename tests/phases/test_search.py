@@ -82,7 +82,9 @@ def test_best_is_a_file_that_stands_alone(run: Run, tmp_path: Path) -> None:
     assert load_arch(copied).space == SPACE
 
 
-def test_many_replicas_are_given_more_archs_at_a_time_and_the_search_is_the_same(run: Run) -> None:
+def test_many_replicas_are_given_more_archs_at_a_time_and_the_search_is_the_same(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+
     class Counted:
         def __init__(self, scorer: LocalScorer, replicas: int):
             self.scorer, self.replicas, self.calls = scorer, replicas, list[int]()
