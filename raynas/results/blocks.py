@@ -55,9 +55,13 @@ class Blocks:
         for row in rows:
             self._rows.setdefault(row["arch"], {})[row["first"], row["last"]] = row
 
+    def unknown(self, archs: Collection[str]) -> list[str]:
+        """Return the archs whose correctness on all images is not known, without reading."""
+        return [arch for arch in archs if arch not in self._whole and self.rows(arch) is None]
+
     def read_whole(self, archs: Collection[str]) -> None:
-        """Read the correctness of archs with whole scores, unless it or all of their blocks are known."""
-        unknown = [arch for arch in archs if arch not in self._whole and self.rows(arch) is None]
+        """Read the correctness of archs with whole scores, unless it is known."""
+        unknown = self.unknown(archs)
         if self._store is None or not unknown:
             return
         chosen = self._ours & pc.field("arch").isin(pa.array(unknown, pa.string()))

@@ -130,7 +130,9 @@ class ScoreTable:
         """Read the blocks of archs that are to be raced, and their whole scores."""
         if self._blocks is None:
             self._blocks = Blocks(self._store, self._key, racing_order(self._key["images"]))
-        self._blocks.read_whole([arch for arch in archs if arch in self._with_bits])
+        if unknown := self._blocks.unknown([arch for arch in archs if arch in self._with_bits]):
+            self.flush()
+            self._blocks.read_whole(unknown)
 
     def knows_block(self, arch: str, first: int, last: int) -> bool:
         """Return True if a block of an arch need not be scored: it is known, or the arch has failed."""
