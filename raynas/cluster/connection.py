@@ -118,10 +118,11 @@ def on_cluster() -> bool:
 
     In a Ray job, and on the head of the shipped cluster, `RAY_ADDRESS` is set.
     """
-    import ray
+    if "ray" in sys.modules:  # importing it takes more than a second
+        import ray
 
-    if ray.is_initialized():
-        return not is_local()
+        if ray.is_initialized():
+            return not is_local()
     return os.environ.get("RAY_ADDRESS") not in LOCAL
 
 

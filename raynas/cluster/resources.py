@@ -18,9 +18,10 @@ class Resources:
     Attributes:
         workers: Ray Train workers, which share every batch: the result does not depend on their number. A range such as
             `(2, 8)` begins with as many as there is room for, and restarts training from its newest checkpoint with
-            more or fewer as nodes come and go. 0 trains in this process, without Ray, to the same weights as one.
+            more or fewer as nodes come and go. 0 trains in this process, without Ray, to the same weights as one. None
+            is 1 on a cluster, and elsewhere 0, but 1 for each of several networks that are trained side by side.
         replicas: Ray actors that score subnets; 0 scores in this process, without Ray.
-        cpus: CPUs, and threads of torch, of each worker and each replica.
+        cpus: CPUs, and threads of torch, of each worker and each replica; without Ray this process's threads.
         gpus: GPUs of each worker and each replica: 0, 1 or a fraction. Without Ray it is this process's.
         per_gpu: replicas that share a GPU: a number, or `fit` for as many as its memory holds, by what one needs for
             the largest subnet.
@@ -31,7 +32,7 @@ class Resources:
         UserError: a number is out of range.
     """
 
-    workers: int | tuple[int, int] = 1
+    workers: int | tuple[int, int] | None = None
     replicas: int = 2
     cpus: int = 1
     gpus: float = 0
@@ -45,6 +46,8 @@ class Resources:
             raise UserError(f"workers must be a number, or an ascending pair from 1, not {shown(self.workers)}")
         for name, least in (("workers", 0), ("replicas", 0), ("cpus", 1), ("max_failures", 0)):
             value = self.fewest_workers if name == "workers" else getattr(self, name)
+            if self.workers is None and name == "workers":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{name} must be at least {least}, not {shown(value)}")
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int | float) or not 0 <= self.gpus <= 1:
@@ -61,13 +64,13 @@ class Resources:
 
     @property
     def fewest_workers(self) -> int:
-        """The number of workers that a training can begin with."""
-        return self.workers[0] if isinstance(self.workers, tuple) else self.workers
+        """The number of workers that a training can begin with; 0 if it is not said."""
+        return self.workers[0] if isinstance(self.workers, tuple) else self.workers or 0
 
     @property
     def most_workers(self) -> int:
-        """The number of workers that a training grows to."""
-        return self.workers[1] if isinstance(self.workers, tuple) else self.workers
+        """The number of workers that a training grows to; 0 if it is not said."""
+        return self.workers[1] if isinstance(self.workers, tuple) else self.workers or 0
 
     @property
     def shown_workers(self) -> str:

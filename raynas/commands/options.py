@@ -63,11 +63,13 @@ def add_seeds(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--seeds", type=_seeds, metavar="N", help=text)
 
 
-def add_workers(parser: argparse.ArgumentParser, default: int | None = 1, text: str = "%(default)s") -> None:
+def add_workers(
+    parser: argparse.ArgumentParser, default: int | None = None, text: str = "1 on a cluster, elsewhere 0"
+) -> None:
     """Add the number of training workers; with a default of None `text` says what is taken then."""
     text = (
-        f"number of Ray Train workers, or a range such as 2..8 that follows the cluster's nodes; 0 trains without Ray "
-        f"(default: {text})"
+        "number of Ray Train workers, or a range such as 2..8 that follows the cluster's nodes; 0 trains in this "
+        f"process, without Ray, to the same weights as 1 (default: {text if default is None else '%(default)s'})"
     )
     parser.add_argument("--workers", type=number_or_range, default=default, metavar="N", help=text)
     text = "losses of workers that a training survives in a row, without progress between them (default: 3)"
@@ -136,7 +138,9 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
     if where := {field.name: named.pop(field.name) for field in fields(Resources) if field.name in named}:
         on_ray = all(where.get(name) != 0 for name in ("workers", "replicas"))
-        unsaid = {name: int(on_ray and name in vars(options)) for name in ("workers", "replicas")}
+        unsaid: dict[str, Any] = {name: int(on_ray and name in vars(options)) for name in ("workers", "replicas")}
+        if unsaid["workers"]:
+            unsaid["workers"] = None  # as many as the place has
         named["resources"] = Resources(**(unsaid | where))
     for name in {"overrides", "values"} & named.keys():
         named[name] = parse_overrides(named[name])

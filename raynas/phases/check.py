@@ -23,6 +23,7 @@ from raynas.filesystem import open_filesystem
 from raynas.locations import hide_secrets, is_uri
 from raynas.phases.check_node import HERE, Probe, Seen, clear, look, unseen
 from raynas.phases.preflight import Ready, preflight
+from raynas.phases.where import placed
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Activity, Progress, reporter, silent
 from raynas.text import duration
@@ -85,7 +86,7 @@ def check_cluster(
         data: its dataset, or that of no preset; None for none.
         run_dir: path or URI of the run directory; None for none.
     """
-    shown = reporter(progress)
+    shown, resources = reporter(progress), placed(resources)
     findings: list[Finding] = []
     with shown.doing("checking") as activity:
         on_ray = bool(resources.workers or resources.replicas or os.environ.get("RAY_ADDRESS"))

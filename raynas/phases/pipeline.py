@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from raynas.phases.report_data import traces
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.phases.search import BASELINE, choose_winner, make_scorer, prepare, search
 from raynas.phases.train import train
-from raynas.phases.where import for_short_work
+from raynas.phases.where import for_short_work, placed
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.reports.adapting import adapting_lines
@@ -114,9 +114,11 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
         start: makes the weights that training begins with; None for random ones, and a random search for comparison.
     """
     preset, resources = checked.preset, checked.resources
-    ray = resources.workers or resources.replicas
-    cluster = ray_cluster(int(resources.together["CPU"]), progress) if ray else nullcontext()
-    with run.lock(), progress.doing("starting"), cluster:
+    cluster = partial(ray_cluster, int(resources.together["CPU"]), progress)
+    with run.lock(), progress.doing("starting"), ExitStack() as ray:
+        # This process trains the supernet before Ray starts, unless replicas score a sample before that.
+        if placed(resources).workers or (resources.replicas and start is not None):
+            ray.enter_context(cluster())
         stage = Stages(run, progress, 6 if start is None else 5 + start.stages)
         # One machine trains networks side by side, with a worker each, and does here what is short.
         later = for_short_work(resources)
@@ -137,6 +139,8 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
         # If all have ended, all results come from rows, without actors.
         names = [MAIN, BASELINE] if start is None else [MAIN]
         ended = all(run.search(name).has_ended() for name in names)
+        if resources.replicas and not ended:
+            ray.enter_context(cluster())  # once, for searches and retraining; one that is connected stays as it is
         with make_scorer(run, ready.settings.scoring, replace(resources, replicas=0) if ended else resources) as scorer:
             with stage(f"Searching ({preset.search.name})", "scoring candidates with the weights they inherit"):
                 found = [search(ready, scorer, progress)]

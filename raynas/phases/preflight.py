@@ -15,7 +15,7 @@ from raynas.phases.images import check_images, describe_jitter, describe_reading
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, space_of, with_known_skips
 from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
-from raynas.phases.where import device_here
+from raynas.phases.where import device_here, placed
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
@@ -73,9 +73,9 @@ def preflight(
         InfeasibleError: nothing in the space meets the sampler's budget or the search's constraints.
         UserError: data, a teacher or a GPU is missing, or an image cannot be read.
     """
-    recipe = preset.recipe
-    recipe.micro_batch(max(resources.most_workers, 1))
-    here = not resources.workers or (retrained and not resources.replicas)
+    recipe, training = preset.recipe, placed(resources)
+    recipe.micro_batch(max(training.most_workers, 1))
+    here = not training.workers or (retrained and not resources.replicas)
     if resources.gpus and (here or not on_cluster()):  # a local Ray has no other GPUs than this process
         device_here(resources)
     if recipe.amp == "fp16" and not resources.gpus:
@@ -92,7 +92,7 @@ def preflight(
     recipes = [recipe, *preset.retrain_recipes]
     for line in [] if begun else [*describe_reading(preset, data), *describe_jitter(recipes, data.channels)]:
         progress(line)
-    check_trainable(space, data, preset.plan, recipe, max(resources.most_workers, 1))
+    check_trainable(space, data, preset.plan, recipe, max(training.most_workers, 1))
     check_calibration(space, data, preset.calibration)
     teachers = load_teachers(recipe, data)
     check_later(settled, space, progress, resources if retrained else None)

@@ -26,7 +26,7 @@ from raynas.phases.phase import phase
 from raynas.phases.recipes import RecipeOf
 from raynas.phases.teachers import load_teachers, teacher_settings
 from raynas.phases.training_job import Trained
-from raynas.phases.where import default_resources, device_here
+from raynas.phases.where import default_resources, device_here, placed
 from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
 from raynas.runs.files import ray_checkpoints
@@ -174,8 +174,11 @@ def _train_and_keep(
     for train_on in dict.fromkeys(each.train_on for each in todo):
         progress(_images_in_words(train_on))
     # Check everything before anything is written.
+    several = parallel != 1 and len(todo) > 1
     if resources is None:
-        resources = default_resources(here=parallel == 1 or len(todo) <= 1)
+        resources = default_resources(here=not several)
+    elif resources.workers is None:
+        resources = placed(resources, several)
     elif parallel not in (None, 1) and not resources.workers:
         raise UserError("without Ray one network is trained after the other: leave out --parallel, or give --workers")
     data_at = cache(data.resized)

@@ -18,6 +18,7 @@ from raynas.phases.preflight import Ready
 from raynas.phases.teachers import teacher_settings
 from raynas.phases.training_job import TrainingJob, train_here
 from raynas.phases.training_record import WHAT, Recorder, probed, write_supernet
+from raynas.phases.where import placed
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.files import SUPERNET_WEIGHTS
 from raynas.runs.run import Run
@@ -45,8 +46,10 @@ def train(
         UserError: see `raynas.train`.
     """
     progress = reporter(progress)
-    preset, space, images, resources = ready.preset, ready.space, ready.data, ready.resources
-    recipe, workers = preset.recipe, f"{resources.shown_workers} worker(s)" if resources.workers else "this process"
+    preset, space, images, resources = ready.preset, ready.space, ready.data, placed(ready.resources)
+    recipe, workers = preset.recipe, f"{resources.shown_workers} worker(s)"
+    if not resources.workers:
+        workers = f"this process, with {resources.cpus} thread(s)"
     run = Run(run_dir, create=True)
     with run.lock():
         begins = {} if init is None else {"init": hashlib.sha256(run.read_bytes(init)).hexdigest()[:12]}

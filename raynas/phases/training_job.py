@@ -103,10 +103,19 @@ def train_here(
     Raises:
         UserError: as `raynas.training.loop.train_loop`.
     """
-    with threads(resources.cpus):
-        context = RunContext(run, job.name, job.recipe.checkpoints.keep, take, device_here(resources))
-        state = carry_out(job, run, data, teachers, context)
-        return Trained(state.capture(context), *score(job, data, state, context.device))
+    try:
+        with threads(resources.cpus):
+            return _train_here(run, job, data, teachers, device_here(resources), take)
+    finally:
+        torch.cuda.empty_cache()  # what comes next may be replicas on the same GPU
+
+
+def _train_here(
+    run: Run, job: TrainingJob, data: Data, teachers: Teachers | None, device: str, take: Callable[[Event], None]
+) -> Trained:
+    context = RunContext(run, job.name, job.recipe.checkpoints.keep, take, device)
+    state = carry_out(job, run, data, teachers, context)
+    return Trained(state.capture(context), *score(job, data, state, context.device))
 
 
 def carry_out(job: TrainingJob, run: Run, data: Data, teachers: Teachers | None, context: Context) -> TrainingState:

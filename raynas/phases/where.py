@@ -30,14 +30,27 @@ def default_resources(here: bool = True) -> Resources:
     return Resources(1, 1)
 
 
+def placed(resources: Resources, several: bool = False) -> Resources:
+    """Return resources with their number of workers: if it is not said, 1 on a cluster, else 0.
+
+    Args:
+        several: True for trainings side by side, which get a worker each, on one machine, too.
+    """
+    if resources.workers is not None:
+        return resources
+    return replace(resources, workers=int(several or on_cluster()))
+
+
 def for_short_work(resources: Resources) -> Resources:
     """Return the resources of work that is too short for a local Ray: a cluster's as given, else this process.
 
-    Networks are still trained by one worker of a local Ray, several side by side, if workers were given.
+    Networks are still trained by one worker of a local Ray, several side by side, if workers were given; if nothing was
+    said of workers, several networks are.
     """
-    if (resources.workers or resources.replicas) and on_cluster():
-        return resources
-    return replace(resources, workers=min(resources.fewest_workers, 1), replicas=0)
+    on_nodes = placed(resources)
+    if (on_nodes.workers or on_nodes.replicas) and on_cluster():
+        return on_nodes
+    return replace(resources, workers=resources.workers and min(resources.fewest_workers, 1), replicas=0)
 
 
 def compute(

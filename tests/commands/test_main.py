@@ -186,7 +186,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_training_that_is_told_to_end_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """While Ray, which has a handler and a stack of its own to print, starts the workers."""
     monkeypatch.delenv("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", raising=False)  # of a command that this process ran
-    arguments = ["train", "digits", "--run", f"{tmp_path}/run"]
+    arguments = ["train", "digits", "--workers", "1", "--run", f"{tmp_path}/run"]
     command = subprocess.Popen(
         [sys.executable, "-u", "-m", "raynas.commands.main", *arguments],
         stdout=subprocess.PIPE,

@@ -103,11 +103,11 @@ def test_only_nodes_that_score_need_room_for_many_images() -> None:
     head = Node("a", "head", {"object_store_memory": 1e9}, is_head=True)
     for store, fits in ((1e9, False), (9e9, True)):
         worker = Node("b", "worker", {"CPU": 4, "object_store_memory": store}, is_head=False)
-        found = _store(_Place((head, worker), Resources()), ready)
+        found = _store(_Place((head, worker), Resources(workers=1)), ready)
         assert (found.mend is None) == fits and "head has" not in found.found
     ready = replace(ready, estimate=replace(ready.estimate, search_bytes=10**8))  # decoded by the driver on the head
     tiny = replace(head, resources={"object_store_memory": 5e7})
-    assert "head has 50 MB" in _store(_Place((tiny, worker), Resources()), ready).found
+    assert "head has 50 MB" in _store(_Place((tiny, worker), Resources(workers=1)), ready).found
 
 
 def test_on_ray(ray_session: None, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from raynas.phases.evaluate import evaluate
 from raynas.phases.preflight import preflight
 from raynas.phases.retrain import retrain
 from raynas.phases.search import make_scorer
-from raynas.phases.where import default_resources
+from raynas.phases.where import default_resources, for_short_work, placed
 from raynas.presets.preset import override
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -29,6 +29,22 @@ def test_a_cluster_has_a_worker_and_a_replica_and_a_laptop_this_process(monkeypa
     assert default_resources(here=False) == Resources(1, 1)
     monkeypatch.setattr("raynas.phases.where.on_cluster", lambda: True)
     assert default_resources() == Resources(1, 1)
+
+
+def test_this_process_trains_if_nothing_is_said_but_on_a_cluster_and_of_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unsaid = Resources(replicas=3, cpus=2)
+    monkeypatch.setattr("raynas.phases.where.on_cluster", lambda: False)
+    assert placed(unsaid) == Resources(workers=0, replicas=3, cpus=2)
+    assert placed(unsaid, several=True) == Resources(workers=1, replicas=3, cpus=2)
+    assert placed(Resources(workers=(2, 4))).workers == (2, 4) and placed(Resources(workers=0), True).workers == 0
+    assert for_short_work(unsaid) == Resources(replicas=0, cpus=2)
+    assert for_short_work(Resources(workers=(2, 4))) == Resources(workers=1, replicas=0)
+    assert for_short_work(Resources(workers=0)) == Resources(workers=0, replicas=0)
+    monkeypatch.setattr("raynas.phases.where.on_cluster", lambda: True)
+    assert placed(unsaid) == for_short_work(unsaid) == Resources(workers=1, replicas=3, cpus=2)
+    assert for_short_work(Resources(workers=0, replicas=0)) == Resources(workers=0, replicas=0)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
 from raynas.phases.preflight import preflight
 from raynas.phases.rank import archs_of, read_truth
+from raynas.phases.where import placed
 from raynas.presets.ablation import Ablation, AblationRow
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, reporter, silent
@@ -48,7 +49,7 @@ def run_ablation(
         preset: the preset that the rows change, with data.
         seeds: those of every row.
     """
-    progress = reporter(progress)
+    progress, resources = reporter(progress), placed(resources, several=True)
     rows, measures, truth = ablation.rows(preset), ablation.config.measure, ablation.config.truth
     for place, name in enumerate(measures):
         if name not in MEASURES:

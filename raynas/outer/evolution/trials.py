@@ -29,6 +29,7 @@ from raynas.outer.trials import TRIALS, Listed, Proposed, Proposer, Wait
 from raynas.outer.tuning.study import Study
 from raynas.outer.tuning.study_file import STUDY
 from raynas.outer.work import Report
+from raynas.phases.where import placed
 from raynas.presets.preset import Preset, override
 from raynas.presets.tune import Param, TuneConfig
 from raynas.progress.reporter import Progress, reporter, silent
@@ -69,6 +70,7 @@ def run_trials(
     progress: Progress = silent,
 ) -> list[Trial]:
     """Evolve a preset's space as trials of an experiment, or go on with them; see `raynas.evolve_space`."""
+    resources = placed(resources, several=True)
     if not resources.workers:
         raise UserError("a trial trains with Ray Train workers: workers must be at least 1, not 0")
     progress = reporter(progress)

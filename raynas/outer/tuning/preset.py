@@ -18,6 +18,7 @@ from raynas.outer.work import Report
 from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
 from raynas.phases.preflight import preflight
+from raynas.phases.where import placed
 from raynas.presets.preset import Preset, override
 from raynas.presets.tune import Param, TuneConfig, in_order, is_active
 from raynas.progress.reporter import Progress, reporter, silent
@@ -38,7 +39,7 @@ def tune_preset(
     progress: Progress = silent,
 ) -> Tuned:
     """Tune a preset as its section `tune` says, or go on with it; see `raynas.tune`."""
-    config = preset.tune
+    config, resources = preset.tune, placed(resources, several=True)
     if config is None:
         raise UserError("this preset says nothing of tuning: give it a section tune, or a file with one (--tune FILE)")
     progress = reporter(progress)
