@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     text = "run directory (default: %(default)s)"
     parser.add_argument("--run", dest="run_dir", default="runs/demo", metavar="DIR", help=text)
-    add_workers(parser, default=2)
+    add_workers(parser)
     add_replicas(parser)
 
 
