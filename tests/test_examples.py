@@ -339,7 +339,6 @@ def test_an_example_of_an_import_reads_the_file_of_a_release(
 
 CODE = {
     "autoformer/tiny": "digits/vit",
-    'run_dir="runs/first")': 'run_dir="runs/first", resources=raynas.Resources(workers=0))',
     "raynas.ScorePool(run, replicas=4)": "raynas.LocalScorer(run)",
     '{"macs": (None, 1.0e6)})': '{"macs": (None, 1.0e6)}, evaluations=4)',
     '{"macs": (None, 1.8e9)}, seed=0)': '{"macs": (None, 1.8e9)}, evaluations=4, seed=0)',

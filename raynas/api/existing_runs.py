@@ -96,8 +96,9 @@ def rank(
         seeds: seeds of these trainings; None for seed 0.
         truth: a Parquet file of networks trained elsewhere, with columns `network`, `values` and `accuracy`.
         proxies: training-free scores to correlate as well: `params`, `macs`, `synflow`, `naswot`, `dss`, `az_nas`.
-        resources: the replicas that score subnets, and the workers of each training; None for two and one. Without them
-            this process scores and trains, without Ray.
+        resources: the replicas that score subnets, and the workers of each training; None for two replicas, and for one
+            worker on a cluster or if several networks are trained. Without them this process scores and trains, without
+            Ray.
         parallel: trainings side by side; None for as many as the cluster has room for.
         progress: called with lines of text.
 

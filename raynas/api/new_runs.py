@@ -39,7 +39,8 @@ def train(
         run_dir: the run directory to write; on a cluster all nodes must reach it.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key: `{"recipe.epochs": 3}`.
-        resources: the Ray Train workers; None for one. With `Resources(workers=0)` this process trains, without Ray.
+        resources: the Ray Train workers, or threads and GPU of this process. If no number of workers is given, one
+            worker trains on a cluster, else this process, without Ray, to the same weights.
         progress: called with lines of text.
 
     Returns:
@@ -131,8 +132,9 @@ def pipeline(
         run_dir: the run directory to write.
         data: used in place of the preset's dataset.
         overrides: changes to the preset by dotted key.
-        resources: workers that train the supernet and each network, and replicas that score subnets, the first of which
-            evaluates, too; None for one and two. With neither workers nor replicas Ray is not started.
+        resources: workers that train the supernet and each network, and replicas that score subnets; None for two
+            replicas, and for one worker on a cluster. If no number of workers is given, this process trains elsewhere,
+            but several networks get a worker each. With 0 workers and 0 replicas Ray is not started.
         progress: called with lines of text.
 
     Raises:
@@ -176,8 +178,9 @@ def adapt(
         preset: settings of all phases.
         space: a space, or its file, instead of the one that is derived from the model (see `elastic_space`).
         weights: a file with a timm model's weights, instead of those that timm downloads.
-        resources: workers that train the supernet and each network, and replicas that score subnets, the first of which
-            evaluates, too; None for one and two. With neither workers nor replicas Ray is not started.
+        resources: workers that train the supernet and each network, and replicas that score subnets; None for two
+            replicas, and for one worker on a cluster. If no number of workers is given, this process trains elsewhere,
+            but several networks get a worker each. With 0 workers and 0 replicas Ray is not started.
         progress: called with lines of text.
 
     Raises:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--finetune", dest="finetune_epochs", type=positive, metavar="EPOCHS", help=text)
     add_seeds(parser, "train each of them with N seeds (default: 1)")
     add_number(parser, "--parallel", None, "number of trainings side by side (default: as many as there is room for)")
-    add_workers(parser, None, "1 for each training; with --replicas 0: 0")
+    add_workers(parser, None, "1 for each training on a cluster, or of several; with --replicas 0: 0")
     add_replicas(parser)
     add_cpus_and_gpu(parser, "worker and each replica")
     add_per_gpu(parser)
