@@ -45,8 +45,8 @@ class Resources:
         ):
             raise UserError(f"workers must be a number, or an ascending pair from 1, not {shown(self.workers)}")
         for name, least in (("workers", 0), ("replicas", 0), ("cpus", 1), ("max_failures", 0)):
-            value = self.fewest_workers if name == "workers" else getattr(self, name)
-            if self.workers is None and name == "workers":
+            value = getattr(self, name)
+            if name == "workers" and (value is None or isinstance(value, tuple)):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{name} must be at least {least}, not {shown(value)}")

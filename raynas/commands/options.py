@@ -138,10 +138,9 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     named = {name: value for name, value in vars(options).items() if name != "action" and value is not None}
     if where := {field.name: named.pop(field.name) for field in fields(Resources) if field.name in named}:
         on_ray = all(where.get(name) != 0 for name in ("workers", "replicas"))
-        unsaid: dict[str, Any] = {name: int(on_ray and name in vars(options)) for name in ("workers", "replicas")}
-        if unsaid["workers"]:
-            unsaid["workers"] = None  # as many as the place has
-        named["resources"] = Resources(**(unsaid | where))
+        workers = None if on_ray and "workers" in vars(options) else 0
+        replicas = int(on_ray and "replicas" in vars(options))
+        named["resources"] = Resources(**({"workers": workers, "replicas": replicas} | where))
     for name in {"overrides", "values"} & named.keys():
         named[name] = parse_overrides(named[name])
     return named
