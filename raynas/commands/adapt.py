@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser)
     add_workers(parser)
     add_replicas(parser)
-    add_cpus_and_gpu(parser, "worker and each replica")
+    add_cpus_and_gpu(parser, "worker and each replica, or this process")
     add_per_gpu(parser)
 
 

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "1 for each network on a cluster, or if there are several; this process trains a single one, or one after the "
         "other with --parallel 1",
     )
-    add_cpus_and_gpu(parser, "worker")
+    add_cpus_and_gpu(parser, "worker, or this process")
     add_set(parser)
 
 

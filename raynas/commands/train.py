@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_preset(parser)
     add_workers(parser)
-    add_cpus_and_gpu(parser, "worker")
+    add_cpus_and_gpu(parser, "worker, or this process")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ This process carries it out, or Ray Train workers do (`raynas.phases.ray_train`)
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -107,7 +108,11 @@ def train_here(
         with threads(resources.cpus):
             return _train_here(run, job, data, teachers, device_here(resources), take)
     finally:
-        torch.cuda.empty_cache()  # what comes next may be replicas on the same GPU
+        if teachers is not None:
+            teachers.leave()
+        if torch.cuda.is_initialized():  # its memory is for the replicas that come next
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def _train_here(

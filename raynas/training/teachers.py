@@ -94,6 +94,12 @@ class Teachers:
         if any(other != found[0] for other in found):
             raise UserError("the workers have teachers of different weights: give every node the same files")
 
+    def leave(self) -> None:
+        """Move the teachers to the CPU, and forget the predictions that were kept."""
+        for teacher in self.teachers:
+            teacher.network.to("cpu")
+        self._table = None
+
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """Return their mean prediction [batch, classes] for normalised images [batch, channels, height, width].
