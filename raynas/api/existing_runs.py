@@ -115,7 +115,7 @@ def rank(
     resources = resources or Resources()
     if parallel not in (None, 1) and not resources.workers:
         resources = replace(resources, workers=1)
-    if resources.gpus and not resources.replicas and not resources.workers:
+    if resources.gpus and not resources.replicas and resources.workers == 0:
         raise UserError("--gpu gives a GPU to each replica and worker: give --replicas")
     with loading(progress):
         from raynas.phases.rank import rank_run
