@@ -47,9 +47,9 @@ def train(
     """
     progress = reporter(progress)
     preset, space, images, resources = ready.preset, ready.space, ready.data, placed(ready.resources)
-    recipe, workers = preset.recipe, f"{resources.shown_workers} worker(s)"
+    recipe, where = preset.recipe, f"shared by {resources.shown_workers} worker(s)"
     if not resources.workers:
-        workers = f"this process, with {resources.cpus} thread(s)"
+        where = f"in this process with {resources.cpus} thread(s)"
     run = Run(run_dir, create=True)
     with run.lock():
         begins = {} if init is None else {"init": hashlib.sha256(run.read_bytes(init)).hexdigest()[:12]}
@@ -66,7 +66,7 @@ def train(
         progress(f"  {ready.estimate}")
         base = f"{recipe.lr:g} per {recipe.lr_base_batch}" if recipe.lr_base_batch else "as given"
         progress(
-            f"  batch {recipe.batch_size}, shared by {workers}"
+            f"  batch {recipe.batch_size}, {where}"
             + (f" in {recipe.accumulate} parts each" if recipe.accumulate > 1 else "")
             + f"; learning rate {recipe.effective_lr:.3g} ({base})"
             + (f" after {recipe.warmup_epochs} epoch(s) of warm-up" if recipe.warmup_epochs else "")
