@@ -102,15 +102,13 @@ def import_model(
             another number of channels.
     """
     with loading(progress):
-        from raynas.phases.import_ import TRANSFER, import_supernet, preset_of
+        from raynas.phases.import_ import TRANSFER, import_supernet, preset_of, transfer
 
     checked = chosen_preset(preset or preset_of(system), data, overrides, check_data=False)
     refuse_nested(run_dir)
     if system == TRANSFER:
         if space is not None:
             raise UserError("the space of a trained network follows from it: leave the space out")
-        from raynas.phases.transfer import transfer
-
         return transfer(checkpoint, checked, run_dir, size, weights, progress)
     return import_supernet(system, checkpoint, run_dir, checked, space, weights, size, progress)
 

@@ -1,13 +1,16 @@
-"""Ray Train's trainer, and a lighter one for a Ray that only this machine can reach."""
+"""Ray Train's trainer, a lighter one for a Ray that only this machine can reach, and the handle of the controller."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ray
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from raynas.cluster.connection import on_loopback
+from raynas.cluster.mailbox import CONTROLLER
 
 _UNUSED = ("DatasetsCallback", "PlacementGroupCleanerCallback")
 """Callbacks with an actor each: one for datasets of Ray Data, one that cleans up in a Ray that outlives its driver."""
@@ -43,3 +46,18 @@ class _NoRequests(FixedScalingPolicy):
 
     def _maybe_send_resource_request(self) -> None:
         """Send no later ones."""
+
+
+class SendController(ControllerCallback):
+    """Sends the controller's handle to a mailbox when it starts; one of the callbacks of a `RunConfig`.
+
+    `TorchTrainer.fit` keeps the handle to itself, and only the controller can end a training in order: with its
+    workers, and with its requests to the autoscaler.
+    """
+
+    def __init__(self, mailbox: Any, training: str):
+        self._mailbox, self._training = mailbox, training
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        controller = ray.get_runtime_context().current_actor
+        self._mailbox.put.remote(self._training, {"kind": CONTROLLER, "controller": controller})

@@ -17,10 +17,9 @@ from raynas.errors import UserError
 from raynas.phases.evaluate import evaluate
 from raynas.phases.network_training import NetworkTraining
 from raynas.phases.phase import phase
+from raynas.phases.pipeline import finetune_winner, retrain_with_reference
 from raynas.phases.preflight import preflight
 from raynas.phases.rank import accuracies, archs_of, read_truth
-from raynas.phases.recipes import recipe_of
-from raynas.phases.retrain import finetune_resized, retrain
 from raynas.phases.search import make_scorer, search_fully
 from raynas.phases.train import train
 from raynas.phases.training_record import WHAT
@@ -324,17 +323,6 @@ def _search(of: Measured, resources: Resources, progress: Progress) -> None:
 
 
 def _retrain(of: Measured, resources: Resources, progress: Progress) -> None:
-    run, preset, winner = of.run, of.preset, of.run.search(of.search).winner
-    settings = preset.retrain
-    how: Literal["scratch", "finetuned"] = "scratch" if settings.start == "scratch" else "finetuned"
-    labels, recipe = {winner.id: "winner"}, recipe_of(preset, run.space.input_size, progress)
-    rows = retrain(
-        run, [winner], recipe, how, settings.seeds, settings.train_on, None, progress, labels,
-        resources=resources, name=of.retraining,
-    )  # fmt: skip
-    if settings.finetune is not None:
-        paths = {row["path"] for row in rows}
-        trained = [network for network in run.networks() if network.path in paths]
-        size, recipe = settings.finetune.size, recipe_of(preset, run.space.input_size, progress, finetune=True)
-        windows = settings.windows
-        finetune_resized(run, trained, recipe, size, None, progress, labels, resources, of.retraining, windows)
+    winner = of.run.search(of.search).winner
+    trained = retrain_with_reference(of.run, of.preset, winner, None, progress, resources, of.retraining)
+    finetune_winner(of.run, of.preset, trained, progress, resources, of.retraining)

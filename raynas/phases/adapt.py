@@ -21,7 +21,6 @@ from torch import Tensor
 
 from raynas.cluster.resources import Resources
 from raynas.costs.columns import arch_columns
-from raynas.data.config import DataConfig
 from raynas.data.images import choose_images, decode
 from raynas.data.load import Data, load_data
 from raynas.data.pixels import normalise
@@ -145,10 +144,10 @@ def fit(
     """
     model = read_pretrained(source, weights_file)
     config = preset.adapt or AdaptConfig()
-    data = load_data(as_trained(resolve_data(preset, model.network.space), model.reading, "crop_pct"))
+    data = load_data(model.as_trained(resolve_data(preset, model.network.space), "crop_pct"))
     model.check_channels(data)
     if data.config.mean is None:
-        data = load_data(as_trained(data.config, model.reading, "mean", "std"))
+        data = load_data(model.as_trained(data.config, "mean", "std"))
     new_head = config.head == "new" or not model.knows(data)
     if not new_head and model.class_names is None:
         progress(
@@ -208,12 +207,6 @@ def _blocks_of(run_dir: Run | str | os.PathLike[str]) -> list[str] | None:
         return None
     settings = Run(run_dir).read_yaml("adapt.yaml", "settings")["settings"]
     return list(settings.get("blocks", []))
-
-
-def as_trained(config: DataConfig, reading: Mapping[str, Any], *names: str) -> DataConfig:
-    """Return settings in which those of these names that are left out are as a model was trained."""
-    unset = {name: reading[name] for name in names if getattr(config, name) is None and reading.get(name) is not None}
-    return config.model_copy(update=unset)
 
 
 @torch.no_grad()

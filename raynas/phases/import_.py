@@ -11,14 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from raynas.data.class_order import in_order, order_of
+from raynas.data.config import DataConfig
 from raynas.data.load import Data, load_data
 from raynas.errors import RunDirError, UserError, reason
 from raynas.locations import hide_secrets
 from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
-from raynas.phases.inputs import named_data, resolve_data
-from raynas.phases.pretrained import Pretrained, timm_family
+from raynas.phases.inputs import are_files, named_data, resolve_data
+from raynas.phases.pretrained import Pretrained, read_pretrained, timm_family
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.results.versions import versions
@@ -29,7 +30,7 @@ from raynas.space.families import family_module
 from raynas.space.load import describes_arch
 
 TRANSFER = "transfer"
-"""Name of no system: trained networks of any kind, for data of any classes (see `raynas.phases.transfer`)."""
+"""Name of no system: trained networks of any kind, for data of any classes (see `transfer`)."""
 
 SYSTEMS = {
     "autoformer": "autoformer/preset",
@@ -91,6 +92,50 @@ def import_supernet(
     if system == "timm":
         _compare_reading(model.pretrained_cfg, images, progress)
     return write_imported(run_dir, system, str(checkpoint), found, weights, preset, images)
+
+
+def transfer(
+    source: str | os.PathLike[str],
+    preset: Preset,
+    run_dir: Run | str | os.PathLike[str],
+    size: int | None = None,
+    weights_file: str | Path | None = None,
+    progress: Progress = silent,
+) -> Run:
+    """Write a run directory with a trained network, fitted to the preset's data; see `raynas.retrain`.
+
+    The network, with a new classifier if the classes are others, is the run's supernet. Images are normalised
+    and cropped as the network was trained, unless the preset says otherwise.
+
+    Args:
+        source: a run directory, the folder of a network, or the name of a timm model; see `read_pretrained`.
+        size: height and width of the images in pixels; None for those of the preset's data, or of the network.
+        weights_file: weights of a timm model, instead of those that timm downloads.
+
+    Raises:
+        RunDirError: the run directory holds another network.
+        UserError: the network cannot be read or cannot take such images, or the images have another number of channels.
+    """
+    model = read_pretrained(source, weights_file)
+    config, space = named_data(preset), model.network.space
+    if size is not None:
+        config = config.model_copy(update={"size": (size, size)})
+
+    def settled(config: DataConfig, *names: str) -> Preset:
+        """Return the preset with settings in which those of these names that are left out are as trained."""
+        asked = preset.model_copy(update={"data": model.as_trained(config, *names)})
+        return asked.model_copy(update={"data": resolve_data(asked, space)})
+
+    files = are_files(config)  # other images are read as they are
+    found = settled(config, *["crop_pct"] * files)
+    model.check_channels(data := load_data(named_data(found)))
+    if files:
+        found = settled(named_data(found), "mean", "std")
+        data = load_data(named_data(found))
+    scaled = preset.retrain.windows == "scaled"
+    network = model.fitted(data, not model.knows(data), preset.recipe.seed, progress, scaled).network
+    weights = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
+    return write_imported(run_dir, "raynas", os.fspath(source), network.space, weights, found, data)
 
 
 def write_imported(

@@ -28,6 +28,7 @@ from raynas.phases.train import train
 from raynas.phases.where import for_short_work, placed
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
+from raynas.quantities import bounds_text
 from raynas.reports.adapting import adapting_lines
 from raynas.reports.lines import describe_cost, finished_lines
 from raynas.reports.page import write_report
@@ -133,7 +134,7 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
         with stage("Training the supernet", "all candidate networks at once, sharing one set of weights"):
             train(checked, run, progress, init)
         space, limits = run.space, preset.search.constraints
-        budget = ", ".join(f"{name} {_bounds(bounds)}" for name, bounds in limits.items()) or "no limit"
+        budget = ", ".join(filter(None, (bounds_text(*limit) for limit in limits.items()))) or "no limit"
         progress(f"  The space holds {shown_count(space.cardinality())} networks. Budget: {budget}.")
         searches = [ready]
         # If all have ended, all results come from rows, without actors.
@@ -195,8 +196,9 @@ def retrain_with_reference(
     reference: Arch | None,
     progress: Progress,
     resources: Resources | None = None,
+    name: str | None = None,
 ) -> list[Network]:
-    """Train the winner as the preset says, and the reference from scratch.
+    """Train the winner as the preset says, and the reference from scratch; `name` is that of the trainings.
 
     A fine-tuned winner was mostly trained in the supernet, while the reference inherits no weights and would hardly be
     trained by a fine-tuning recipe; it is trained by the recipe of the supernet instead.
@@ -206,7 +208,9 @@ def retrain_with_reference(
     """
     seeds, train_on = preset.retrain.seeds, preset.retrain.train_on
     labels = {winner.id: "winner", **({} if reference is None else {reference.id: "reference"})}
-    train = partial(retrain, run, seeds=seeds, train_on=train_on, progress=progress, labels=labels, resources=resources)
+    train = partial(
+        retrain, run, seeds=seeds, train_on=train_on, progress=progress, labels=labels, resources=resources, name=name
+    )
     references = [] if reference is None else [reference]
     recipe = recipe_of(preset, run.space.input_size, progress)
     if preset.retrain.start == "scratch":
@@ -224,22 +228,12 @@ def finetune_winner(
     retrained: Sequence[Network],
     progress: Progress,
     resources: Resources | None = None,
+    name: str | None = None,
 ) -> None:
     """Fine-tune the retrained winner at another image size, if the preset asks for it."""
     finetune = preset.retrain.finetune
     if finetune is not None:
         labels = {network.arch.id: "winner" for network in retrained}
         recipe = recipe_of(preset, run.space.input_size, progress, finetune=True)
-        finetune_resized(
-            run, retrained, recipe, finetune.size, None, progress, labels, resources, windows=preset.retrain.windows
-        )
-
-
-def _bounds(bounds: tuple[float | None, float | None]) -> str:
-    low, high = bounds
-    parts = ["" if low is None else f"at least {_amount(low)}", "" if high is None else f"at most {_amount(high)}"]
-    return " and ".join(part for part in parts if part) or "unlimited"
-
-
-def _amount(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+        windows = preset.retrain.windows
+        finetune_resized(run, retrained, recipe, finetune.size, None, progress, labels, resources, name, windows)

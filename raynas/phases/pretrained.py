@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from raynas.data.config import DataConfig
 from raynas.data.load import Data
 from raynas.data.preprocessing import preprocessing_of
 from raynas.errors import UserError
@@ -53,6 +54,11 @@ class Pretrained:
         if self.class_names is not None:
             return self.class_names == data.class_names
         return self.network.space.classes == data.classes
+
+    def as_trained(self, config: DataConfig, *names: str) -> DataConfig:
+        """Return settings in which those of these names that are left out are as the model was trained."""
+        unset = {name: self.reading.get(name) for name in names if getattr(config, name) is None}
+        return config.model_copy(update=unset)
 
     def check_channels(self, data: Data) -> None:
         """Refuse a dataset whose images have another number of channels than the model's."""

@@ -25,12 +25,11 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import environment, is_local, on_loopback
-from raynas.cluster.controller import SendController
 from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.metrics import set_gauge
 from raynas.cluster.resources import Resources
-from raynas.cluster.trainer import trainer
+from raynas.cluster.trainer import SendController, trainer
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
 from raynas.phases.run_context import STATE
 from raynas.phases.training_job import Trained, TrainingJob

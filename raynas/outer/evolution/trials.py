@@ -22,13 +22,13 @@ from raynas.errors import UserError
 from raynas.outer import trials as rows
 from raynas.outer.evolution.measure import evolve_preset, prepare
 from raynas.outer.evolution.progress import showing_iterations, trial_folder, trial_name
-from raynas.outer.evolution.record import Iteration, best_iterations, read_iterations
-from raynas.outer.evolution.searches import search_spaces
+from raynas.outer.evolution.record import Iteration, best_iterations, iteration_run, read_iterations
 from raynas.outer.experiment import run_experiment
 from raynas.outer.trials import TRIALS, Listed, Proposed, Proposer, Wait
 from raynas.outer.tuning.study import Study
 from raynas.outer.tuning.study_file import STUDY
 from raynas.outer.work import Report
+from raynas.phases.search import search_fully
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset, override
 from raynas.presets.tune import Param, TuneConfig
@@ -231,3 +231,22 @@ def _tried(run: Run, values: Mapping[str, Sequence[Any]], errors: Mapping[str, s
     best = [each.best for each in ended]
     order = best_first([each.quality.error for each in best], [[each.mean_macs for each in best]])
     return [ended[index] for index in order] + failed
+
+
+def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -> None:
+    """Run or resume the preset's search in every space of an evolution, with the supernet of each.
+
+    Budget and constraints are the same for all. The iterations' run directories are then as after `raynas search`.
+
+    Args:
+        run: run of an evolution by `evolve_preset`.
+
+    Raises:
+        UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
+    """
+    for iteration in read_iterations(run):
+        here = iteration_run(run, iteration.index)
+        preset = here.preset
+        progress(f"searching space {iteration.index}, {iteration.space.name}, in {here.name}")
+        with here.lock():
+            search_fully(here, preset.search, resources, progress=progress)
