@@ -29,8 +29,8 @@ class RunContext(Context):
     """
 
     def __init__(self, run: Run, name: str, keep: int, on_event: Callable[[Event], None], device: str | torch.device):
-        super().__init__(None, keep, on_event, device)
-        self.run, self.name = run, name
+        super().__init__(on_event, device)
+        self.run, self.name, self.keep = run, name, keep
 
     def save(self, state: State, score: float) -> None:
         written = io.BytesIO()

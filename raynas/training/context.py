@@ -11,15 +11,12 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import IO, Any, Literal
 
 import torch
 import torch.distributed as dist
-from pyarrow import fs
 
 from raynas.errors import UserError
-from raynas.filesystem import check_plain, whole_file
 
 State = dict[str, Any]
 Event = dict[str, Any]
@@ -32,25 +29,15 @@ class Interrupted(Exception):
 
 
 class Context:
-    """A single process with checkpoints in a folder, or without checkpoints.
+    """A single process that keeps no checkpoints.
 
     Args:
-        folder: folder of checkpoints; None keeps none.
-        keep: number of checkpoints to keep, including the newest.
         on_event: called with progress events (see `raynas.training.progress`).
         device: a device, or its name for torch.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        keep: int = 3,
-        on_event: Callable[[Event], None] = lambda event: None,
-        device: str | torch.device = "cpu",
-    ):
+    def __init__(self, on_event: Callable[[Event], None] = lambda event: None, device: str | torch.device = "cpu"):
         self.rank, self.world_size = 0, 1
-        self.folder = None if folder is None else Path(folder)
-        self.keep = keep
         self.on_event = on_event
         self.device = torch.device(device)
 
@@ -71,29 +58,10 @@ class Context:
 
     def save(self, state: State, score: float) -> None:
         """Keep a checkpoint; every rank must call it. A higher `score` is better."""
-        if self.folder is None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{state['step']:09d}-{state['rollbacks']}-{max(score, 0.0):.6f}.pt"
-        write_state(state, path)
-        checkpoints = self.checkpoints()
-        others = [old for old in checkpoints if old != path]
-        best = sorted(others, key=lambda old: old.stem.split("-")[2], reverse=True)[: self.keep - 1]
-        for old in others:
-            if old not in best:
-                old.unlink()
-
-    def checkpoints(self) -> list[Path]:
-        """Return the kept checkpoints in the order of their writing."""
-        found = [] if self.folder is None else list(self.folder.glob("*.pt"))
-        for path in found:  # the folder may lie in somebody else's run directory
-            check_plain(fs.LocalFileSystem(), str(self.folder), path.name)
-        return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
     def load(self) -> State | None:
         """Return the newest checkpoint, on every rank; None if there is none."""
-        checkpoints = self.checkpoints()
-        return read_state(checkpoints[-1]) if checkpoints else None
+        return None
 
 
 class DistributedContext(Context):
@@ -110,19 +78,6 @@ class DistributedContext(Context):
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
-
-    def save(self, state: State, score: float) -> None:
-        if self.rank == 0:
-            super().save(state, score)
-        dist.barrier()
-
-
-def write_state(state: State, path: Path) -> None:
-    """Write a checkpoint whole or not at all."""
-    for left in path.parent.glob(".*.pt.*"):  # of a process that was killed while it wrote
-        left.unlink(missing_ok=True)
-    with whole_file(path) as stream:
-        torch.save(state, stream)
 
 
 def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:

@@ -17,13 +17,13 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.phases.teachers import load_teachers
 from raynas.space import Space, load_space
-from raynas.training.context import Context, DistributedContext, Interrupted
+from raynas.training.context import Context, DistributedContext, Interrupted, State
 from raynas.training.loop import train_loop
 from raynas.training.recipe import Recipe
 from raynas.training.samplers import Losses, Pass
 from raynas.training.state import TrainingState
 from raynas.training.streams import derive
-from tests.training.training_parts import SPACE, few, plan, recipe, same, teacher_file
+from tests.training.training_parts import SPACE, Keeping, few, plan, recipe, same, teacher_file
 
 SETTINGS = {"opt": "momentum", "lr": 0.1, "weight_decay": 0.05}
 BATCH_NORM = "digits/vit_resnas"
@@ -72,7 +72,7 @@ def process(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     found: dict[str, Any] = {}
     for name, sampler in (("same", "sandwich"), ("per_rank", PER_RANK)):
-        context = DistributedContext(Path(folder) / name)
+        context = Saving(Path(folder) / name)
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
     found["ideas"] = states_of(train_ideas(folder, DistributedContext()))
     try:
@@ -83,7 +83,23 @@ def process(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-class Told(DistributedContext):
+class Saving(DistributedContext):
+    """Ranks of which the first one keeps checkpoints."""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.kept = Keeping(folder)
+
+    def save(self, state: State, score: float) -> None:
+        if self.rank == 0:
+            self.kept.save(state, score)
+        dist.barrier()
+
+    def load(self) -> State | None:
+        return self.kept.load()
+
+
+class Told(Saving):
     """Ranks that are told to end."""
 
     def must_end(self) -> bool:
@@ -94,7 +110,7 @@ def third(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=3)
     found: dict[str, Any] = {}
-    found["uneven"] = states_of(train_loop(SPACE, few(192), ATTENTIVE, UNEVEN, DistributedContext(Path(folder))))
+    found["uneven"] = states_of(train_loop(SPACE, few(192), ATTENTIVE, UNEVEN, Saving(Path(folder) / "uneven")))
     found["batch_norm"] = train_loop(load_space(BATCH_NORM), few(), plan(), STILL, DistributedContext()).weights
     found["synced"] = states_of(train_loop(load_space(BATCH_NORM), few(), plan(), SYNCED, DistributedContext()))
     with pytest.raises(Interrupted):
@@ -199,7 +215,7 @@ def test_drifted_ranks_are_found(two: Path) -> None:
 
 def test_one_worker_goes_on_where_three_were_told_to_end(three: Path) -> None:
     """In the middle of the first epoch; what follows does not depend on their number."""
-    saved = Context(three / "told")
+    saved = Keeping(three / "told")
     assert [(state["epoch"], state["step_in_epoch"]) for state in [saved.load()] if state] == [(0, 10)]
     resumed = train_loop(SPACE, few(192), plan("sandwich"), MANY, saved)
     whole = train_loop(SPACE, few(192), plan("sandwich"), MANY)
@@ -210,5 +226,5 @@ def test_one_worker_goes_on_where_three_were_told_to_end(three: Path) -> None:
 
 
 def test_another_number_of_workers_takes_the_checkpoint(two: Path) -> None:
-    resumed = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS), Context(two / "same"))
+    resumed = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS), Keeping(two / "same"))
     assert same(resumed.model.state_dict(), load(two)[0]["same"])

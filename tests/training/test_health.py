@@ -12,10 +12,9 @@ from raynas.costs import cost
 from raynas.errors import TrainingCollapsed
 from raynas.nets import build_supernet
 from raynas.space import Space
-from raynas.training.context import Context
 from raynas.training.health import choose_probes, verdict
 from raynas.training.loop import train_loop
-from tests.training.training_parts import SPACE, few, plan, recipe, same
+from tests.training.training_parts import SPACE, Keeping, few, plan, recipe, same
 
 
 def breaking(at: set[int], how: str) -> Any:
@@ -44,19 +43,19 @@ def breaking(at: set[int], how: str) -> Any:
 
 
 def test_a_loss_that_is_not_finite_rolls_back_once(tmp_path: Path) -> None:
-    state = train_loop(SPACE, few(), plan(), recipe(), Context(tmp_path), build=breaking({5}, "nan"))
+    state = train_loop(SPACE, few(), plan(), recipe(), Keeping(tmp_path), build=breaking({5}, "nan"))
     assert [entry.get("epoch") for entry in state.history] == [1, 1, 2, 3]
     assert "rollback: epoch 2, step 5: the loss is nan" in state.history[1]["event"]
     assert (state.epoch, state.step, state.rollbacks) == (3, 9, 1)
     assert all(torch.isfinite(tensor).all() for tensor in state.weights.values())
     untouched = train_loop(SPACE, few(), plan(), recipe())
     assert not same(state.weights, untouched.weights)  # the order after the rollback is another one
-    again = train_loop(SPACE, few(), plan(), recipe(), Context(tmp_path))
+    again = train_loop(SPACE, few(), plan(), recipe(), Keeping(tmp_path))
     assert same(again.weights, state.weights) and again.history == state.history
 
 
 def test_the_second_breakdown_stops_with_a_verdict(tmp_path: Path) -> None:
-    context = Context(tmp_path)
+    context = Keeping(tmp_path)
     with pytest.raises(TrainingCollapsed, match=r"again after a rollback, at epoch 2, step 5: the loss is nan"):
         train_loop(SPACE, few(), plan(), recipe(), context, build=breaking({5, 7}, "nan"))
     saved = context.load()

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from raynas.errors import RunDirError, UserError
-from raynas.training.context import Context, State, read_state
+from raynas.runs.files import local_checkpoints
+from raynas.training.context import State, read_state
 from raynas.training.loop import train_loop
-from tests.training.training_parts import SPACE, few, plan, recipe, same
+from tests.training.training_parts import SPACE, Keeping, few, plan, recipe, same
 
 EVERYTHING = {
     "augment": {"shift": 1, "hflip": 0.5, "reprob": 0.5},
@@ -32,7 +33,7 @@ class Killed(Exception):
     """Stands for a kill: nothing after it runs."""
 
 
-class Dying(Context):
+class Dying(Keeping):
     """Dies after so many checkpoints."""
 
     def __init__(self, folder: Path, lives: int):
@@ -56,7 +57,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, sampler: str, saved: int) 
     with pytest.raises(Killed):
         train_loop(SPACE, few(), plan(sampler), settings, Dying(tmp_path, saved))
     torch.manual_seed(99)  # another process would have other streams
-    resumed = train_loop(SPACE, few(), plan(sampler), settings, Context(tmp_path))
+    resumed = train_loop(SPACE, few(), plan(sampler), settings, Keeping(tmp_path))
     assert same(resumed.model.state_dict(), whole.model.state_dict())
     assert same(resumed.weights, whole.weights)
     assert not same(resumed.weights, resumed.model.state_dict())  # the average is another one
@@ -71,33 +72,32 @@ def test_another_seed_gives_other_weights() -> None:
 
 
 def test_finished_training_returns_at_once(tmp_path: Path) -> None:
-    first = train_loop(SPACE, few(), plan(), recipe(), Context(tmp_path))
+    first = train_loop(SPACE, few(), plan(), recipe(), Keeping(tmp_path))
     events: list[dict[str, Any]] = []
-    again = train_loop(SPACE, few(), plan(), recipe(), Context(tmp_path, on_event=events.append))
+    again = train_loop(SPACE, few(), plan(), recipe(), Keeping(tmp_path, on_event=events.append))
     assert same(first.weights, again.weights)
     assert [event["kind"] for event in events] == ["message", "history"]
     assert events[0]["text"] == "  going on after epoch 3, step 9"
 
 
 def test_best_and_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    context = Context(tmp_path, keep=3)
+    context = Keeping(tmp_path, keep=3)
     for step, score in enumerate([0.1, 0.9, 0.3, 0.8, 0.2]):
         context.save({"step": step, "rollbacks": 0, "tensor": torch.zeros(1)}, score)
-    kept = [torch.load(path, weights_only=True)["step"] for path in context.checkpoints()]
-    assert kept == [1, 3, 4]
+    assert [name.split("-")[1] for name in context.checkpoints()] == ["000000001", "000000003", "000000004"]
     newest = context.load()
     assert newest is not None and newest["step"] == 4
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 def test_a_checkpoint_that_is_no_ordinary_file_is_one_line(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
+    context, folder = Keeping(tmp_path), tmp_path / local_checkpoints("supernet")
+    folder.mkdir(parents=True)
     if kind == "pipe":
         os.mkfifo(folder / "000000001-0-0.500000.pt")
     else:
         (folder / "000000001-0-0.500000.pt").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunDirError, match=rf"000000001-0-0\.500000\.pt is a {kind}"):
-        Context(folder).load()
+        context.load()
     with pytest.raises(UserError, match="not an ordinary file"):
         read_state(folder / "000000001-0-0.500000.pt")

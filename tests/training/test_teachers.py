@@ -25,7 +25,7 @@ from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
 from raynas.phases.teachers import load_teacher, load_teachers
 from raynas.space import Space, load_space
-from raynas.training.context import Context, State
+from raynas.training.context import State
 from raynas.training.loop import train_loop
 from raynas.training.preflight import check_trainable
 from raynas.training.recipe import Recipe
@@ -34,7 +34,7 @@ from raynas.training.teacher_config import TeacherConfig, TeachersConfig
 from raynas.training.teachers import Teacher, Teachers
 from tests.small_run import SPACE as RUN_SPACE
 from tests.small_run import small_run
-from tests.training.training_parts import SPACE, few, plan, recipe, same, teacher_file
+from tests.training.training_parts import SPACE, Keeping, few, plan, recipe, same, teacher_file
 
 CPU = torch.device("cpu")
 
@@ -232,7 +232,7 @@ class Killed(Exception):
     """Stands for a kill."""
 
 
-class Dying(Context):
+class Dying(Keeping):
     """Dies with its second checkpoint, at the end of the first epoch."""
 
     def save(self, state: State, score: float) -> None:
@@ -263,7 +263,7 @@ def test_resumed_with_teachers_equals_uninterrupted(
     with pytest.raises(Killed):
         train_loop(SPACE, few(62), plan(), settings, Dying(tmp_path), teachers=load_teachers(settings, few(62)))
     torch.manual_seed(99)
-    resumed = train_loop(SPACE, few(62), plan(), settings, Context(tmp_path), teachers=load_teachers(settings, few(62)))
+    resumed = train_loop(SPACE, few(62), plan(), settings, Keeping(tmp_path), teachers=load_teachers(settings, few(62)))
     assert same(resumed.weights, whole.weights)
     if not augment:
         monkeypatch.setattr("raynas.training.teachers.CACHED_UP_TO", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from raynas.data.load import Data, load_data
+from raynas.phases.run_context import RunContext
+from raynas.runs.files import local_checkpoints
+from raynas.runs.run import Run
 from raynas.space import Space
+from raynas.training.context import Event
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 
@@ -30,6 +35,16 @@ SPACE = Space.from_dict(
     },
     "tiny",
 )
+
+
+class Keeping(RunContext):
+    """A process that keeps its checkpoints in a run directory."""
+
+    def __init__(self, folder: Path, keep: int = 3, on_event: Callable[[Event], None] = lambda event: None):
+        super().__init__(Run(folder, create=True), "supernet", keep, on_event, "cpu")
+
+    def checkpoints(self) -> list[str]:
+        return self.run.list(local_checkpoints(self.name))
 
 
 def few(train: int = 96, search: int = 50) -> Data:
