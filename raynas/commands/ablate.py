@@ -26,7 +26,6 @@ raynas ablate digits/ablation_vitas_v2_recipe --run runs/ablation --seeds 5     
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("ablation", help="a shipped ablation, such as digits/ablation_vitas_v2_recipe, or a YAML file")
     add_run_to_make(parser)
     add_data(parser)

@@ -29,7 +29,6 @@ raynas adapt runs/a --write-space my_space.yaml   to be edited, and given by --s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "a timm model's name, a run directory (its winner), or the folder of an exported or retrained network"
     parser.add_argument("model", help=text)
     parser.add_argument("--run", dest="run_dir", metavar="DIR", help="run directory: a path, or a URI such as s3://...")

@@ -21,7 +21,6 @@ raynas check autoformer --data s3://bucket/imagenet --run s3://bucket/runs/first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("preset", nargs="?", help="preset to carry out: a shipped one, or a YAML file")
     parser.add_argument("--run", dest="run_dir", metavar="DIR", help="run directory that every node must reach")
     add_data(parser)

@@ -16,7 +16,6 @@ _LONGEST = 40  # characters of a setting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories: paths, or URIs")
     text = "also draw the fronts of all runs into a file: .png, .svg or .pdf"
     parser.add_argument("--figure", metavar="FILE", help=text)

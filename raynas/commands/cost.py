@@ -14,7 +14,6 @@ _COSTS = {"macs": "MACs", "paper_macs": "MACs as papers count", "params": "param
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("name", help="a shipped space or arch, or a YAML file")
 
 

@@ -14,7 +14,6 @@ OVERRIDES = {"retrain.seeds": [0]}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "run directory (default: %(default)s)"
     parser.add_argument("--run", dest="run_dir", default="runs/demo", metavar="DIR", help=text)
     add_workers(parser)

@@ -15,7 +15,6 @@ EXAMPLES = "raynas evaluate runs/a"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     more = "; front or NAME/front for all archs of a search's front (default: the winner and every retrained network)"
     add_arch(parser, more)

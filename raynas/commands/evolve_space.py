@@ -15,7 +15,6 @@ raynas evolve-space digits/preset_evolution --run runs/f --try space_evolution.t
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_preset(parser)
     text = "try each value of a list for a key of the preset; repeatable, for all combinations"
     parser.add_argument("--try", dest="values", action="append", default=[], metavar="KEY=[...]", help=text)

@@ -11,7 +11,6 @@ EXAMPLES = "raynas export runs/a --to my_network"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     add_arch(parser, default="best")
     text = "export inherited weights, even if the network was retrained"

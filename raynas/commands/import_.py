@@ -15,7 +15,6 @@ raynas import transfer runs/a --run runs/flowers --data /data/flowers --size 320
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = (
         "the layout of the checkpoint: autoformer, vit-resnas, nasvit, s3 or timm; or transfer, for a network of raynas"
     )

@@ -12,7 +12,6 @@ EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --work
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_preset(parser)
     add_workers(parser)
     add_replicas(parser)

@@ -23,7 +23,6 @@ EXAMPLES = "raynas rank runs/a --archs 2000 --train 50"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     add_number(parser, "--archs", 2000, "number of subnets to score")
     add_number(parser, "--buckets", 8, "number of equal ranges of MACs to draw them from")

@@ -11,7 +11,6 @@ EXAMPLES = "raynas report runs/a\nraynas report runs/a --tensorboard events"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     text = "also write event files into this folder: tensorboard --logdir DIR"
     parser.add_argument("--tensorboard", metavar="DIR", help=text)

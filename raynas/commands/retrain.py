@@ -25,7 +25,6 @@ raynas retrain my_network --data /data/flowers --run runs/flowers --size 320"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     add_arch(parser, "; repeatable (default: best)", dest="archs", action="append", metavar="ARCH")
     text = (

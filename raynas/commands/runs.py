@@ -18,7 +18,6 @@ EXAMPLES = "raynas runs runs\nraynas runs s3://bucket/runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("folder", help="a folder, or a URI such as s3://bucket/runs")
 
 

@@ -25,7 +25,6 @@ EXAMPLES = "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' -
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     add_replicas(parser)
     add_cpus_and_gpu(parser, "replica")

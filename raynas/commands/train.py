@@ -16,7 +16,6 @@ EXAMPLES = "raynas train digits --run runs/a --set recipe.epochs=3"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_preset(parser)
     add_workers(parser)
     add_cpus_and_gpu(parser, "worker, or this process")

@@ -18,7 +18,6 @@ _SHOWN = 10  # trials in the table at the end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_preset(parser)
     text = "YAML file with parameters, objectives and so on, in place of the preset's section tune"
     parser.add_argument("--tune", metavar="FILE", help=text)

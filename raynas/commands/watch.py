@@ -28,7 +28,6 @@ EXAMPLES = "raynas watch s3://bucket/runs/first\nraynas watch runs/a --once"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     add_number(parser, "--every", 5, "seconds between two looks")
     parser.add_argument("--once", action="store_true", help="look once, and end")

@@ -86,7 +86,6 @@ class Block(nn.Module):
         self.ls1, self.ls2 = (None if layer_scale is None else LayerScale(width, layer_scale) for _ in range(2))
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         width, query, hidden = shape.width, shape.query, shape.hidden
         return {
             "norm1": (width,),
@@ -101,7 +100,6 @@ class Block(nn.Module):
         }
 
     def select(self, shape: BlockShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def forward(self, x: Tensor, shape: BlockShape, paths: Tensor | None, index: nn.Module | None = None) -> Tensor:

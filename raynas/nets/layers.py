@@ -1,7 +1,7 @@
 """Elastic layers: ordinary layers whose active channels are arguments of each call.
 
-Each has one `select(channels...) -> {parameter name: tensor}`, used by both its forward pass and extraction. Numbers of
-channels, units and heads that constructors take are the largest ones.
+Each has one `select(channels...)`, which returns the active part of the parameters by name, as views, and is used by
+both its forward pass and extraction. Numbers of channels, units and heads that constructors take are the largest ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class ElasticLinear(nn.Module):
         self.in_unit = in_unit
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         selected = {"weight": outputs.select(inputs.select(self.weight, 1, self.in_unit), 0)}
         if self.bias is not None:
             selected["bias"] = outputs.select(self.bias, 0)
@@ -103,7 +102,6 @@ class ElasticPatchConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return {"weight": outputs.select(inputs.select(self.weight, 1), 0), "bias": outputs.select(self.bias, 0)}
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
@@ -128,7 +126,6 @@ class ElasticConv(nn.Module):
         self.stride, self.padding = stride, padding
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         selected = {"weight": outputs.select(inputs.select(self.weight, 1), 0)}
         return selected if self.bias is None else {**selected, "bias": outputs.select(self.bias, 0)}
 
@@ -147,7 +144,6 @@ class ElasticDepthwiseConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return {"weight": width.select(self.weight, 0), "bias": width.select(self.bias, 0)}
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
@@ -166,7 +162,6 @@ class ElasticNorm(nn.Module):
         self.eps = eps
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return {"weight": width.select(self.weight, 0), "bias": width.select(self.bias, 0)}
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
@@ -196,7 +191,6 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((features,), initial))
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return {"gamma": width.select(self.gamma, 0)}
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
@@ -259,7 +253,6 @@ class Projection(nn.Module):
         self.bias = nn.Parameter(torch.zeros(parts, channels)) if bias else None
 
     def select(self, width: Channels, outputs: Channels, unit: int) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         selected = {"weight": outputs.select(width.select(self.weight, 2), 1, unit)}
         if self.bias is not None:
             selected["bias"] = outputs.select(self.bias, 1, unit)
@@ -383,7 +376,6 @@ class PatchStem(nn.Module):
         self.position = new_parameter(1, class_tokens * (not late) + self.grid[0] * self.grid[1], width)
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         selected = {"proj.weight": width.select(self.proj.weight, 0), "position": width.select(self.position, 2)}
         if self.proj.bias is not None:
             selected["proj.bias"] = width.select(self.proj.bias, 0)

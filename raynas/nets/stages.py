@@ -66,7 +66,6 @@ class ElasticStage(nn.Module, Generic[BlockT]):
         return cast(BlockT, block)
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         parts = {f"{self.places}.{i}": cast(Any, self.block(i)).select(block) for i, block in shape.blocks.items()}
         if self.joint is not None and shape.inputs is not None:
             parts[self.joint] = getattr(self, self.joint).select(shape.inputs, shape.width)
@@ -138,7 +137,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def acting(self, arch: Arch, side: Side | None) -> Any:
-        """Return the shape of an arch: the shapes of its stages."""
         return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
@@ -210,11 +208,9 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return acting[-1].width
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
         return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     def places(self, arch: Arch) -> list[int]:
-        """Return the steps of the drop-path ramp of the blocks that an arch runs."""
         return [self.ramp[stage] + place for stage in range(len(self.stages)) for place in running(arch, stage)]
 
     def ramp_length(self) -> int:
@@ -222,7 +218,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return self.ramp[-1]
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """Return the active part of an arch's parameters and saved buffers by name: its state dict, as views."""
         shapes = self.shape(self._arch(arch), side)
         width = shapes[-1].width
         parts = {
@@ -270,7 +265,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return list(found.values())
 
     def until(self, acting: Any, tap: int) -> Any:
-        """Return the shape of the network that ends with a stage."""
         return acting[: tap + 1]
 
     def cut(self, tap: int) -> None:

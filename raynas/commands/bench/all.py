@@ -12,7 +12,6 @@ EXAMPLES = "raynas bench all --only step sandwich --device cuda"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = f"what to measure, of {', '.join(PARTS)} (default: all)"
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=text)
     add_timing(parser, 5)

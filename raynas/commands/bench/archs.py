@@ -11,7 +11,6 @@ EXAMPLES = "raynas bench archs vitas/twins_small"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "a shipped space, or a YAML file (default: %(default)s)"
     parser.add_argument("space", nargs="?", default="autoformer/small", help=text)
     add_number(parser, "--candidates", 100_000, "archs that each search by a predictor looks at")

@@ -13,7 +13,6 @@ EXAMPLES = "raynas bench detect my_network --head mask_rcnn --to runs/detected"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_scenes(parser, "detect")
 
 

@@ -11,7 +11,6 @@ EXAMPLES = "raynas bench forward autoformer/published/tiny my_network --batch-si
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "export folder, arch file, or the name of a shipped arch"
     parser.add_argument("names", nargs="+", metavar="NETWORK", help=text)
     add_number(parser, "--batch-size", 1, "images of one pass")

@@ -20,7 +20,6 @@ EXAMPLES = "raynas bench latency autoformer/tiny --device cuda --batch-size 64 -
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = (
         "an arch, or a space for its smallest and largest arch: shipped or a file; with --run also best or the id of "
         "a scored subnet"

@@ -11,7 +11,6 @@ EXAMPLES = "raynas bench mixed vit_resnas/tiny --archs 4 --batch-size 32 --devic
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("space", help="a shipped space, or a YAML file")
     add_number(parser, "--archs", 8, "number of subnets that share a batch")
     add_timing(parser, 5, 64)

@@ -8,7 +8,6 @@ from raynas.commands.bench import add_timing, print_measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "the folder AutoFormer of a clone of github.com/microsoft/Cream; its code is run"
     parser.add_argument("--autoformer", metavar="PATH", help=text)
     text = "a clone of github.com/facebookresearch/NASViT; its code is run"

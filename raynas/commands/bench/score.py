@@ -9,7 +9,6 @@ from raynas.commands.options import add_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "run directory with the supernet and images to use (default: an untrained supernet on the digits)"
     parser.add_argument("--run", metavar="DIR", help=text)
     add_number(parser, "--replicas", 2, "number of Ray actors")

@@ -11,7 +11,6 @@ from raynas.text import columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     text = "budget in MACs (default: 1e6)"
     parser.add_argument("--macs", type=above_0, default=1e6, metavar="N", help=text)
     add_number(parser, "--evaluations", 400, "number of evaluations of each search")

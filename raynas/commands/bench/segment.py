@@ -15,7 +15,6 @@ raynas bench segment s3/published/tiny --scratch --head upernet --to runs/uperne
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_scenes(parser, "segment")
 
 

@@ -8,7 +8,6 @@ from raynas.commands.bench import add_timing, print_measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_timing(parser, 11, 8)
 
 

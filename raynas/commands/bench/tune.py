@@ -11,7 +11,6 @@ SAMPLERS = ("random", "qmc", "tpe", "gp", "cmaes", "nsgaii")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_number(parser, "--seeds", 20, "number of studies of each sampler and function")
     parser.add_argument(
         "--samplers", nargs="+", choices=SAMPLERS, default=SAMPLERS, help="default: all; gp takes longest"

@@ -11,7 +11,6 @@ EXAMPLES = "raynas bench window vitas/twins_small --shares 0.001 0.0001"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("space", help="a shipped space, or a YAML file")
     parser.add_argument("--cost", choices=("macs", "params"), default="macs", help="cost (default: %(default)s)")
     text = "shares of all archs that windows hold; each window begins at the median (default: 0.01 0.001 0.0001)"

@@ -30,7 +30,6 @@ class DefaultLinear(nn.Module):
         self.in_unit, self.out_unit = in_unit, out_unit
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         weight = outputs.select(inputs.select(self.weight, 1, self.in_unit), 0, self.out_unit)
         return {"weight": weight, "bias": outputs.select(self.bias, 0, self.out_unit)}
 
@@ -52,7 +51,6 @@ class TokenConv(nn.Module):
         self.unit = unit
 
     def select(self, units: Channels, grid: Grid) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         del grid
         return {"weight": units.select(self.weight, 0, self.unit)}
 
@@ -123,7 +121,6 @@ class Attention(nn.Module):
         self.proj = DefaultLinear(heads * wide, width, in_unit=wide)
 
     def axes(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         return {
             "q": (width, heads),
             "k": (width, heads),
@@ -136,7 +133,6 @@ class Attention(nn.Module):
         }
 
     def select(self, width: Channels, heads: Channels, grid: Grid, window: Grid) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, self.axes(width, heads, grid, window))
 
     def forward(self, x: Tensor, width: Channels, heads: Channels, grid: Grid, window: Grid) -> Tensor:

@@ -54,7 +54,6 @@ class NormedConv(nn.Module):
         self.norm = ElasticBatchNorm(out_channels)
 
     def select(self, inputs: Channels, outputs: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, {"conv": (inputs, outputs), "norm": (outputs,)})
 
     def forward(self, x: Tensor, inputs: Channels, outputs: Channels) -> Tensor:
@@ -78,7 +77,6 @@ class NormedDepthwise(nn.Module):
         self.side, self.stride = side, stride
 
     def select(self, width: Channels, kernel: int) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         start = (self.side - kernel) // 2
         if start < 0:
             raise UserError(f"the arch has a kernel of {kernel}, the supernet one of {self.side}")
@@ -100,7 +98,6 @@ class SqueezeExcitation(nn.Module):
         self.expand = ElasticConv(squeezed, channels, side=1)
 
     def select(self, width: Channels, squeezed: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, {"reduce": (width, squeezed), "expand": (squeezed, width)})
 
     def forward(self, x: Tensor, width: Channels, squeezed: Channels) -> Tensor:
@@ -164,7 +161,6 @@ class InvertedResidual(nn.Module):
         return axes
 
     def select(self, shape: ConvShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def forward(self, x: Tensor, shape: ConvShape, paths: Tensor | None) -> Tensor:

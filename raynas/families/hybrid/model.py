@@ -85,7 +85,6 @@ class HybridSupernet(StagedSupernet[Stage]):
     def block_shape(
         self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing
     ) -> ConvShape | HybridBlockShape:
-        """Return the shape of a layer that an arch runs."""
         before = f"stages.{stage - 1}.width" if stage else "stem.width"
         held = self._stages[stage - 1].width if stage else self.stem.conv.weight.shape[0]
         rows, columns = grids(self.space, self._resolution(arch))[stage + 1]
@@ -93,7 +92,6 @@ class HybridSupernet(StagedSupernet[Stage]):
         return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
-        """Return the shape of an arch."""
         share, stages = self.pattern[side], self.shape(arch, side)
         rows, columns = image_sides(self.space.input_size, self._resolution(arch))
         wide = self.space.constants.head_expansion * stages[-1].width.count
@@ -220,7 +218,6 @@ class HybridSupernet(StagedSupernet[Stage]):
         return self._settled_shape().mixed.count if wide else self.num_features
 
     def stage_shapes(self, acting: Shape) -> list[StageShape]:
-        """Return the shapes of the stages from that of the network."""
         return acting.stages
 
     def stage_grids(self, acting: Shape) -> list[tuple[int, tuple[int, int]]]:
@@ -241,7 +238,6 @@ class HybridSupernet(StagedSupernet[Stage]):
         return x
 
     def until(self, acting: Shape, tap: int) -> Shape:
-        """Return the shape of the network that ends with a stage."""
         return replace(acting, stages=acting.stages[: tap + 1])
 
     def remove_norm(self) -> None:
@@ -256,7 +252,6 @@ class HybridSupernet(StagedSupernet[Stage]):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """Return the active part of an arch's parameters and running averages: its state dict, as views."""
         arch = self._arch(arch)
         shape, image = self.acting(arch, side), Channels.first(self.space.channels)
         layers = {

@@ -82,7 +82,6 @@ class BlockNorm(ElasticNorm):
         self.joint = constants.norm == "image"
 
     def forward(self, x: Tensor, width: Channels) -> Tensor:
-        """Normalise [batch, tokens, width]."""
         if not self.joint:
             return super().forward(x, width)
         selected = self.select(width)
@@ -99,7 +98,6 @@ class Mlp(nn.Module):
         self.fc2 = DefaultLinear(hidden, width)
 
     def select(self, width: Channels, hidden: Channels, grid: tuple[int, int]) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, {"fc1": (width, hidden), "conv": (hidden, grid), "fc2": (hidden, width)})
 
     def forward(self, x: Tensor, width: Channels, hidden: Channels, grid: tuple[int, int]) -> Tensor:
@@ -143,7 +141,6 @@ class TransformerBlock(nn.Module):
         self.mlp_scaling = table()
 
     def axes(self, shape: HybridBlockShape) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         width = (shape.width,)
         mlp1, mlp2 = ((shape.width, hidden, shape.grid) for hidden in shape.hidden)
         return {
@@ -158,7 +155,6 @@ class TransformerBlock(nn.Module):
         }
 
     def select(self, shape: HybridBlockShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def forward(self, x: Tensor, shape: HybridBlockShape, paths: Tensor | None) -> Tensor:

@@ -116,7 +116,6 @@ class WindowBlock(Block):
         self.bias = bias
 
     def axes(self, shape: BlockShape) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         assert isinstance(shape, WindowShape)
         return {**super().axes(shape), "bias": (shape.table, shape.windows.window)}
 

@@ -37,7 +37,6 @@ class PatchEmbedding(nn.Module):
         self.images = Channels.first(channels)
 
     def select(self, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, {"conv": (self.images, width), "norm": (width,)})
 
     def forward(self, images: Tensor, width: Channels) -> Tensor:
@@ -63,7 +62,6 @@ class Merging(nn.Module):
         self.linear = ElasticLinear(MERGED * inputs, width, bias=False)
 
     def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         merged = inputs.tiled(MERGED, self.inputs)
         return select_layers(self, {"norm": (merged,), "linear": (merged, width)})
 
@@ -131,7 +129,6 @@ class S3Supernet(StagedSupernet[Stage]):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> WindowShape:
-        """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         heads, query, hidden = self._block_values(arch, stage, place)
         units = share(query, block.qkv.heads, block.qkv.unit_kind)
@@ -173,7 +170,6 @@ class S3Supernet(StagedSupernet[Stage]):
 
     @property
     def token_grid(self) -> tuple[int, int]:
-        """Rows and columns of the last stage's tokens."""
         return self.grids[-1]
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
@@ -218,7 +214,6 @@ class S3Supernet(StagedSupernet[Stage]):
     first_conv = "embedding.conv"
 
     def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
-        """Return each stage's pixels on the side of a token, and its rows and columns."""
         return [(self.space.constants.patch_size * 2**stage, grid) for stage, grid in enumerate(self.grids)]
 
     def block_attends(self, name: str, shape: WindowShape, pixels: int, grid: tuple[int, int]) -> list[Attending]:
@@ -228,7 +223,6 @@ class S3Supernet(StagedSupernet[Stage]):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select_embedding(self, width: Channels) -> dict[str, dict[str, Tensor]]:
-        """Return the active part of the patch embedding."""
         return {"embedding": self.embedding.select(width)}
 
     def maskable(self, dimension: str) -> bool:

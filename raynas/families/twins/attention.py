@@ -47,11 +47,9 @@ class Attention(nn.Module):
         self.proj = ElasticLinear(query * unit, width, in_unit=unit)
 
     def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         return {"qkv": (shape.width, shape.query, shape.heads), "proj": (shape.query, shape.width)}
 
     def select(self, shape: AttentionShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -106,7 +104,6 @@ class GlobalAttention(Attention):
         self.norm = ElasticNorm(width, constants.embedding_norm_eps) if reduction > 1 else None
 
     def axes(self, shape: AttentionShape) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         return {**super().axes(shape), "reduction": (shape.width, shape.width), "norm": (shape.width,)}
 
     def forward(self, x: Tensor, shape: AttentionShape) -> Tensor:

@@ -60,7 +60,6 @@ class Block(nn.Module):
         self.query = query
 
     def axes(self, shape: TwinsBlockShape) -> dict[str, tuple[Any, ...]]:
-        """Return the channels of each layer's axes."""
         width, hidden = shape.attention.width, shape.hidden
         return {
             "norm1": (width,),
@@ -71,7 +70,6 @@ class Block(nn.Module):
         }
 
     def select(self, shape: TwinsBlockShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         return select_layers(self, self.axes(shape))
 
     def forward(self, x: Tensor, shape: TwinsBlockShape, paths: Tensor | None) -> Tensor:
@@ -121,7 +119,6 @@ class Stage(ElasticStage[Block]):
         )
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         inputs = self.images if shape.inputs is None else shape.inputs
         axes = {"embedding": (inputs, shape.width), "norm": (shape.width,), "position": (shape.width,)}
         selected = select_layers(self, axes)
@@ -177,7 +174,6 @@ class TwinsSupernet(StagedSupernet[Stage]):
         return {}
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> TwinsBlockShape:
-        """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         is_global, heads, query, hidden = (
             arch[f"stages.{stage}.blocks.{place}.{leaf}"]
@@ -190,7 +186,6 @@ class TwinsSupernet(StagedSupernet[Stage]):
 
     @property
     def token_grid(self) -> tuple[int, int]:
-        """Rows and columns of the last stage's tokens."""
         return self._stages[-1].grid
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
@@ -200,7 +195,6 @@ class TwinsSupernet(StagedSupernet[Stage]):
     first_conv = "stages.0.embedding"
 
     def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
-        """Return each stage's pixels on the side of a token, and its rows and columns."""
         sides = accumulate(self.space.constants.patch_sizes, operator.mul)
         return [(side, stage.grid) for side, stage in zip(sides, self._stages)]  # noqa: B905  stages may be cut off
 

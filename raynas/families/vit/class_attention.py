@@ -36,7 +36,6 @@ class ClassBlock(nn.Module):
         self.ls1, self.ls2 = (None if scale is None else LayerScale(width, scale) for _ in range(2))
 
     def select(self, width: Channels, hidden: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         projections = {name: (width, self.query) for name in "qkv"}
         norms = {name: (width,) for name in ("norm1", "norm2", "ls1", "ls2")}
         mlp = {"fc1": (width, hidden), "fc2": (hidden, width)}

@@ -125,7 +125,6 @@ class VitSupernet(Supernet):
         return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
 
     def acting(self, arch: Arch, side: Side | None) -> Shape:
-        """Return the shape of an arch."""
         return self.shape(arch, side)
 
     def shape(self, arch: Arch, side: Side | None = None) -> Shape:
@@ -229,7 +228,6 @@ class VitSupernet(Supernet):
         return acting.width
 
     def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
         return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     @property
@@ -309,11 +307,9 @@ class VitSupernet(Supernet):
         return self.normed(x, replace(acting, class_hidden=None))
 
     def until(self, acting: Shape, tap: int) -> Shape:
-        """Return the shape of the network that ends with a block."""
         return replace(acting, blocks=dict(list(acting.blocks.items())[: tap + 1]), class_hidden=None)
 
     def cut(self, tap: int) -> None:
-        """Remove the blocks behind one."""
         self.blocks, self.class_blocks = self.blocks[: max(self._settled_shape().blocks) + 1], nn.ModuleList()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
@@ -326,7 +322,6 @@ class VitSupernet(Supernet):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        """Return the active part of an arch's parameters by name: the subnet's state dict, as views."""
         shape = self.shape(self._arch(arch), side)
         parts = {
             "stem": self.stem.select(shape.patch_size, shape.width),

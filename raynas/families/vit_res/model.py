@@ -79,7 +79,6 @@ class Reduction(nn.Module):
         self.class_tokens = constants.class_tokens
 
     def select(self, inputs: Channels, width: Channels) -> dict[str, Tensor]:
-        """Return the active part of the parameters."""
         axes = {"norm": (inputs,), "conv": (inputs, width), "linear": (inputs, width)}
         return {**select_layers(self, axes), "position": width.select(self.position, 2)}
 
@@ -153,7 +152,6 @@ class VitResSupernet(StagedSupernet[Stage]):
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def block_shape(self, arch: Arch, stage: int, place: int, width: Channels, share: Sharing) -> BlockShape:
-        """Return the shape of a block that an arch runs."""
         block = self._stages[stage].block(place)
         heads, units, hidden = self._block_values(arch, stage, place)
         query = share(units, block.qkv.heads, block.qkv.unit_kind)
@@ -162,7 +160,6 @@ class VitResSupernet(StagedSupernet[Stage]):
     def block_shape_of_rows(
         self, archs: Sequence[Arch | None], stage: int, place: int, width: Channels, rows: Tensor
     ) -> BlockShape:
-        """Return a block's shape for the rows of a mixed batch; archs that do not run it are None."""
         values = [None if arch is None else self._block_values(arch, stage, place) for arch in archs]
         return BlockShape.of_rows(width, values, rows)
 
@@ -193,7 +190,6 @@ class VitResSupernet(StagedSupernet[Stage]):
 
     @property
     def token_grid(self) -> tuple[int, int]:
-        """Rows and columns of the last stage's patch tokens."""
         return self.grids[-1]
 
     def position_grids(self) -> dict[str, tuple[int, int]]:
@@ -207,7 +203,6 @@ class VitResSupernet(StagedSupernet[Stage]):
     pooling = "token"
 
     def stage_grids(self, acting: Any) -> list[tuple[int, tuple[int, int]]]:
-        """Return each stage's pixels on the side of a token, and its rows and columns."""
         return [(self.space.constants.patch_size * 2**stage, grid) for stage, grid in enumerate(self.grids)]
 
     def exchangeable(self) -> list[UnitGroup]:
