@@ -46,3 +46,9 @@ def reason(error: BaseException) -> str:
     except Exception:  # an exception of somebody's own, whose text is broken
         text = ""
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what another library's exception says, or its class if it says nothing."""
+    text = str(getattr(error, "strerror", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

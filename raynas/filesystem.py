@@ -15,7 +15,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-from raynas.errors import RunDirError, UserError
+from raynas.errors import RunDirError, UserError, first_line
 from raynas.locations import SCHEMES, hide_secrets, is_uri, refuse_credentials
 
 REQUESTS = 64
@@ -61,7 +61,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
         ) from error
     except (OSError, ValueError, NotImplementedError) as error:
         shown = hide_secrets(location)
-        reason = str(error).replace(location, shown).strip().partition("\n")[0]
+        reason = first_line(error).replace(location, shown)
         raise UserError(f"{shown}: cannot be opened: {reason}") from error
     if not path.strip("/") and not isinstance(filesystem, fs.LocalFileSystem):
         raise UserError(f"{unread}: it names no bucket or folder")
@@ -141,7 +141,7 @@ def write_whole(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
 def cannot_write(path: str, error: BaseException) -> RunDirError:
     """Return the error for a file or folder that cannot be written."""
     return RunDirError(
-        f"{path}: cannot be written: {_first_line(error)}. Nothing of it was kept and what was written before is "
+        f"{path}: cannot be written: {first_line(error)}. Nothing of it was kept and what was written before is "
         "intact: mend the cause (free space, permissions, network) and run the same command again"
     )
 
@@ -185,8 +185,3 @@ def clear_hidden(folder: Path) -> None:
 def hidden_name(path: Path) -> Path:
     """Return a unique hidden name beside a path, for what is being written in its place."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-
-
-def _first_line(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error)
-    return text.splitlines()[0] if text else type(error).__name__

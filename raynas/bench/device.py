@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from raynas.errors import UserError
+from raynas.errors import UserError, first_line
 from raynas.phases.where import threads as torch_threads
 
 
@@ -18,7 +18,7 @@ def on_device(name: str, threads: int) -> Iterator[torch.device]:
     try:
         device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name!r}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"device {name!r}: {first_line(error)}") from error
     with torch_threads(threads):
         yield device
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from raynas.errors import ClusterError, UserError
+from raynas.errors import ClusterError, UserError, first_line
 from raynas.progress.reporter import Progress, reporter, silent
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def _start_once(cpus: int) -> None:
         for pid in _children() - others:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        raise ClusterError(f"Ray did not start on this machine ({_first_line(error)})") from error
+        raise ClusterError(f"Ray did not start on this machine ({first_line(error).rstrip('.')})") from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = enabled
     if not on_loopback():
@@ -216,19 +216,14 @@ def _connect(address: str) -> None:
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()
         raise UserError(
-            f"no Ray cluster can be used at RAY_ADDRESS={address} ({_first_line(error)}): start it, or unset "
-            "RAY_ADDRESS to use a local Ray"
+            f"no Ray cluster can be used at RAY_ADDRESS={address} ({first_line(error).rstrip('.')}): start it, or "
+            "unset RAY_ADDRESS to use a local Ray"
         ) from error
 
 
 def _children() -> set[int]:
     """Return the ids of the processes that this one has started."""
     return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 # -- losing it ---------------------------------------------------------------------------------------------------------
@@ -345,7 +340,7 @@ def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]
         if lost:
             raise ClusterError(f"Ray was lost: {lost[0]}") from error
         if isinstance(error, RayError) and not isinstance(error, RayTaskError):
-            raise ClusterError(f"Ray failed: {_first_line(error)}") from error
+            raise ClusterError(f"Ray failed: {first_line(error).rstrip('.')}") from error
         raise
     finally:
         over.set()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import fs
 
-from raynas.errors import UserError
+from raynas.errors import UserError, first_line
 from raynas.filesystem import open_location
 from raynas.locations import hide_secrets
 
@@ -185,8 +185,8 @@ def open_image(encoded: bytes, where: str) -> Image.Image:
         high_bytes = _loses_bits(image)
         image.load()
     except Exception as error:  # Pillow's readers raise anything on damaged bytes: IndexError, struct.error, ...
-        reason = "not an image, or a damaged one" if isinstance(error, Image.UnidentifiedImageError) else error
-        text = first_line(reason) or type(error).__name__
+        unknown = isinstance(error, Image.UnidentifiedImageError)
+        text = "not an image, or a damaged one" if unknown else first_line(error)
         raise UserError(f"{where}: cannot be read as an image: {text}") from error
     if image.format == "PPM" and image.mode == "I":
         image.info[STATED_RANGE] = (0, 65535)  # the file's own maximum, to which Pillow scales
@@ -207,8 +207,3 @@ def _loses_bits(image: Image.Image) -> bool:
 
 def _hidden(path: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
-
-
-def first_line(error: object) -> str:
-    """Return the first line of an error of another library."""
-    return str(error).strip().partition("\n")[0]

@@ -11,8 +11,8 @@ from pyarrow import fs
 from raynas.data.clutter import made_splits
 from raynas.data.config import DataConfig
 from raynas.data.embedded import LOADERS
-from raynas.data.files import first_line, open_once
-from raynas.errors import UserError
+from raynas.data.files import open_once
+from raynas.errors import UserError, first_line
 from raynas.locations import hide_secrets, is_uri
 from raynas.user_code import load_object
 

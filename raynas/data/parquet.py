@@ -27,9 +27,9 @@ from PIL import Image
 
 from raynas.data.class_order import in_order
 from raynas.data.config import DataConfig
-from raynas.data.files import TEST, TRAIN, Listing, first_line, open_file, open_image, shown
+from raynas.data.files import TEST, TRAIN, Listing, open_file, open_image, shown
 from raynas.data.pool import Pool
-from raynas.errors import UserError
+from raynas.errors import UserError, first_line
 from raynas.locations import hide_secrets
 
 log = logging.getLogger(__name__)

@@ -47,6 +47,11 @@ def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
         raise UserError(f"{name} is not a safetensors file: {error}") from error
 
 
+def weights_file(weights: Mapping[str, Tensor]) -> bytes:
+    """Return weights as the content of a safetensors file."""
+    return safetensors.torch.save({name: tensor.detach().contiguous() for name, tensor in weights.items()})
+
+
 def load_supernet(space: Space, weights: str | Path | Mapping[str, Tensor]) -> Supernet:
     """Build the supernet of a space with given weights.
 

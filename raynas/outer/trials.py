@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from raynas.results.run_dir import RunDir, plain
 from raynas.text import duration
@@ -55,12 +56,14 @@ class Wait:
     """A proposer's answer that there may be another trial once a running one has ended."""
 
 
-class Proposer(Protocol):
+class Proposer(ABC):
     """Whatever proposes the trials of an experiment."""
 
+    @abstractmethod
     def ask(self) -> Proposed | Wait | None:
         """Return the next trial; None if there are no more."""
 
+    @abstractmethod
     def tell(self, trial: Trial) -> None:
         """Take note of a trial.
 
@@ -70,9 +73,10 @@ class Proposer(Protocol):
 
     def prune(self, number: int, step: int, value: float) -> bool:
         """Return True if a trial is to be ended after a step, by the value that it reported for it."""
+        return False
 
 
-class Listed:
+class Listed(Proposer):
     """A proposer of trials that are known in advance: those that have not finished, each once.
 
     Failed ones are tried again when the same command is given again.
@@ -82,17 +86,11 @@ class Listed:
         self._left = {trial.number: trial for trial in trials}
 
     def ask(self) -> Proposed | Wait | None:
-        """Return the next trial."""
         return self._left.pop(next(iter(self._left))) if self._left else None
 
     def tell(self, trial: Trial) -> None:
-        """Take note of a trial."""
         if trial.state != "failed":
             self._left.pop(trial.number, None)
-
-    def prune(self, number: int, step: int, value: float) -> bool:
-        """Return False: all come to their end."""
-        return False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from pyarrow import fs
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from raynas.cluster.resources import Resources
@@ -30,7 +29,7 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.supernet import Supernet
-from raynas.nets.weights import load_supernet, weights_fingerprint
+from raynas.nets.weights import load_supernet, weights_file, weights_fingerprint
 from raynas.phases.where import compute, default_resources
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.folder import whole_folder
@@ -165,7 +164,7 @@ def example(model: Supernet, images: int = 2) -> Tensor:
 def _write_network(model: Supernet, network: Network, folder: Path) -> None:
     arch, weights = folder / ARCH_FILE, folder / WEIGHTS_FILE
     arch.write_text(arch_text(network.arch))
-    weights.write_bytes(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
+    weights.write_bytes(weights_file(model.state_dict()))
     again = build_network(network.arch, weights.read_bytes(), str(weights))
     _check(weights, model, lambda x: again(x))
 

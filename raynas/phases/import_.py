@@ -84,7 +84,7 @@ def import_supernet(
     if new_head or images.size != found.input_size:
         scaled = preset.retrain.windows == "scaled"
         network = given.fitted(images, new_head, preset.recipe.seed, progress, scaled).network
-        found, weights = network.space, {name: each.detach() for name, each in network.state_dict().items()}
+        found, weights = network.space, network.state_dict()
     if not has_begun(run_dir, "import"):
         check_images(asked, progress)
     for line in describe_reading(asked, images):
@@ -134,8 +134,7 @@ def transfer(
         data = load_data(named_data(found))
     scaled = preset.retrain.windows == "scaled"
     network = model.fitted(data, not model.knows(data), preset.recipe.seed, progress, scaled).network
-    weights = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    return write_imported(run_dir, "raynas", os.fspath(source), network.space, weights, found, data)
+    return write_imported(run_dir, "raynas", os.fspath(source), network.space, network.state_dict(), found, data)
 
 
 def write_imported(

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from raynas.cluster.resources import Resources
 from raynas.costs import sample_within, span
-from raynas.errors import InfeasibleError, UserError, reason
+from raynas.errors import InfeasibleError, UserError, first_line, reason
 from raynas.filesystem import open_location
 from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
@@ -157,7 +157,7 @@ def read_truth(path: str | Path) -> pa.Table:
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file") from error
     except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{path}: not a Parquet file that can be read: {first_line(error)}") from error
     missing = [name for name in ("network", "values", "accuracy") if name not in table.column_names]
     if missing:
         raise UserError(f"{path} lacks the column {missing[0]!r}: a truth table has network, values and accuracy")

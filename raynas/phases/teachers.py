@@ -8,7 +8,7 @@ import torch
 
 from raynas.data.load import Data, load_data
 from raynas.data.pixels import Normalisation
-from raynas.errors import ConfigError, UserError
+from raynas.errors import ConfigError, UserError, first_line
 from raynas.nets.timm_weights import load_timm
 from raynas.runs.networks import Network
 from raynas.runs.run import Run, open_run
@@ -52,7 +52,7 @@ def load_teacher(config: TeacherConfig, data: Data, run: Run | None = None) -> T
     except (RuntimeError, AssertionError, ValueError) as error:
         raise UserError(
             f"teacher {teacher.name} cannot take images of {teacher.size[0]} x {teacher.size[1]} pixels: "
-            f"{str(error).splitlines()[0]}"
+            f"{first_line(error)}"
         ) from error
     if classes != data.classes:
         raise ConfigError(f"teacher {teacher.name} knows {classes} classes, {data.name} has {data.classes}")

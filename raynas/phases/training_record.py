@@ -89,7 +89,7 @@ def _row(entry: Mapping[str, Any]) -> Row:
 def write_supernet(run: Run, state: State, space: Space, data: Data, recipe: Recipe) -> None:
     """Write the final weights and then their record, which marks the training as finished."""
     averaged = state["ema"] is not None
-    weights = {name: tensor.contiguous() for name, tensor in state["ema" if averaged else "model"].items()}
+    weights = state["ema" if averaged else "model"]
     last: list[dict[str, Any]] = next((e["probes"] for e in reversed(state["history"]) if "probes" in e), [])
     run.write_supernet(
         weights,

@@ -175,10 +175,12 @@ class RunFiles(RunDir):
 
     def write_supernet(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Write a supernet's weights, and then its record, which marks them as finished."""
-        from safetensors.torch import save
+        self._write_weights(SUPERNET_WEIGHTS, weights, SUPERNET, about)
 
-        content = save({name: tensor.contiguous() for name, tensor in weights.items()})
-        self.write_together({SUPERNET_WEIGHTS: content, SUPERNET: json_text(about).encode()}, last=SUPERNET)
+    def _write_weights(self, file: str, weights: Mapping[str, Tensor], record: str, about: Mapping[str, Any]) -> None:
+        from raynas.nets.weights import weights_file
+
+        self.write_together({file: weights_file(weights), record: json_text(about).encode()}, last=record)
 
     @property
     def about_start(self) -> Row:
@@ -192,10 +194,7 @@ class RunFiles(RunDir):
             about: `original`, the folder of the network that they were made of; fingerprints of the weights
                 (`ordered`) and of the same with units in random order (`random`); and how units were ordered.
         """
-        from safetensors.torch import save
-
-        content = save({name: tensor.contiguous() for name, tensor in weights.items()})
-        self.write_together({START_WEIGHTS: content, START: json_text(about).encode()}, last=START)
+        self._write_weights(START_WEIGHTS, weights, START, about)
 
     # -- archs -----------------------------------------------------------------------------------------------------
 

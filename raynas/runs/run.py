@@ -234,11 +234,11 @@ class Run(RunFiles):
             weights: weights by name.
             about: row of table `networks`, and the preprocessing.
         """
-        from safetensors.torch import save
+        from raynas.nets.weights import weights_file
 
         with self.folder(str(network.path), last=ARCH_FILE, keep=lambda name: True) as folder:
             (folder / ARCH_FILE).write_text(arch_text(network.arch))
-            (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous() for k, v in weights.items()}))
+            (folder / WEIGHTS_FILE).write_bytes(weights_file(weights))
             (folder / ABOUT_FILE).write_text(json_text(about))
 
     def network_arch(self, network: Network) -> Arch | None:

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 import torch
 import torch.distributed as dist
 
-from raynas.errors import UserError
+from raynas.errors import UserError, first_line
 
 State = dict[str, Any]
 Event = dict[str, Any]
@@ -109,7 +109,7 @@ def check_connection(context: Context) -> None:
     except RuntimeError as error:
         raise UserError(
             f"the workers cannot reach each other: an all-reduce failed after "
-            f"{time.monotonic() - began:.0f} s on {where}: {str(error).splitlines()[0]}. Check that the nodes "
+            f"{time.monotonic() - began:.0f} s on {where}: {first_line(error)}. Check that the nodes "
             "reach one another on all ports (or name the interface in GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME)"
         ) from error
     expected = context.world_size * (context.world_size + 1) / 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from raynas.errors import UserError
 from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES
-from raynas.outer.trials import TRIALS, Proposed, Trial, Wait
+from raynas.outer.trials import TRIALS, Listed, Proposed, Trial, Wait
 from raynas.presets.ablation import AblationRow
 from raynas.presets.preset import Preset, override
 from raynas.runs.searches import MAIN
@@ -95,17 +95,15 @@ def as_name(row: str) -> str:
     return "".join(char if char.isalnum() or char in "_-" else "_" for char in row.replace("+", "and")) or "_"
 
 
-class Shared:
+class Shared(Listed):
     """A proposer of trials that are known in advance and share run directories, which one of them has at a time.
-
-    Failed ones are tried again when the same command is given again.
 
     Args:
         ended: called after each trial that ends in this attempt.
     """
 
     def __init__(self, trials: Sequence[Proposed], ended: Callable[[], object] = lambda: None):
-        self._left = {trial.number: trial for trial in trials}
+        super().__init__(trials)
         self._busy: dict[int, str] = {}  # folders of running trials by number
         self._ended = ended
 
@@ -119,15 +117,9 @@ class Shared:
         return self._left.pop(free.number)
 
     def tell(self, trial: Trial) -> None:
-        """Take note of a trial."""
         was_busy = self._busy.pop(trial.number, None) is not None
         if trial.state == "running":  # read back, and carried on
             self._busy[trial.number] = trial.run
-        if trial.state != "failed":
-            self._left.pop(trial.number, None)
+        super().tell(trial)
         if was_busy:
             self._ended()
-
-    def prune(self, number: int, step: int, value: float) -> bool:
-        """Return False: all come to their end."""
-        return False

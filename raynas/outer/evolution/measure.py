@@ -115,10 +115,9 @@ def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, pr
     Weights that the earlier supernet does not hold are drawn as usual.
     """
     import torch
-    from safetensors.torch import save
 
     from raynas.nets import build_supernet
-    from raynas.nets.weights import load_supernet
+    from raynas.nets.weights import load_supernet, weights_file
     from raynas.outer.evolution.warm_start import inherit
     from raynas.training.streams import derive
 
@@ -131,7 +130,7 @@ def _inherited(run: Run, here: Run, index: int, space: Space, preset: Preset, pr
         new = build_supernet(space)
         share = inherit(new, old)
         with here.lock():
-            here.write_bytes(INIT, save(new.state_dict()))
+            here.write_bytes(INIT, weights_file(new.state_dict()))
         progress(f"  it begins with {share:.0%} of its weights from iteration {index - 1}")
     return INIT
 

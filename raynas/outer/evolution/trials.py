@@ -131,7 +131,7 @@ def _folder(name: str) -> str:
     return f"{TRIALS}/{name}" if name else ""
 
 
-class Suggested:
+class Suggested(Proposer):
     """A proposer of some of all combinations, one after the other, by Optuna.
 
     Trials that failed under an earlier command are tried again first.
@@ -145,7 +145,6 @@ class Suggested:
         self._again: list[rows.Trial] = []
 
     def ask(self) -> Proposed | Wait | None:
-        """Return the next trial."""
         self._begun = True
         if self._again:
             return self._again.pop(0)
@@ -153,7 +152,6 @@ class Suggested:
         return self._study.ask() if self._left >= 0 else None
 
     def tell(self, trial: rows.Trial) -> None:
-        """Take note of a trial."""
         if self._begun:
             self._study.tell(trial)
             return
@@ -162,10 +160,6 @@ class Suggested:
             self._again.append(trial)
             trial = replace(trial, state="running")
         self._study.tell(trial)
-
-    def prune(self, number: int, step: int, value: float) -> bool:
-        """Return False: all come to their end."""
-        return False
 
 
 def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

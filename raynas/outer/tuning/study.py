@@ -15,7 +15,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from raynas.errors import RunDirError
-from raynas.outer.trials import TRIALS, Proposed, Trial
+from raynas.outer.trials import TRIALS, Proposed, Proposer, Trial
 from raynas.outer.tuning.params import decode, distribution, encode, grid, suggest
 from raynas.outer.tuning.pruners import build_pruner
 from raynas.outer.tuning.study_file import STUDY, StudyFile
@@ -27,7 +27,7 @@ FROM = "warm_start"
 """Attribute of a trial that is of another study: its name."""
 
 
-class Study:
+class Study(Proposer):
     """A proposer of trials by Optuna.
 
     Args:
