@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 import raynas
-from raynas import figures
+from raynas import drawing, figures
 from raynas.data.clutter import make_clutter
 from raynas.data.config import ClutterConfig
 from raynas.reports.sharing import sharing_figure
@@ -40,7 +40,7 @@ def main() -> None:
         "data_clutter": clutter(),
     }
     for name, figure in pictures.items():
-        with matplotlib.rc_context({**figures.STYLE, "svg.hashsalt": name}):
+        with matplotlib.rc_context({**drawing.STYLE, "svg.hashsalt": name}):
             figure.savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None, "Creator": None})
 
 
@@ -58,20 +58,20 @@ def clutter() -> Figure:
     return figure
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(drawing.STYLE)
 def steps() -> Figure:
     """Draw the way from a space to a finished network."""
     figure = Figure(figsize=(9, 1.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set(xlim=(-0.1, 2.2 * len(STEPS) - 0.3), ylim=(0, 1))
     axes.axis("off")
-    for place, ((name, text), colour) in enumerate(zip(STEPS, figures.PALETTE, strict=False)):
+    for place, ((name, text), colour) in enumerate(zip(STEPS, drawing.PALETTE, strict=False)):
         left = 2.2 * place
         axes.add_patch(FancyBboxPatch((left, 0.1), 1.6, 0.8, boxstyle="round,pad=0.05", color=colour, alpha=0.2))
         axes.text(left + 0.8, 0.72, name, ha="center", va="center", weight="bold")
         axes.text(left + 0.8, 0.34, text, ha="center", va="center", fontsize=8)
         if place:
-            arrow = {"arrowstyle": "->", "color": figures.INK}
+            arrow = {"arrowstyle": "->", "color": drawing.INK}
             axes.annotate("", (left - 0.08, 0.5), (left - 0.52, 0.5), arrowprops=arrow)
     return figure
 

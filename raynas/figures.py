@@ -1,14 +1,7 @@
-"""Figures of runs and reports, from plain arrays: each function returns one matplotlib figure.
-
-The colours are safe for red-green colour blindness and have contrast on white and on black. Text and axes are drawn in
-`INK`, which `svg` replaces by the page's own text colour.
-"""
+"""Figures of runs and reports, from plain arrays: each function returns one matplotlib figure."""
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -17,37 +10,16 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from raynas.drawing import INK, PALETTE, STYLE, STYLES, WIDTH, legend, new_figure, percent, shown
 from raynas.quantities import QUANTITIES, amount
 from raynas.space import Arch, Space
 
 Estimates = Mapping[str, tuple[float, float, float]]
 """Value and interval (lower end, upper end) by statistic."""
-
-INK = "#010203"
-_LONGEST = 90  # characters of a name in a figure; tables have the whole name
-STYLES = ("-", "--", "-.", ":")
-PALETTE = ("#3b82d6", "#e08a1e", "#2c9f70", "#b05cc6", "#d1495b", "#7a8793")
-STYLE: dict[Any, Any] = {
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
-    "font.size": 10,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-}
 
 
 @dataclass(frozen=True)
@@ -67,7 +39,7 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     Args:
         curves: regret in accuracy (0 to 1) by algorithm, [seeds, evaluations].
     """
-    figure, axes = new_figure(7.2, 3.8)
+    figure, axes = new_figure(3.8)
     for (name, values), colour in zip(curves.items(), cycle(PALETTE)):
         evaluations = np.arange(1, values.shape[1] + 1)
         mean = values.mean(axis=0)
@@ -99,7 +71,7 @@ def accuracy_against_cost(
         limits: the searches' bounds on the cost.
         marks: networks with weights of their own, measured on the same images; one style for each label.
     """
-    figure, axes = new_figure(7.2, 4.2)
+    figure, axes = new_figure(4.2)
     for (name, (costs, accuracy)), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("osDv^P")):
         axes.scatter(
             costs,
@@ -137,7 +109,7 @@ def fronts(found: Mapping[str, tuple[np.ndarray, np.ndarray]], cost: str = "macs
         found: (cost [k], accuracy [k] in [0, 1]) by name of the run, the cheapest first.
         cost: name of the cost; see `raynas.quantities`.
     """
-    figure, axes = new_figure(7.2, 4.2)
+    figure, axes = new_figure(4.2)
     for (name, points), colour, style in zip(found.items(), cycle(PALETTE), cycle(STYLES)):
         axes.step(*points, where="post", color=colour, linestyle=style, marker=".", label=shown(name))
     _label_axes(axes, cost)
@@ -149,7 +121,7 @@ def fronts(found: Mapping[str, tuple[np.ndarray, np.ndarray]], cost: str = "macs
 def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figure:
     """Draw test accuracies of evaluated networks, one line each: (label, accuracy, 95 % interval)."""
     labels = [wrap(shown(label), 36) for label, _, _ in found]
-    figure, axes = new_figure(7.2, 0.9 + 0.42 * len(found) * max(1, max(map(len, labels)) / 2))
+    figure, axes = new_figure(0.9 + 0.42 * len(found) * max(1, max(map(len, labels)) / 2))
     for row, (_, accuracy, interval) in enumerate(found):
         colour = PALETTE[row % len(PALETTE)]
         axes.errorbar(accuracy, row, xerr=interval, color=colour, marker="o", ms=8, capsize=4, ls="none")
@@ -166,7 +138,7 @@ def finished_networks(found: Sequence[tuple[str, float, float | None]]) -> Figur
 @matplotlib.rc_context(STYLE)
 def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: str) -> Figure:
     """Draw measured against predicted values of an objective: (predicted, measured) of each arch, by kind."""
-    figure, axes = new_figure(7.2, 4.2)
+    figure, axes = new_figure(4.2)
     for (name, points), colour, marker in zip(groups.items(), cycle(PALETTE), cycle("os^")):
         predicted, measured = np.array(points).T
         axes.scatter(
@@ -181,7 +153,7 @@ def predictions(groups: Mapping[str, Sequence[tuple[float, float]]], objective: 
 @matplotlib.rc_context(STYLE)
 def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
     """Draw the best score so far after each evaluation, one step curve for each search."""
-    figure, axes = new_figure(7.2, 3.6)
+    figure, axes = new_figure(3.6)
     for (name, best), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
         axes.step(np.arange(1, len(best) + 1), best, where="post", color=colour, linestyle=style, label=shown(name))
     axes.set(xlabel="subnets scored", ylabel="best accuracy so far (search split)")
@@ -194,7 +166,7 @@ def search_progress(curves: Mapping[str, np.ndarray]) -> Figure:
 @matplotlib.rc_context(STYLE)
 def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Figure:
     """Draw shares, such as accuracies, by epoch of supernet training: (epochs, shares) by name."""
-    figure, axes = new_figure(7.2, 3.6)
+    figure, axes = new_figure(3.6)
     for (name, (epochs, accuracy)), colour, style in zip(curves.items(), cycle(PALETTE), cycle(STYLES)):
         axes.plot(
             epochs, accuracy, color=colour, linestyle=style, label=shown(name), marker="." if len(epochs) < 30 else None
@@ -209,7 +181,7 @@ def epoch_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: 
 @matplotlib.rc_context(STYLE)
 def attention_distances(networks: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """Draw the mean attention distance of every head, block by block: distances in pixels by network."""
-    figure, axes = new_figure(7.2, 3.6)
+    figure, axes = new_figure(3.6)
     for (name, blocks), colour, marker in zip(networks.items(), cycle(PALETTE), cycle("os^")):
         places = [place for place, heads in enumerate(blocks, start=1) for _ in heads]
         distances = [distance for heads in blocks for distance in heads]
@@ -268,7 +240,7 @@ def sharing_patterns(patterns: Mapping[str, Sequence[np.ndarray]]) -> Figure:
             a lane for each. All patterns have equally many groups.
     """
     groups = len(next(iter(patterns.values()))[0])
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots(2, len(patterns), sharex=True, sharey="row", squeeze=False, height_ratios=(2, 1))
     for (name, paths), above, below in zip(patterns.items(), *axes, strict=True):
         lane = 0.84 / len(paths)
@@ -296,7 +268,7 @@ def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, flo
         within: (lower end, upper end, statistics) of each range of MACs.
     """
     heights = [3.2] * bool(within) + [1.0 + 0.55 * len(overall)]
-    figure = Figure(figsize=(7.2, sum(heights)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
     *above, below = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
     names = list(dict.fromkeys(name for found in (*overall.values(), *(each[2] for each in within)) for name in found))
     for place, (name, colour, marker) in enumerate(zip(names, PALETTE, "osDv^P", strict=False)):
@@ -343,64 +315,6 @@ def present_blocks(arch: Arch, space: Space) -> list[str]:
     """Return the prefixes of an arch's blocks: within its depth, and not dropped."""
     named = [block for block in block_names(space) if any(key.startswith(f"{block}.") for key in arch)]
     return [block for block in named if arch.get(f"{block}.kept", True)]
-
-
-def svg(figure: Figure, name: str, description: str) -> Markup:
-    """Return a figure as SVG for embedding in an HTML page.
-
-    Args:
-        name: unique name on the page, used in ids.
-        description: text alternative for readers who cannot see the figure.
-    """
-    stream = io.StringIO()
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        # The browser draws the text, with fonts that have more glyphs than matplotlib's.
-        warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]  # without the XML declaration and the doctype
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-
-    def own(tag: re.Match[str]) -> str:
-        named = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{name}-", tag[0])
-        return named.replace(INK, "currentColor")
-
-    text = re.sub(r"<[^>]*>", own, text)  # only in tags, not in names
-    about = Markup('<svg role="img" aria-label="{}" ').format(description)
-    return Markup(text.replace("<svg ", about, 1))
-
-
-def shown(name: str) -> str:
-    """Return a user's name for use in a figure: one line, shortened, and never hidden by matplotlib."""
-    line = "".join(sign if sign.isprintable() else " " for sign in name)
-    if len(line) > _LONGEST:  # either end may distinguish it from others
-        line = f"{line[: _LONGEST // 2]}…{line[-_LONGEST // 2 + 1 :]}"
-    return f" {line}" if line.startswith("_") else line  # legends omit labels that begin with an underscore
-
-
-def legend(figure: Figure) -> None:
-    """Add a legend above the axes, each name once, where it covers nothing."""
-    named: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            named.setdefault(label, handle)
-    longest = max(map(len, named), default=0)
-    columns = max(1, 3 - longest // 25)  # three columns of 25 characters fit
-    figure.legend(list(named.values()), list(named), loc="outside upper left", ncols=columns)
-
-
-def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure of a size in inches, with one pair of axes on a grid."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(alpha=0.2, color=PALETTE[5])
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def percent(axis: Axis) -> None:
-    """Show the numbers of an axis, between 0 and 1, as percentages."""
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 
 def _short(block: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from raynas import figures
+from raynas import drawing
 from raynas.comparison import mean_interval, seeds_to_decide
 from raynas.reports.html import Note, Part, Section, Table, drawn, render
 from raynas.results.schemas import Row
@@ -285,7 +285,7 @@ class AblationTable:
     def png(self) -> bytes:
         """Return the figure as PNG, on white."""
         stream = io.BytesIO()
-        with matplotlib.rc_context({**figures.STYLE}):
+        with matplotlib.rc_context({**drawing.STYLE}):
             self.figure().savefig(stream, format="png", dpi=150, facecolor="white", metadata={"Software": None})
         return stream.getvalue()
 
@@ -314,7 +314,7 @@ def _markdown(table: Table) -> str:
     return "\n".join([line(table.header), line(["---"] * len(table.header)), *map(line, table.rows)])
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(drawing.STYLE)
 def draw(
     panels: Sequence[tuple[str, str, Sequence[tuple[str, Sequence[float], float | None]]]], baseline: str
 ) -> Figure:
@@ -332,21 +332,21 @@ def draw(
     for axes in all_axes.ravel()[len(panels) :]:
         axes.set_visible(False)
     for (title, unit, rows), axes in zip(panels, all_axes.ravel(), strict=False):
-        axes.grid(alpha=0.2, color=figures.PALETTE[5], axis="x")
-        axes.axvline(0, color=figures.PALETTE[5], linewidth=1)
+        axes.grid(alpha=0.2, color=drawing.PALETTE[5], axis="x")
+        axes.axvline(0, color=drawing.PALETTE[5], linewidth=1)
         for place, (_, points, paper) in enumerate(rows):
             if points:
                 mean, half = mean_interval(points)
                 spread = np.linspace(-0.16, 0.16, len(points)) if len(points) > 1 else [0.0]
-                axes.plot(points, place + np.asarray(spread), "o", color=figures.PALETTE[5], markersize=2.5, alpha=0.7)
+                axes.plot(points, place + np.asarray(spread), "o", color=drawing.PALETTE[5], markersize=2.5, alpha=0.7)
                 axes.errorbar(
-                    mean, place, xerr=half, fmt="o", color=figures.PALETTE[0], markersize=5, capsize=3, linewidth=1.4
+                    mean, place, xerr=half, fmt="o", color=drawing.PALETTE[0], markersize=5, capsize=3, linewidth=1.4
                 )
             if paper is not None:
-                axes.plot(paper, place, "D", color=figures.PALETTE[1], fillstyle="none", markeredgewidth=1.4)
-        axes.set_title(figures.shown(title))
-        axes.set_xlabel(f"difference to {figures.shown(baseline)}{f' ({unit})' if unit else ''}")
+                axes.plot(paper, place, "D", color=drawing.PALETTE[1], fillstyle="none", markeredgewidth=1.4)
+        axes.set_title(drawing.shown(title))
+        axes.set_xlabel(f"difference to {drawing.shown(baseline)}{f' ({unit})' if unit else ''}")
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_yticks(range(count), [figures.shown(name) for name, _, _ in rows])
+        axes.set_yticks(range(count), [drawing.shown(name) for name, _, _ in rows])
         axes.set_ylim(count - 0.5, -0.5)
     return figure

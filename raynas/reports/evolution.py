@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from raynas import figures
+from raynas import drawing
 from raynas.comparison import best_first
 from raynas.reports.html import Part, Percent, Section, Table, drawn
 from raynas.results.schemas import Row
@@ -140,25 +140,25 @@ def _listed(choices: str) -> str:
     return ", ".join(f"{choice:g}" for choice in json.loads(choices))
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(drawing.STYLE)
 def error_distributions(errors: Mapping[str, np.ndarray]) -> Figure:
     """Draw cumulative distributions of subnets' errors, a curve for each space.
 
     Args:
         errors: ascending errors [n] between 0 and 1, by name of the space.
     """
-    figure, axes = figures.new_figure(7.2, 3.6)
-    for (name, values), colour, style in zip(errors.items(), cycle(figures.PALETTE), cycle(figures.STYLES)):
+    figure, axes = drawing.new_figure(3.6)
+    for (name, values), colour, style in zip(errors.items(), cycle(drawing.PALETTE), cycle(drawing.STYLES)):
         shares = np.arange(1, len(values) + 1) / len(values)
-        axes.step(values, shares, where="post", color=colour, linestyle=style, label=figures.shown(name))
+        axes.step(values, shares, where="post", color=colour, linestyle=style, label=drawing.shown(name))
     axes.set(xlabel="top-1 error on the search split, inherited weights", ylabel="share of the subnets", ylim=(0, 1))
-    figures.percent(axes.xaxis)
-    figures.percent(axes.yaxis)
-    figures.legend(figure)
+    drawing.percent(axes.xaxis)
+    drawing.percent(axes.yaxis)
+    drawing.legend(figure)
     return figure
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(drawing.STYLE)
 def choices_by_iteration(moves: Sequence[Row]) -> Figure:
     """Draw the choices of each kind of dimension by iteration, a line of dots for each stage (S3, Figure 2).
 
@@ -180,16 +180,16 @@ def choices_by_iteration(moves: Sequence[Row]) -> Figure:
     for place, (leaf, stages) in enumerate(moving.items()):
         axes = figure.add_subplot(rows, _COLUMNS, place + 1)
         for number, (stage, spaces) in enumerate(stages.items()):
-            colour = figures.PALETTE[number % len(figures.PALETTE)]
+            colour = drawing.PALETTE[number % len(drawing.PALETTE)]
             aside = 0.12 * (number - (len(stages) - 1) / 2)
             for iteration, choices in spaces.items():
                 at = np.full(len(choices), iteration + aside)
                 axes.plot(at, choices, color=colour, marker="o", ms=4, lw=1, label=stage if not iteration else None)
         axes.set_title(leaf.replace("_", " "))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(alpha=0.2, color=figures.PALETTE[5])
+        axes.grid(alpha=0.2, color=drawing.PALETTE[5])
         if place >= len(moving) - _COLUMNS:
             axes.set_xlabel("space")
     if len({stage for stages in moving.values() for stage in stages}) > 1:
-        figures.legend(figure)
+        drawing.legend(figure)
     return figure

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from raynas.figures import svg
+from raynas.drawing import svg
 
 MAX_ROWS = 500
 """Maximum number of a table's rows on the page; the whole table is in the run directory."""
@@ -56,7 +56,7 @@ class Picture:
     """A figure with its caption, and a folded table of its numbers.
 
     Attributes:
-        svg: SVG from `raynas.figures.svg`.
+        svg: SVG from `raynas.drawing.svg`.
         table: the drawn numbers.
         summary: title of the folded table.
     """
@@ -75,7 +75,7 @@ def drawn(
     table: Table | None = None,
     summary: str = Picture.summary,
 ) -> Picture:
-    """Return a figure with its caption; `name` and `description` are those of `raynas.figures.svg`."""
+    """Return a figure with its caption; `name` and `description` are those of `raynas.drawing.svg`."""
     return Picture(svg(figure, name, description), caption, table, summary)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from raynas import figures
+from raynas import drawing
 from raynas.comparison import best_first
 from raynas.reports.collect import Tried
 from raynas.reports.evolution import best_space, budgets_differ, error_distributions, errors_of
@@ -102,22 +102,22 @@ def _row(trial: Tried, searched: bool) -> list[Any]:
     return cells
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(drawing.STYLE)
 def errors_by_iteration(trials: Mapping[str, Sequence[Row]]) -> Figure:
     """Draw E-T errors with their standard errors, a line for each trial.
 
     Args:
         trials: rows of table `spaces` by trial.
     """
-    figure, axes = figures.new_figure(7.2, 3.6)
-    looks = zip(trials.items(), cycle(figures.PALETTE), cycle(figures.STYLES), strict=False)
+    figure, axes = drawing.new_figure(3.6)
+    looks = zip(trials.items(), cycle(drawing.PALETTE), cycle(drawing.STYLES), strict=False)
     for place, ((name, spaces), colour, style) in enumerate(looks):
         where = [row["iteration"] + 0.03 * (place - (len(trials) - 1) / 2) for row in spaces]
         errors = np.array([[row["error"], row["standard_error"]] for row in spaces])
         look: dict[str, Any] = {"color": colour, "ls": style, "marker": "o", "ms": 4, "capsize": 2}
-        axes.errorbar(where, errors[:, 0], errors[:, 1], label=figures.shown(name), **look)
+        axes.errorbar(where, errors[:, 0], errors[:, 1], label=drawing.shown(name), **look)
     axes.set(xlabel="iteration", ylabel="E-T error on the search split")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    figures.percent(axes.yaxis)
-    figures.legend(figure)
+    drawing.percent(axes.yaxis)
+    drawing.legend(figure)
     return figure

@@ -214,7 +214,5 @@ def test_no_cluster_where_the_address_points_is_the_users_to_mend(tmp_path: Path
     )
     (line,) = done.stderr.splitlines()
     # The system's own answer: Ray itself goes on asking for a minute and a half.
-    assert line.startswith(
-        "raynas: no Ray cluster can be used at RAY_ADDRESS=127.0.0.1:1 (Connection refused)"
-    )
+    assert line.startswith("raynas: no Ray cluster can be used at RAY_ADDRESS=127.0.0.1:1 (Connection refused)")
     assert done.returncode == 2
