@@ -15,7 +15,7 @@ from raynas.progress.reporter import Progress, silent
 if TYPE_CHECKING:
     from raynas.outer.overview import Overview
     from raynas.outer.side_by_side import SideBySide
-    from raynas.phases.check import Finding
+    from raynas.phases.check_place import Finding
     from raynas.reports.status import Work
 
 

@@ -1,4 +1,4 @@
-"""Checks of a cluster, and of whether a preset fits it, before hours are spent."""
+"""Checks of a cluster before hours are spent on it: its nodes, data, run directory, memory and network."""
 
 from __future__ import annotations
 
@@ -9,65 +9,25 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-import numpy as np
 
 from raynas.cluster.connection import is_local, on_loopback, ray_cluster
 from raynas.cluster.growth import NodeType, held_nodes, node_types
-from raynas.cluster.nodes import Node, ask_nodes, living_nodes
+from raynas.cluster.nodes import living_nodes
 from raynas.cluster.resources import Resources
 from raynas.data.config import DataConfig
 from raynas.errors import UserError, reason
 from raynas.filesystem import open_filesystem
 from raynas.locations import hide_secrets, is_uri
+from raynas.phases.check_memory import check_memory, check_shared_memory
 from raynas.phases.check_node import HERE, Probe, Seen, clear, look, unseen
-from raynas.phases.preflight import Ready, preflight
+from raynas.phases.check_place import Finding, Place
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Activity, Progress, reporter, silent
 from raynas.text import duration
-from raynas.training.memory import TrainingMemory, training_memory, weights_bytes
 
 NODES_S = 900.0  # for nodes that have to be started
-ANSWER_S = 90.0  # for a node's answer: it may have to import torch from a slow disk
-PROCESS = 700 * 2**20  # bytes of a worker's process with torch and Ray, before it holds anything
-CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
 DASHBOARD_S = 5.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check.
-
-    Attributes:
-        mend: how to mend it; None if all is well.
-    """
-
-    what: str
-    found: str
-    mend: str | None = None
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The nodes of a cluster that the work would run on, or this machine without Ray."""
-
-    nodes: tuple[Node, ...]  # none without Ray
-    resources: Resources
-
-    def ask(self, question: object, *arguments: object) -> dict[str, object]:
-        """Return each node's answer, or its error, by its name."""
-        if self.nodes:
-            return ask_nodes(self.nodes, question, *arguments, limit_s=ANSWER_S)  # type: ignore[arg-type]
-        try:
-            return {HERE: question(*arguments)}  # type: ignore[operator]
-        except Exception as error:
-            return {HERE: error}
-
-    def workers_on(self, node: Node) -> int:
-        """Return the most workers that a node may get."""
-        return min(self.resources.most_workers, node.holds(self.resources.of(1)))
 
 
 def check_cluster(
@@ -91,11 +51,11 @@ def check_cluster(
     with shown.doing("checking") as activity:
         on_ray = bool(resources.workers or resources.replicas or os.environ.get("RAY_ADDRESS"))
         if not on_ray:
-            return [*_on_nodes(_Place((), resources), preset, data, run_dir, activity)]
+            return [*_on_nodes(Place((), resources), preset, data, run_dir, activity)]
         with ray_cluster(cpus=int(resources.together["CPU"])):
             kinds = [] if is_local() else node_types()
             with _grown(resources, kinds, activity) as missing:
-                place = _Place(tuple(living_nodes()), resources)
+                place = Place(tuple(living_nodes()), resources)
                 findings.append(_room(place, kinds, missing))
                 findings += _on_nodes(place, preset, data, run_dir, activity)
             if resources.workers and findings[0].mend is None:
@@ -107,7 +67,7 @@ def check_cluster(
 
 
 def _on_nodes(
-    place: _Place, preset: Preset | None, data: DataConfig | None, run_dir: str | None, activity: Activity
+    place: Place, preset: Preset | None, data: DataConfig | None, run_dir: str | None, activity: Activity
 ) -> Iterator[Finding]:
     """Yield what the nodes say, and what follows from it."""
     activity.update(detail="asking every node")
@@ -120,10 +80,10 @@ def _on_nodes(
             yield _data(data, seen)
         if probe is not None:
             yield _run(place, probe, seen)
-    yield _shared_memory(place, seen)
+    yield check_shared_memory(place, seen)
     if preset is not None:
         activity.update(detail="what the preset needs")
-        yield from _preset(place, preset, seen)
+        yield from check_memory(place, preset, seen)
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
@@ -147,7 +107,7 @@ def _wish(resources: Resources) -> str:
     return f"{max(resources.most_workers, resources.replicas)} x ({_amounts(resources.of(1))})"
 
 
-def _room(place: _Place, kinds: Sequence[NodeType], missing: str | None) -> Finding:
+def _room(place: Place, kinds: Sequence[NodeType], missing: str | None) -> Finding:
     """Say what the cluster is and can become, and whether it has room for the resources."""
     totals = {name: sum(node.resources.get(name, 0) for node in place.nodes) for name in ("CPU", "GPU")}
     found = f"{len(place.nodes)} node(s) with {_amounts(totals)}"
@@ -191,7 +151,7 @@ def _versions(answers: Mapping[str, object]) -> Finding:
     return Finding("versions", found + (f", equal on {len(answers)} node(s)" if len(answers) > 1 else ""))
 
 
-def _devices(place: _Place, seen: Mapping[str, Seen]) -> Finding:
+def _devices(place: Place, seen: Mapping[str, Seen]) -> Finding:
     """Compare what Ray counts on each node with what is there; every GPU has multiplied matrices."""
     lines, mends = [], []
     counted = {node.name: node.resources for node in place.nodes}
@@ -229,7 +189,7 @@ def _data(data: DataConfig, seen: Mapping[str, Seen]) -> Finding:
 
 
 @contextmanager
-def _probe(run_dir: str | None, place: _Place) -> Iterator[Probe | None]:
+def _probe(run_dir: str | None, place: Place) -> Iterator[Probe | None]:
     """Name a folder in the run directory for the nodes' files, and delete it in the end."""
     if run_dir is None:
         yield None
@@ -243,7 +203,7 @@ def _probe(run_dir: str | None, place: _Place) -> Iterator[Probe | None]:
         place.ask(clear, probe)
 
 
-def _run(place: _Place, probe: Probe, seen: Mapping[str, Seen]) -> Finding:
+def _run(place: Place, probe: Probe, seen: Mapping[str, Seen]) -> Finding:
     """Check that every node reads what every other one wrote into the run directory."""
     name = hide_secrets(probe.run_dir)
     faults = {node: this.run_fault for node, this in seen.items() if this.run_fault is not None}
@@ -261,105 +221,10 @@ def _run(place: _Place, probe: Probe, seen: Mapping[str, Seen]) -> Finding:
     return Finding("run directory", f"{name}: written, read and deleted by {len(seen)} node(s)")
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
-def _preset(place: _Place, preset: Preset, seen: Mapping[str, Seen]) -> Iterator[Finding]:
-    """Check the preset as its commands would, and its memory against that of the nodes."""
-    try:
-        ready = preflight(preset, place.resources, look=False)
-    except UserError as error:
-        yield Finding("preset", "it would be refused", str(error))
-        return
-    yield Finding("preset", str(ready.estimate))
-    yield _memory(place, ready, seen)
-    if place.resources.replicas and place.nodes:
-        yield _store(place, ready)
-
-
-def _memory(place: _Place, ready: Ready, seen: Mapping[str, Seen]) -> Finding:
-    """Compare the memory of a training's workers with what nodes and GPUs have."""
-    workers, gpus = max(place.resources.fewest_workers, 1), place.resources.gpus
-    need = training_memory(ready.space, ready.preset.recipe, workers, _sets(ready))
-    found = f"a worker needs {_size(need.total + (CUDA if gpus else PROCESS))}: {_parts(need, ready, workers)}"
-    lines = []
-    counts = {node.name: place.workers_on(node) for node in place.nodes} or {HERE: 1}
-    for name, count in counts.items():
-        this = seen.get(name)
-        if this is None or not count:
-            continue
-        if not gpus and count * (need.total + PROCESS) > this.memory:
-            lines.append(f"{name} has {_size(this.memory)} for {count} worker(s)")
-        on_one = max(1, int(1 / gpus)) if gpus else 0
-        if gpus and this.gpu_memory and min(on_one, count) * (need.total + CUDA) > min(this.gpu_memory):
-            lines.append(f"{name} has {_size(min(this.gpu_memory))} on a GPU for {min(on_one, count)} worker(s)")
-    mend = "raise recipe.accumulate, lower recipe.batch_size, or take more workers or larger nodes"
-    return Finding("memory", "; ".join([found, *lines]), mend if lines else None)
-
-
-def _sets(ready: Ready) -> int:
-    """Return the number of gradients that the preset's policy keeps apart."""
-    plan, recipe = ready.preset.plan, ready.preset.recipe
-    opened = plan.open_space(ready.space, recipe.epochs - 1, recipe.epochs)
-    rng = np.random.default_rng(recipe.seed)
-    passes = plan.build_sampler()(opened, rng, lambda archs: [0.0] * len(archs))
-    return len(set(plan.build_gradients().assign(passes)))
-
-
-def _parts(need: TrainingMemory, ready: Ready, workers: int) -> str:
-    images = ready.preset.recipe.micro_batch(workers)
-    return (
-        f"weights {_size(need.parameters)}, gradients {_size(need.gradients)}, optimiser {_size(need.optimizer)}, "
-        f"activations of {images} image(s) {_size(need.activations)}"
-    )
-
-
-def _store(place: _Place, ready: Ready) -> Finding:
-    """Compare weights and decoded images, which replicas map from each node's object store, with its size."""
-    from raynas.scoring.shared_images import HERE_UP_TO  # local: it imports Ray
-
-    weights, images = weights_bytes(ready.space), ready.estimate.search_bytes
-    count = ready.estimate.search_images
-    found = f"weights {_size(weights)} and {count:,} decoded images {_size(images)} once on each node"
-    in_driver = images if images <= HERE_UP_TO else 0  # on the head; more images are decoded where they are scored
-    small = []
-    for node in place.nodes:
-        scores, store = node.holds(place.resources.of(1)), node.resources.get("object_store_memory", 0)
-        if (scores or node.is_head) and store < weights + (images if scores else in_driver):
-            small.append(f"{node.name} has {_size(store)}")
-    mend = "lower data.search_per_class, or start Ray with a larger --object-store-memory (and machine)"
-    return Finding("object store", "; ".join([found, *small]), mend if small else None)
-
-
-def _shared_memory(place: _Place, seen: Mapping[str, Seen]) -> Finding:
-    """Compare /dev/shm, in which Ray keeps its object store, with the store's size."""
-    stores = {node.name: node.resources.get("object_store_memory", 0) for node in place.nodes}
-    small = [
-        f"{name}: {_size(this.shared_memory)} for an object store of {_size(stores[name])}"
-        for name, this in seen.items()
-        if stores.get(name, 0) > this.shared_memory
-    ]
-    if small:
-        return Finding(
-            "/dev/shm",
-            "; ".join(small),
-            "give a container more of it (docker run --shm-size, a memory emptyDir at /dev/shm on Kubernetes): Ray "
-            "keeps its store on the disk otherwise",
-        )
-    return Finding("/dev/shm", ", ".join(f"{name} {_size(this.shared_memory)}" for name, this in seen.items()))
-
-
-def _size(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e3:.3g} kB"
-
-
 # -- network -----------------------------------------------------------------------------------------------------------
 
 
-def _all_reduce(place: _Place, progress: Progress) -> Finding:
+def _all_reduce(place: Place, progress: Progress) -> Finding:
     """Let the workers of a training sum a tensor."""
     from raynas.phases.check_workers import MIB, all_reduce  # local: it imports Ray Train
 

@@ -13,8 +13,10 @@ from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
-from raynas.phases.check import Finding, _data, _Place, _run, _store, check_cluster
+from raynas.phases.check import _data, _run, check_cluster
+from raynas.phases.check_memory import _store
 from raynas.phases.check_node import HERE, Probe, look
+from raynas.phases.check_place import Finding, Place
 from raynas.phases.preflight import preflight
 from raynas.presets.preset import override
 from tests.cluster.simulated import autoscaling_cluster
@@ -67,7 +69,7 @@ def test_a_bucket(s3_server: object) -> None:
 def test_nodes_that_share_no_disk_are_told(tmp_path: Path) -> None:
     probe = Probe(str(tmp_path), ".check-1", False)
     (tmp_path / ".check-1").mkdir()  # as on a machine that does not see what was written on another
-    found = _run(_Place((), ALONE), probe, {HERE: look(None, None)})
+    found = _run(Place((), ALONE), probe, {HERE: look(None, None)})
     assert found.mend is not None and "a URI such as s3://" in found.mend
 
 
@@ -103,11 +105,11 @@ def test_only_nodes_that_score_need_room_for_many_images() -> None:
     head = Node("a", "head", {"object_store_memory": 1e9}, is_head=True)
     for store, fits in ((1e9, False), (9e9, True)):
         worker = Node("b", "worker", {"CPU": 4, "object_store_memory": store}, is_head=False)
-        found = _store(_Place((head, worker), Resources(workers=1)), ready)
+        found = _store(Place((head, worker), Resources(workers=1)), ready)
         assert (found.mend is None) == fits and "head has" not in found.found
     ready = replace(ready, estimate=replace(ready.estimate, search_bytes=10**8))  # decoded by the driver on the head
     tiny = replace(head, resources={"object_store_memory": 5e7})
-    assert "head has 50 MB" in _store(_Place((tiny, worker), Resources(workers=1)), ready).found
+    assert "head has 50 MB" in _store(Place((tiny, worker), Resources(workers=1)), ready).found
 
 
 def test_on_ray(ray_session: None, tmp_path: Path) -> None:
