@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
-from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.data.scenes import CLASSES, Scenes, ScenesConfig, make_scenes
 from raynas.data.streams import global_streams_kept, mix
 from raynas.downstream.counts import counts
@@ -30,7 +26,7 @@ from raynas.filesystem import whole_file
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.pretrained import read_pretrained
-from raynas.phases.where import default_resources, device_here, threads
+from raynas.phases.where import compute, default_resources
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.run_dir import first_difference
 from raynas.runs.network_folder import WEIGHTS_FILE, load_network_folder
@@ -101,20 +97,9 @@ def train_on_scenes(
     if not isinstance(backbone, Supernet) and os.path.exists(backbone):
         backbone = os.path.abspath(backbone)
     folder = None if to is None else Path(to).absolute()
-    train = partial(_train, task, backbone, folder, head, width, scratch, weights, scenes, recipe)
-    if not resources.replicas:
-        with threads(resources.cpus):
-            return train(device_here(resources), progress)
-    with ExitStack() as stack:
-        activity = stack.enter_context(reporter(progress).doing(f"training to {task}"))
-        stack.enter_context(ray_cluster(cpus=resources.cpus))
-        results = run_elsewhere(_train_elsewhere, train, resources=resources, activity=activity)
-        return next(stack.enter_context(closing(results)))
-
-
-def _train_elsewhere(train: Callable[[str, Progress], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Train as a Ray task."""
-    yield train(assigned_device(), silent)
+    given = task, backbone, folder, head, width, scratch, weights, scenes, recipe
+    show = silent if resources.replicas else progress  # a reporter does not travel
+    return compute(f"training to {task}", _train, *given, show, resources=resources, progress=progress)
 
 
 def _train(
@@ -127,10 +112,10 @@ def _train(
     weights: str | os.PathLike[str] | None,
     scenes: ScenesConfig,
     recipe: DenseRecipe,
-    device: str,
     progress: Progress,
+    device: str,
 ) -> dict[str, Any]:
-    """Train and measure in this process, as `train_on_scenes` does."""
+    """Train and measure, as `train_on_scenes` does."""
     show = reporter(progress)
     network, normal = _backbone(backbone, scratch, weights, scenes.size)
     if folder is not None:

@@ -5,17 +5,14 @@ Rows count the earlier readings, since a network that is chosen by test accuracy
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
-from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.costs.columns import arch_columns
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
@@ -24,7 +21,7 @@ from raynas.errors import RunDirError, UserError
 from raynas.nets.attention_maps import attention_maps
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.phases.where import default_resources, device_here, threads
+from raynas.phases.where import computing, default_resources
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network, belongs, input_size, of_arch
@@ -109,33 +106,19 @@ def evaluate(
         `again` is True.
     """
     resources = resources or default_resources()
-    with ExitStack() as stack:
-        stack.enter_context(run.lock())
-        activity = stack.enter_context(reporter(progress).doing("evaluating", len(networks), "networks"))
+    with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
         known, keys = _newest(run), []
         skipped = set() if again else set(known)
-        if resources.replicas:
-            stack.enter_context(ray_cluster(resources.cpus, progress))
-            arguments = _measure_elsewhere, run, networks, skipped, batch_size
-            found = stack.enter_context(closing(run_elsewhere(*arguments, resources=resources, activity=activity)))
-        else:
-            stack.enter_context(threads(resources.cpus))
-            device = device_here(resources)
-            found = stack.enter_context(closing(measure(run, networks, skipped, batch_size, device)))
-        for network in networks:
-            keys.append(key := tuple(next(found)))
-            if key not in skipped:
-                progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
-                reading = 1 + max((row["reading"] for row in _newest(run).values()), default=0)
-                run.store.append("evaluations", [{**next(found), "reading": reading}])
-            activity.advance()
+        with computing(measure, run, networks, skipped, batch_size, resources=resources, activity=activity) as found:
+            for network in networks:
+                keys.append(key := tuple(next(found)))
+                if key not in skipped:
+                    progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
+                    reading = 1 + max((row["reading"] for row in _newest(run).values()), default=0)
+                    run.store.append("evaluations", [{**next(found), "reading": reading}])
+                activity.advance()
         known = _newest(run)
         return [known[key] for key in keys]
-
-
-def _measure_elsewhere(run: Run, networks: Sequence[Network], skipped: set[Key], batch_size: int) -> Iterator[Any]:
-    """Measure as a Ray task."""
-    yield from measure(run, networks, skipped, batch_size, assigned_device())
 
 
 def measure(

@@ -13,7 +13,7 @@ from raynas.cluster.connection import on_cluster, ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.errors import UserError
-from raynas.progress.reporter import Progress, reporter
+from raynas.progress.reporter import Activity, Progress, reporter
 
 ResultT = TypeVar("ResultT")
 
@@ -59,21 +59,38 @@ def compute(
     """Return what a function computes of its arguments and a device: in a Ray task if there are replicas, else here.
 
     Args:
-        doing: what it does, as a heading of the progress of a task.
+        doing: what it does, as a heading of the progress.
         work: a function of a module, since it travels; the device is its last argument.
         resources: those of one replica are the task's.
     """
+    given = _once, work, *arguments
+    with (
+        reporter(progress).doing(doing) as activity,
+        computing(*given, resources=resources, activity=activity) as found,
+    ):
+        return next(found)
+
+
+def _once(work: Callable[..., ResultT], *arguments: Any) -> Iterator[ResultT]:
+    yield work(*arguments)
+
+
+@contextmanager
+def computing(
+    work: Callable[..., Iterator[ResultT]], *arguments: Any, resources: Resources, activity: Activity
+) -> Iterator[Iterator[ResultT]]:
+    """Provide what a generator function yields of its arguments and a device, one after the other; see `compute`."""
     if not resources.replicas:
         with threads(resources.cpus):
-            return work(*arguments, device_here(resources))
-    with reporter(progress).doing(doing) as activity, ray_cluster(cpus=resources.cpus):
-        found = run_elsewhere(_as_task, work, *arguments, resources=resources, activity=activity)
-        with closing(found):
-            return next(found)
+            yield work(*arguments, device_here(resources))
+        return
+    found = run_elsewhere(_as_task, work, *arguments, resources=resources, activity=activity)
+    with ray_cluster(cpus=resources.cpus), closing(found):
+        yield found
 
 
-def _as_task(work: Callable[..., ResultT], *arguments: Any) -> Iterator[ResultT]:
-    yield work(*arguments, assigned_device())
+def _as_task(work: Callable[..., Iterator[ResultT]], *arguments: Any) -> Iterator[ResultT]:
+    yield from work(*arguments, assigned_device())
 
 
 def device_here(resources: Resources) -> str:
