@@ -142,7 +142,7 @@ def _onnx_here(wanted: bool | None, progress: Progress) -> bool:
 
 def _write(run: Run, network: Network, model: Supernet, folder: Path, name: str, onnx: bool) -> list[str]:
     """Write an export's files into an empty folder, and return their names."""
-    reading = _reading(run, model.space.input_size)
+    reading = preprocessing_of(run.data().resized(model.space.input_size))
     _write_network(model, network, folder)
     (folder / PREPROCESSING_FILE).write_text(reading.text())
     (folder / CONFIG_FILE).write_text(json_text(hub_config(model, network.arch, reading)))
@@ -167,12 +167,6 @@ def _write_network(model: Supernet, network: Network, folder: Path) -> None:
     weights.write_bytes(weights_file(model.state_dict()))
     again = build_network(network.arch, weights.read_bytes(), str(weights))
     _check(weights, model, lambda x: again(x))
-
-
-def _reading(run: Run, size: tuple[int, int]) -> Preprocessing:
-    """Return the preprocessing for a run's networks of an image size."""
-    data = run.data()
-    return preprocessing_of(data.resized(size))
 
 
 def _write_archive(model: Supernet, reading: Preprocessing, path: Path) -> None:

@@ -37,7 +37,8 @@ class RunContext(Context):
         torch.save(state, written)
         folder, file = local_checkpoints(self.name), f"{_progress(state)}-{max(score, 0.0):.6f}.pt"
         self.run.write_bytes(f"{folder}/{file}", written.getvalue())
-        others = sorted((old for old in self.run.list(folder) if old != file), key=_score, reverse=True)
+        others = [old for old in self.run.list(folder) if old != file]
+        others.sort(key=lambda name: name.removesuffix(".pt").rpartition("-")[2], reverse=True)  # by score
         for old in others[max(self.keep - 1, 0) :]:
             self.run.filesystem.delete_file(self.run.at(f"{folder}/{old}"))
 
@@ -72,7 +73,3 @@ def _read(run: Run, name: str) -> State:
 def _progress(state: State) -> str:
     """Return the start of a checkpoint's file name, which sorts by progress."""
     return f"{state['rollbacks']:02d}-{state['step']:09d}"
-
-
-def _score(name: str) -> str:
-    return name.removesuffix(".pt").rpartition("-")[2]

@@ -192,7 +192,8 @@ def collect(
 ) -> Content:
     """Read a run directory; see `raynas.reports.page.write_report`."""
     space = run.space if run.has_space or run.is_trained else None
-    scores = [row for row in _scores(run) if row["status"] == "ok"]
+    main = run.search()  # scores as it has them, or measured in any way if there is none
+    scored = main.comparable_scores().values() if main.has_begun else run.scores().to_pylist()
     networks = run.network_rows()
     there = {row["weights"] for row in networks}
     readings, evaluations = _rows(run, "evaluations"), []
@@ -213,7 +214,7 @@ def collect(
         space=space,
         winner=winner,
         reference=reference,
-        scores=scores,
+        scores=[row for row in scored if row["status"] == "ok"],
         probes=_rows(run, "probes"),
         training=_rows(run, "training"),
         evaluations=readings,
@@ -272,12 +273,6 @@ def _rankings(run: Run) -> list[Row]:
     rows = _rows(run, "rankings")
     newest = {(row["x"], row["y"]): row["time"] for row in rows}  # rows are in the order of writing
     return [row for row in rows if row["time"] == newest[row["x"], row["y"]]]
-
-
-def _scores(run: Run) -> list[Row]:
-    """Return one row for each arch, measured as in the main search, or in any way if there is no search."""
-    main = run.search()
-    return list(main.comparable_scores().values()) if main.has_begun else run.scores().to_pylist()
 
 
 def _settings(run: Run) -> tuple[dict[str, Any], list[Row]]:

@@ -153,7 +153,7 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
     except IndexError as error:
         raise UserError("not a ViT-ResNAS checkpoint: its pos_embed or a weight is a single number") from error
     for name in (*SUPERNETS, *NETWORKS):
-        space = load_space(name) if name in SUPERNETS else _alone(name)
+        space = load_space(name) if name in SUPERNETS else (arch := load_arch(name)).space.fix(arch)
         try:
             space = space.with_input(side * space.constants.patch_size, channels, classes)
         except UserError:  # its grid cannot be halved
@@ -165,8 +165,3 @@ def _recognise(state: Mapping[str, Tensor]) -> Space:
         f"the checkpoint is none of {', '.join((*SUPERNETS, *NETWORKS))}; say which space it is of "
         "(`--space`; for a network, a space of that arch alone)"
     )
-
-
-def _alone(name: str) -> Space:
-    arch = load_arch(name)
-    return arch.space.fix(arch)

@@ -109,8 +109,8 @@ def run_trials(
             run.delete(STUDY)
     proposer: Proposer
     if trials is None:
-        names = zip(folders, combinations, strict=True)
-        proposer = Listed([Proposed(number, *each, _folder(each[0])) for number, each in enumerate(names)])
+        named = enumerate(zip(folders, combinations, strict=True))
+        proposer = Listed([Proposed(number, *each, f"{TRIALS}/{each[0]}" if each[0] else "") for number, each in named])
     else:
         proposer = Suggested(run, values, trials, preset.space_evolution.seed)
         at_a_time = 1
@@ -125,10 +125,6 @@ def run_trials(
                 if trial.error is None:
                     search_spaces(trial.run, resources, progress)
     return tried
-
-
-def _folder(name: str) -> str:
-    return f"{TRIALS}/{name}" if name else ""
 
 
 class Suggested(Proposer):
