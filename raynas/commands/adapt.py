@@ -10,16 +10,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import (
-    add_cpus_and_gpu,
-    add_data,
-    add_per_gpu,
-    add_replicas,
-    add_set,
-    add_workers,
-    doing,
-    given,
-)
+from raynas.commands.options import add_data, add_scoring, add_set, add_workers, doing, given
 from raynas.errors import UserError
 from raynas.progress.reporter import terminal
 
@@ -43,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", help=text)
     add_set(parser)
     add_workers(parser)
-    add_replicas(parser)
-    add_cpus_and_gpu(parser, "worker and each replica, or this process")
-    add_per_gpu(parser)
+    add_scoring(parser, "worker and each replica, or this process")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 import raynas
-from raynas.commands.options import add_cpus_and_gpu, add_number, add_per_gpu, add_preset, add_replicas, doing, given
+from raynas.commands.options import add_number, add_preset, add_scoring, doing, given
 from raynas.errors import UserError
 
 EXAMPLES = """\
@@ -24,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "also carry out the preset's search in every space, to find the best subnet of each within the same budget"
     parser.add_argument("--search", action="store_true", help=text)
     add_number(parser, "--workers", 1, "number of Ray Train workers of each trial")
-    add_replicas(parser)
-    add_cpus_and_gpu(parser, "worker and each replica")
-    add_per_gpu(parser)
+    add_scoring(parser, "worker and each replica")
 
 
 def run(options: argparse.Namespace) -> None:

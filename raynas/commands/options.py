@@ -82,8 +82,10 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=natural, default=2, metavar="N", help=text)
 
 
-def add_per_gpu(parser: argparse.ArgumentParser) -> None:
-    """Add the number of scoring actors on a GPU."""
+def add_scoring(parser: argparse.ArgumentParser, each: str) -> None:
+    """Add the number of scoring actors, also on a GPU, and their CPUs and GPUs; `each` says what else gets these."""
+    add_replicas(parser)
+    add_cpus_and_gpu(parser, each)
     text = "scoring actors that share a GPU, with --gpu: a number, or fit for as many as its memory holds (default: 1)"
     parser.add_argument("--per-gpu", type=number_or_fit, metavar="N", help=text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import add_cpus_and_gpu, add_per_gpu, add_preset, add_replicas, add_workers, given
+from raynas.commands.options import add_preset, add_scoring, add_workers, given
 from raynas.progress.reporter import terminal
 
 EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --workers 8 --replicas 8 --gpu"
@@ -14,9 +14,7 @@ EXAMPLES = "raynas pipeline autoformer --data /data/imagenet --run runs/a --work
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_preset(parser)
     add_workers(parser)
-    add_replicas(parser)
-    add_cpus_and_gpu(parser, "worker and each replica, or this process")
-    add_per_gpu(parser)
+    add_scoring(parser, "worker and each replica, or this process")
 
 
 def run(options: argparse.Namespace) -> None:

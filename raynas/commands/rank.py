@@ -6,11 +6,9 @@ import argparse
 
 import raynas
 from raynas.commands.options import (
-    add_cpus_and_gpu,
     add_number,
-    add_per_gpu,
-    add_replicas,
     add_run,
+    add_scoring,
     add_seeds,
     add_set,
     add_workers,
@@ -37,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_seeds(parser, "train each of them with N seeds (default: 1)")
     add_number(parser, "--parallel", None, "number of trainings side by side (default: as many as there is room for)")
     add_workers(parser, None, "1 for each training on a cluster, or of several; with --replicas 0: 0")
-    add_replicas(parser)
-    add_cpus_and_gpu(parser, "worker and each replica")
-    add_per_gpu(parser)
+    add_scoring(parser, "worker and each replica")
     add_set(parser)
 
 

@@ -8,17 +8,7 @@ from __future__ import annotations
 import argparse
 
 import raynas
-from raynas.commands.options import (
-    PRECISIONS,
-    add_cpus_and_gpu,
-    add_per_gpu,
-    add_replicas,
-    add_run,
-    add_set,
-    doing,
-    given,
-    positive,
-)
+from raynas.commands.options import PRECISIONS, add_run, add_scoring, add_set, doing, given, positive
 from raynas.text import shown
 
 EXAMPLES = "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' --replicas 4"
@@ -26,9 +16,7 @@ EXAMPLES = "raynas search runs/a --set 'search.constraints.macs=[null, 4.5e9]' -
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    add_replicas(parser)
-    add_cpus_and_gpu(parser, "replica")
-    add_per_gpu(parser)
+    add_scoring(parser, "replica")
     text = "name of this search; a run may hold several (default: %(default)s)"
     parser.add_argument("--name", default="search", type=_name, help=text)
     text = "also run random search with the same number of evaluations, for comparison"
