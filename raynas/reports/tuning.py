@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from raynas.reports.html import Part, Picture, Section, Table, drawn
 from raynas.results.schemas import Row
@@ -17,7 +18,6 @@ from raynas.text import seconds_text
 
 if TYPE_CHECKING:
     import optuna
-    from matplotlib.figure import Figure
 
 _NAMED = 12  # trials, beyond which a legend would be larger than its plot
 MOST_SLICES = 12

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from raynas import figures
 from raynas.comparison import pareto
@@ -14,9 +15,6 @@ from raynas.quantities import QUANTITIES
 from raynas.runs.files import RunFiles
 from raynas.runs.searches import StoredSearch, search_names
 from raynas.text import nearest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Points = tuple[np.ndarray, np.ndarray]
 """Costs and accuracies of the same subnets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -12,11 +12,9 @@ from pydantic import Field
 from raynas.config import Config, Document, validate
 from raynas.costs import COSTS, cost, sample_within, span
 from raynas.errors import InfeasibleError
+from raynas.space import Arch, Codes, Space
+from raynas.space.codes import Uniform
 from raynas.text import nearest, shown
-
-if TYPE_CHECKING:
-    from raynas.space import Arch, Codes, Space
-    from raynas.space.codes import Uniform
 
 _DRAWN, _BATCHES = 256, 20
 """Archs drawn at a time, and the number of times, before a cost window is made for a rare bucket."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pydantic
 
 from raynas.config import holds_boolean
 from raynas.costs import COSTS, sample_within
 from raynas.costs.alignment import aligned
 from raynas.errors import ConfigError
-from raynas.space import Distribution
+from raynas.space import Arch, Distribution, Space
+from raynas.space.codes import Uniform
 from raynas.text import nearest, shown
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from raynas.space import Arch, Space
-    from raynas.space.codes import Uniform
 
 Budget = Mapping[str, Sequence[float | None]]
 """Inclusive bounds by cost: `{"macs": [0.9e9, 1.0e9]}`; None leaves a side open."""

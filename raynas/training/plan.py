@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pydantic
 from pydantic import Field
 
 from raynas.config import Config
 from raynas.errors import ConfigError
+from raynas.space import Space
 from raynas.training.gradients import GradientPolicy, Sum
 from raynas.training.objectives import OBJECTIVES
 from raynas.training.projection import Project
 from raynas.training.samplers import SAMPLERS, checked_options
 from raynas.user_code import bind_part, kind, running, takes
-
-if TYPE_CHECKING:
-    from raynas.space import Space
-
 
 POLICIES = {"sum": Sum, "project": Project}
 

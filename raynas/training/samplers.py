@@ -10,19 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from raynas.errors import ConfigError
-from raynas.space import Arch
+from raynas.space import Arch, Space
+from raynas.space.codes import Uniform
 from raynas.text import shown
 from raynas.training.attentive import Attentive, draw_attentively, read_attentive
 from raynas.training.draws import DRAW_OPTIONS, Budget, check_draw, draw, read_budget
 from raynas.user_code import kind
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from raynas.nets.sharing import Side
-    from raynas.space import Space
-    from raynas.space.codes import Uniform
 
 Role = Literal["largest", "smallest", "random", "mixed"]
 
