@@ -14,21 +14,13 @@ from raynas.space import Space
 
 
 def check_token_head(space: Space) -> None:
-    """Check that networks of the space have a token head.
-
-    Raises:
-        UserError: they have none.
-    """
+    """Refuse a space whose networks have no token head."""
     if not space.constants.token_head:
         raise UserError(f"space {space.name} has no token head: set its constant token_head: true")
 
 
 def check_distillation_token(space: Space) -> None:
-    """Check that networks of the space have a distillation token.
-
-    Raises:
-        UserError: they have none.
-    """
+    """Refuse a space whose networks have no distillation token."""
     if not space.constants.distillation_token:
         raise UserError(f"space {space.name} has no distillation token: set its constant distillation_token: true")
 

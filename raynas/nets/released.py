@@ -65,11 +65,7 @@ def _is_parameter(name: Any, value: Any) -> bool:
 
 
 def check_file(path: str | Path) -> None:
-    """Check that a path is a regular file, because reading a pipe would wait for ever.
-
-    Raises:
-        UserError: there is no such file, or it is not a regular file.
-    """
+    """Refuse what is not a regular file, because reading a pipe would wait for ever."""
     try:
         found = Path(path).is_file()
         exists = found or Path(path).exists()
@@ -80,11 +76,7 @@ def check_file(path: str | Path) -> None:
 
 
 def check_weights(state: Mapping[str, Tensor], source: str) -> None:
-    """Check that tensors can be weights of a network.
-
-    Raises:
-        UserError: a tensor is not dense, not floating-point (except counters), not finite, or a variance below 0.
-    """
+    """Refuse tensors that no weights can be: not dense, not finite, whole (except counters), variances below 0."""
     for name, value in state.items():
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_nested:
             raise UserError(f"{source}: {name} is no dense tensor of real numbers ({value.dtype}, {value.layout})")
@@ -103,14 +95,7 @@ def _counts(name: str) -> bool:
 
 
 def check_finite(state: Mapping[str, Tensor], source: str) -> None:
-    """Check that weights are finite.
-
-    Args:
-        source: the tensors' origin, for messages.
-
-    Raises:
-        UserError: a tensor has values that are not finite in float32; the message names the first.
-    """
+    """Refuse tensors with values that are not finite in float32; `source` is their origin, for the message."""
     valued = {name: tensor for name, tensor in state.items() if not tensor.is_meta}
     broken = [name for name, tensor in valued.items() if not tensor.float().isfinite().all()]
     if broken:

@@ -75,11 +75,7 @@ def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress =
 
 
 def _front(run: Run, name: str) -> list[Arch]:
-    """Return the front of a search: `front` for the main search, `NAME/front` for the search called NAME.
-
-    Raises:
-        RunDirError: the search has no front.
-    """
+    """Return the front of a search: `front` for the main search, `NAME/front` for the search called NAME."""
     stored = run.search(name.rpartition("/")[0] or MAIN)
     if not (front := stored.front):
         raise RunDirError(

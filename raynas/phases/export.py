@@ -127,11 +127,7 @@ def _check_folder(to: str | Path) -> None:
 
 
 def _onnx_here(wanted: bool | None, progress: Progress) -> bool:
-    """Return True if ONNX is to be written.
-
-    Raises:
-        UserError: it is asked for, but its packages are missing.
-    """
+    """Return True if ONNX is to be written."""
     missing = [] if wanted is False else _missing_for_onnx()
     if missing and wanted:
         raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'raynas[onnx]'")

@@ -186,11 +186,7 @@ def preset_of(system: str) -> str:
 
 
 def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Space, dict[str, Tensor]]:
-    """Read a released checkpoint.
-
-    Raises:
-        UserError: it cannot be read, or is of another space; the message names the file.
-    """
+    """Read a released checkpoint."""
     try:
         return family_module(FAMILY_OF[system], "checkpoint").read_released(checkpoint, space)
     except UserError as error:

@@ -141,11 +141,7 @@ def _described(model: Supernet, reading: Preprocessing) -> Supernet:
 
 
 def _preprocessing(folder: Path, space: Space) -> Preprocessing | None:
-    """Return the preprocessing of the network in a folder, or None if the folder has no description of it.
-
-    Raises:
-        UserError: the description is damaged, or for other images.
-    """
+    """Return the preprocessing of the network in a folder, or None if the folder has no description of it."""
     for name, part in ((PREPROCESSING_FILE, None), (ABOUT_FILE, "preprocessing")):
         file = folder / name
         if not file.is_file():

@@ -68,11 +68,7 @@ class Job:
 
 
 def check_precision(precision: str) -> None:
-    """Raise unless a precision is known.
-
-    Raises:
-        UserError: it is not one of `PRECISIONS`.
-    """
+    """Refuse what is not one of `PRECISIONS`."""
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: {', '.join(PRECISIONS)}")
 

@@ -277,11 +277,7 @@ MOST = 10**6
 
 
 def at_least(minimum: int, **options: Any) -> None:
-    """Check that options are integers from a minimum to `MOST`.
-
-    Raises:
-        UserError: an option is not; the message names it.
-    """
+    """Refuse options that are not integers from a minimum to `MOST`; the message names the option."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MOST:
             bound = f"at most {MOST:,}" if isinstance(value, int) and value > MOST else f"at least {minimum}"

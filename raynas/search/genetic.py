@@ -106,31 +106,19 @@ class GeneticSearch(Search):
 
 
 def check_probability(what: str, value: float) -> None:
-    """Check that a value is a number in [0, 1].
-
-    Raises:
-        UserError: it is not.
-    """
+    """Refuse what is not a number in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UserError(f"{what} must be in [0, 1], not {shown(value)}")
 
 
 def check_mutation(space: Space, mutation: Mutation) -> None:
-    """Check that mutation probabilities are in range and name dimensions of the space.
-
-    Raises:
-        UserError: a probability is wrong; the message names it.
-    """
+    """Refuse mutation probabilities that are out of range or for other dimensions than the space's."""
     for key, value in mutation.items() if isinstance(mutation, Mapping) else [("mutation", mutation)]:
         check_probability(f"mutation probability {key!r}", value)
     space.mutation_rates(mutation)  # raises for a wrong key
 
 
 def check_crossover(crossover: str) -> None:
-    """Check that crossover is by `gene` or by `block`.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Refuse a crossover that is neither by `gene` nor by `block`."""
     if crossover not in ("gene", "block"):
         raise UserError(f"crossover is by 'gene' or by 'block', not {shown(crossover)}")

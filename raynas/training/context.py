@@ -92,11 +92,7 @@ def read_state(path: str | os.PathLike[str] | IO[bytes]) -> State:
 
 
 def check_connection(context: Context) -> None:
-    """Test an all-reduce before training.
-
-    Raises:
-        UserError: the workers cannot reach each other, or the sum is wrong.
-    """
+    """Refuse workers that cannot reach each other, or whose all-reduce gives a wrong sum."""
     if context.world_size == 1:
         return
     where = f"rank {context.rank} of {context.world_size} on {socket.gethostname()} ({context.device})"

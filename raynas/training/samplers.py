@@ -58,12 +58,7 @@ def on_sides(passes: Sequence[Pass], sides: Sequence[Side | None]) -> list[Pass]
 
 
 def check_emitted(passes: Sequence[Pass]) -> None:
-    """Check what a sampler emitted.
-
-    Raises:
-        ConfigError: a step has no pass, or what the sampler returned is no list of passes with archs, known roles and
-            names of their own.
-    """
+    """Refuse what is no list of passes with archs, known roles and names of their own, or an empty one."""
     if not isinstance(passes, list | tuple):
         raise ConfigError(f"plan: a sampler must return a list of Pass; it returned {kind(passes)}")
     for this in passes:

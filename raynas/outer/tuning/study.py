@@ -114,11 +114,7 @@ class Study(Proposer):
         return build_sampler(part.name, part.options, config.seed, number, objectives, self._combinations)
 
     def _stored(self, trial: Trial) -> FrozenTrial:
-        """Return a trial of the study, added to it if it is not there.
-
-        Raises:
-            RunDirError: it is not the trial of that number.
-        """
+        """Return a trial of the study, added to it if it is not there."""
         params = {name: encode(value) for name, value in trial.values.items()}
         if trial.number == len(self._study.get_trials(deepcopy=False)):
             self._add(trial.number, params)
