@@ -38,10 +38,14 @@ def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
     }
 
 
-def staged_templates(given: set[str], block: Iterable[str]) -> list[str]:
-    """Return the dimensions that a space with these templates must have, given those of a block."""
+def staged_templates(constants: Any, given: set[str], block: Iterable[str]) -> list[str]:
+    """Return the dimensions that a space with these templates must have, given those of a block.
+
+    If heads have a fixed width (`head_dim`), they determine the query width, which is then no dimension.
+    """
     runs = "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
-    return ["stages.*.width", runs, *(f"stages.*.blocks.*.{leaf}" for leaf in block)]
+    leaves = [leaf for leaf in block if leaf != "query_width" or constants.head_dim is None]
+    return ["stages.*.width", runs, *(f"stages.*.blocks.*.{leaf}" for leaf in leaves)]
 
 
 def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:

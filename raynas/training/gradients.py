@@ -141,7 +141,6 @@ def average(
         loss: scalar.
         all_reduce: sums a tensor over all ranks in place.
         workers: number of ranks.
-        workers: number of ranks.
     """
     if workers == 1:
         return gradients, loss

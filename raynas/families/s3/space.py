@@ -16,7 +16,7 @@ from pydantic import Field
 from raynas.config import Location, added_field
 from raynas.space.codes import CodedSpace
 from raynas.space.definition import Pixels
-from raynas.space.dimension import Choice, Dimension
+from raynas.space.dimension import Choice
 from raynas.space.rules import (
     MAX_TOKENS,
     Family,
@@ -97,15 +97,6 @@ def shifted(space: CodedSpace, arch: Mapping[str, Choice], stage: int, place: in
     return order % 2 == 1
 
 
-def _required(constants: S3Constants, given: set[str]) -> list[str]:
-    block = [leaf for leaf in _BLOCK if leaf != "query_width" or constants.head_dim is None]
-    return staged_templates(given, block)
-
-
-def _resolve(constants: S3Constants, dimensions: tuple[Dimension, ...]) -> S3Constants:
-    return with_ramp(with_attention_scale(constants), dimensions)
-
-
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space)
     yield from check_no_distillation_token(space)
@@ -143,8 +134,8 @@ _BLOCK = {
 FAMILY = Family(
     constants=S3Constants,
     dimensions=staged_dimensions(_BLOCK),
-    resolve=_resolve,
+    resolve=lambda constants, dimensions: with_ramp(with_attention_scale(constants), dimensions),
     check=_check,
-    required=_required,
+    required=lambda constants, given: staged_templates(constants, given, _BLOCK),
     acting=_acting,
 )

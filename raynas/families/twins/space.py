@@ -74,11 +74,6 @@ def query_gene(constants: TwinsConstants) -> str:
     return "query_width" if constants.head_dim is None else "heads"
 
 
-def _required(constants: TwinsConstants, given: set[str]) -> list[str]:
-    block = [leaf for leaf in _BLOCK if leaf != "query_width" or constants.head_dim is None]
-    return staged_templates(given, block)
-
-
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
     yield from check_stages(space, ("patch_sizes", "reductions"))
     yield from check_no_distillation_token(space)
@@ -104,5 +99,5 @@ FAMILY = Family(
     dimensions=staged_dimensions(_BLOCK),
     resolve=lambda constants, dimensions: with_ramp(with_attention_scale(constants), dimensions),
     check=_check,
-    required=_required,
+    required=lambda constants, given: staged_templates(constants, given, _BLOCK),
 )

@@ -119,5 +119,5 @@ FAMILY = Family(
     resolve=_resolve,
     check=_check,
     scale=_scale,
-    required=lambda constants, given: staged_templates(given, _BLOCK),
+    required=lambda constants, given: staged_templates(constants, given, _BLOCK),
 )
