@@ -105,7 +105,8 @@ def evaluate(
     with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
         known, keys = _newest(run), []
         skipped = set() if again else set(known)
-        with computing(measure, run, networks, skipped, batch_size, resources=resources, activity=activity) as found:
+        arguments = measure, run, networks, skipped, batch_size
+        with computing(*arguments, resources=resources, progress=progress, activity=activity) as found:
             for network in networks:
                 keys.append(key := tuple(next(found)))
                 if key not in skipped:

@@ -59,14 +59,16 @@ def compute(
     """Return what a function computes of its arguments and a device: in a Ray task if there are replicas, else here.
 
     Args:
-        doing: what it does, as a heading of the progress.
+        doing: what it does, as a heading of the progress of a task.
         work: a function of a module, since it travels; the device is its last argument.
         resources: those of one replica are the task's.
     """
-    given = _once, work, *arguments
+    if not resources.replicas:
+        with threads(resources.cpus):
+            return work(*arguments, device_here(resources))
     with (
         reporter(progress).doing(doing) as activity,
-        computing(*given, resources=resources, activity=activity) as found,
+        computing(_once, work, *arguments, resources=resources, progress=progress, activity=activity) as found,
     ):
         return next(found)
 
@@ -77,7 +79,11 @@ def _once(work: Callable[..., ResultT], *arguments: Any) -> Iterator[ResultT]:
 
 @contextmanager
 def computing(
-    work: Callable[..., Iterator[ResultT]], *arguments: Any, resources: Resources, activity: Activity
+    work: Callable[..., Iterator[ResultT]],
+    *arguments: Any,
+    resources: Resources,
+    progress: Progress,
+    activity: Activity,
 ) -> Iterator[Iterator[ResultT]]:
     """Provide what a generator function yields of its arguments and a device, one after the other; see `compute`."""
     if not resources.replicas:
@@ -85,7 +91,7 @@ def computing(
             yield work(*arguments, device_here(resources))
         return
     found = run_elsewhere(_as_task, work, *arguments, resources=resources, activity=activity)
-    with ray_cluster(cpus=resources.cpus), closing(found):
+    with ray_cluster(resources.cpus, progress), closing(found):
         yield found
 
 
