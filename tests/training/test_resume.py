@@ -89,15 +89,11 @@ def test_best_and_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert newest is not None and newest["step"] == 4
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_a_checkpoint_that_is_no_ordinary_file_is_one_line(tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_that_is_a_pipe_is_refused_in_one_line(tmp_path: Path) -> None:
     context, folder = Keeping(tmp_path), tmp_path / local_checkpoints("supernet")
     folder.mkdir(parents=True)
-    if kind == "pipe":
-        os.mkfifo(folder / "000000001-0-0.500000.pt")
-    else:
-        (folder / "000000001-0-0.500000.pt").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunDirError, match=rf"000000001-0-0\.500000\.pt is a {kind}"):
+    os.mkfifo(folder / "000000001-0-0.500000.pt")
+    with pytest.raises(RunDirError, match=r"000000001-0-0\.500000\.pt is a pipe"):
         context.load()
     with pytest.raises(UserError, match="not an ordinary file"):
         read_state(folder / "000000001-0-0.500000.pt")
