@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticQkv, LayerScale, SplitQkv, select_layers
+from raynas.nets.layers import ElasticLinear, ElasticNorm, LayerScale, select_layers
+from raynas.nets.qkv import ElasticQkv, SplitQkv
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from raynas.families.s3.space import MERGED, S3Constants, grids, shifted, window
 from raynas.nets.attention_maps import Attending
 from raynas.nets.block import BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, ElasticQkv, SplitQkv, padded, select_layers
+from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, padded, select_layers
+from raynas.nets.qkv import ElasticQkv, SplitQkv
 from raynas.nets.sharing import NESTED, Sharing
 from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.nets.windows import Windows

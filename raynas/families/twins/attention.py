@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from raynas.families.twins.space import TwinsConstants
 from raynas.nets.channels import Channels
-from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticPatchConv, SplitQkv, select_layers
+from raynas.nets.layers import ElasticLinear, ElasticNorm, ElasticPatchConv, select_layers
+from raynas.nets.qkv import SplitQkv
 from raynas.nets.windows import Windows
 
 

@@ -17,7 +17,8 @@ from raynas.families.vit.space import block_genes, hidden_channels
 from raynas.nets.attention_maps import Attending
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.layers import Bank, ElasticNorm, ElasticQkv, PatchStem, SplitQkv, Through, new_parameter
+from raynas.nets.layers import Bank, ElasticNorm, PatchStem, Through, new_parameter
+from raynas.nets.qkv import ElasticQkv, SplitQkv
 from raynas.nets.sharing import NESTED, Side
 from raynas.nets.supernet import Supernet
 from raynas.nets.timm_conventions import Level, checkpointed

@@ -13,15 +13,8 @@ from torch import Tensor, nn
 from raynas.families.vit_res.space import VitResConstants, grids
 from raynas.nets.block import Block, BlockShape
 from raynas.nets.channels import Channels
-from raynas.nets.layers import (
-    ElasticConv,
-    ElasticLinear,
-    ElasticNorm,
-    ElasticQkv,
-    PatchStem,
-    new_parameter,
-    select_layers,
-)
+from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, PatchStem, new_parameter, select_layers
+from raynas.nets.qkv import ElasticQkv
 from raynas.nets.sharing import NESTED, Sharing
 from raynas.nets.stages import ElasticStage, StagedSupernet
 from raynas.nets.units import UnitAxis, UnitGroup
