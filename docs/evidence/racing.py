@@ -1,6 +1,6 @@
 """Racing of searches on made-up correctness, and on supernets of digits: evaluations of images, and what is found.
 
-    python docs/evidence/racing.py --out racing [race_simulated race_error race_supernets]
+    python docs/evidence/racing.py --out racing [race_simulated race_error halve_simulated race_supernets]
 
 Stop it at any time, run it again. docs/evidence/racing_tables.py reads the rows.
 
@@ -8,6 +8,8 @@ Stop it at any time, run it again. docs/evidence/racing_tables.py reads the rows
   with both settings.
 * `race_error`: 1,000 evolutions of 100 archs on 3,000 made-up images, whose archs are nothing but an ability: how
   often an arch with a place among the parents is stopped.
+* `halve_simulated`: 1,024 random archs of that space on 50,000 made-up images, without racing, raced by default, and
+  halved on rungs of 1,000 and 5,000 images, on which a quarter goes on.
 * `race_supernets`: evolutions of 120 archs on supernets of three families, trained on `mnist5k` and scored on 8,000
   distorted images of its search split. precision.py uses the same supernets.
 
@@ -32,7 +34,7 @@ from tasks import FAMILIES, Row, Task, distorted_scorer, run_tasks
 from raynas.search.history import Cut
 from raynas.search.racing import CONSERVATIVE_ERROR, ERROR, race
 
-EXPERIMENTS = ("race_simulated", "race_error", "race_supernets")
+EXPERIMENTS = ("race_simulated", "race_error", "halve_simulated", "race_supernets")
 SETTINGS = ("off", "conservative", "default")
 CLASSES = 400  # of difficulty, among which the images are shared
 
@@ -102,11 +104,11 @@ def model(unequal: float, accuracy: float = 0.75) -> tuple[float, float, float]:
     return scale, centre_of(scale), float((scale * chances * (1 - chances)).mean())
 
 
-def raced(search: Any, scorer: Any, racing: str) -> Row:
+def raced(search: Any, scorer: Any, racing: str, how: dict[str, Any] | None = None) -> Row:
     """What a search comes to: its winner's accuracy on all images, and the share of the evaluations that it took."""
     from raynas.search import run_search
 
-    run_search(search, scorer, racing=racing)
+    run_search(search, scorer, **(how or {"racing": racing}))
     images = [scorer.image_count if row.stopped is None else row.stopped.images for row in search.history]
     (best,) = scorer.score([search.best()])
     return {
@@ -137,6 +139,21 @@ def simulated(unequal: float, spread: float, seed: int) -> list[Row]:
     scorer = MadeUp(space, 50_000, unequal, spread, seed)
     searches = [raynas.Evolution(space, constraints={"params": (None, 6e6)}, seed=seed) for _ in SETTINGS]
     return compared([raced(search, scorer, racing) for search, racing in zip(searches, SETTINGS, strict=True)])
+
+
+def halved(unequal: float, spread: float, seed: int) -> list[Row]:
+    import raynas
+    from raynas.search import Rung
+
+    space = raynas.load_space("autoformer/tiny")
+    scorer = MadeUp(space, 50_000, unequal, spread, seed)
+    rungs = [Rung(images=1000, keep=0.25), Rung(images=5000, keep=0.25)]
+    settings: dict[str, Any] = {"off": {}, "default": {"racing": "default"}, "rungs": {"rungs": rungs}}
+    rows = []
+    for name, how in settings.items():
+        search = raynas.RandomSearch(space, constraints={"params": (None, 6e6)}, seed=seed, evaluations=1024)
+        rows.append(raced(search, scorer, name, {"batch": 1024, **how}))
+    return compared(rows)
 
 
 class Plain:
@@ -273,6 +290,10 @@ def tasks(experiment: str) -> Iterator[Task]:
     elif experiment == "race_error":
         for seed in range(20):
             yield Task("race_error", error, {}, seed)
+    elif experiment == "halve_simulated":
+        for seed in range(20):
+            for unequal, spread in ((0.05, 0.015), (0.07, 0.01)):
+                yield Task("halve_simulated", halved, {"unequal": unequal, "spread": spread}, seed)
     elif experiment == "race_supernets":
         for seed in range(3):
             for family in FAMILIES:

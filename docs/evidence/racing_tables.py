@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from tables import Row, arguments, read, shown
 
-EXPERIMENTS = ("race_simulated", "race_error", "race_supernets")
+EXPERIMENTS = ("race_simulated", "race_error", "halve_simulated", "race_supernets")
 SETTINGS = ("off", "conservative", "default")
 
 
@@ -33,7 +33,7 @@ def compared(rows: Sequence[Row], by: Sequence[str]) -> None:
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for condition in sorted({tuple(row[name] for name in by) for row in rows}):
         here = [row for row in rows if tuple(row[name] for name in by) == condition]
-        for racing in SETTINGS:
+        for racing in dict.fromkeys(row["racing"] for row in here):
             found = [row for row in here if row["racing"] == racing]
             regrets = [100 * row["regret"] for row in found]
             same, archs = (f"{sum(row[name] for row in found):.0f}" for name in ("same_winner", "same_archs"))
@@ -76,6 +76,8 @@ def main() -> None:
     compared(read(results, "race_simulated"), ["unequal", "spread"])
     print("## The error")
     errors(read(results, "race_error"))
+    print("## Rungs")
+    compared(read(results, "halve_simulated"), ["unequal", "spread"])
     print("## Supernets")
     compared(read(results, "race_supernets"), ["family"])
 

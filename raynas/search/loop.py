@@ -48,7 +48,7 @@ def run_search(
         racing: stopping of archs that cannot reach the search's cut, see `raynas.search.racing`; the scorer must then
             be a `BlockScorer`.
         rungs: cheap judges, each of which stops a share of the archs, see `raynas.search.halving`; in place of racing.
-            The scorer must be a `RungScorer`, as `ScorePool` and `LocalScorer` are.
+            The scorer must be a `BlockScorer`, for training-free scores a `RungScorer`; ours are both.
 
     Returns:
         The search.
@@ -65,11 +65,10 @@ def run_search(
     _check_objectives(search, scorer)
     early = early_stops(search, racing, rungs)
     if early is not None:
-        needs, methods = "racing needs", ["score_block(archs, first, last)"]
-        if rungs:
-            needs, methods = "rungs need", [*methods, "score_proxy(archs, by)"]
-        for method in methods:
+        proxies = any(rung.images is None for rung in rungs)
+        for method in ("score_block(archs, first, last)", *(["score_proxy(archs, by)"] if proxies else [])):
             if not callable(getattr(scorer, method.partition("(")[0], None)):
+                needs = "rungs need" if rungs else "racing needs"
                 raise UserError(f"{needs} a scorer with {method}; it is {kind(scorer)}")
         check_rungs(rungs, scorer.image_count)
     driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))

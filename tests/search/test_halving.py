@@ -138,7 +138,7 @@ def test_searches_and_scorers_that_cannot_have_rungs_are_refused(small: Space) -
             SearchConfig.model_validate({"name": "tests.search.search_parts:TwoMethods", "rungs": rungs}), small
         )
     with pytest.raises(UserError, match=r"rungs need a scorer with score_proxy\(archs, by\)"):
-        run_search(Evolution(small), Images(), rungs=rungs)
+        run_search(Evolution(small), Images(), rungs=[*rungs, Rung(by="dss", keep=0.5)])
     with pytest.raises(UserError, match="100 images, and whole scores have 100"):
         run_search(Evolution(small), Judged(100), rungs=rungs)
     with pytest.raises(UserError, match="use one of them"):
