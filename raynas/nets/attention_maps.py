@@ -22,7 +22,6 @@ class Attending:
     """A block with attention, and the places of its tokens.
 
     Attributes:
-        name: name of the module.
         windows: the windows that its queries are in; one of the whole grid for global attention.
         pixels: pixels on the side of a token.
         reduction: side of the square of tokens that a query reads as one key.
@@ -64,7 +63,6 @@ class AttentionMaps:
     """The attention of one block for some images.
 
     Attributes:
-        name: name of the block's module.
         weights: [images, windows, heads, queries, keys]; a query's weights add up to 1. Talking heads are shown before
             they are mixed.
         queries, keys: centres in pixels (of the resized image, if the network resizes it), [windows, tokens, 2]; NaN

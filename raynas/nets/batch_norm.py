@@ -22,7 +22,6 @@ class NormStatistics:
     """Batch-norm statistics of one subnet, computed by `raynas.nets.calibration`.
 
     Attributes:
-        arch: the subnet.
         averages: for each path of the weight-sharing pattern (None for a single path), the means and variances of its
             active channels, by their names in the extracted subnet's state dict.
     """

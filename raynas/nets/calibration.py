@@ -36,7 +36,6 @@ def calibrate(network: Supernet, arch: Mapping[str, Any], batches: Iterable[Tens
 
     Args:
         network: a supernet, which may be frozen or in shared memory, or a subnet.
-        arch: the subnet.
         batches: normalised images [batch, channels, height, width]; read once. The papers use tens of batches of
             training images, augmented as in training.
 

@@ -34,7 +34,6 @@ class Level:
 
     Attributes:
         module: name of the module.
-        channels: number of channels.
         reduction: pixels on the side of a token.
         grid: rows and columns of tokens.
         tap: index among the outputs that `trunk` collects.

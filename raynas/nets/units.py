@@ -44,7 +44,6 @@ class UnitGroup:
 
     Attributes:
         kind: the dimension that says how many of the units act.
-        count: number of units.
         axes: the axes that hold them; a tensor may have two.
     """
 

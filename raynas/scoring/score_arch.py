@@ -90,7 +90,6 @@ def score_arch(
 
     Args:
         supernet: the supernet in eval mode, called as `supernet(x, arch)`.
-        arch: the subnet.
         images: uint8 [n, channels, height, width], in one or more parts; batches are moved to the labels' device.
         labels: int64 [n], on the supernet's device.
         normalisation: mean and deviation of pixels.

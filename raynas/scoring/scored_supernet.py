@@ -69,9 +69,7 @@ def make_scored_supernet(
     """Return a supernet to be scored on the search split of a dataset, in the space's size and channels.
 
     Args:
-        space: the supernet's space.
         supernet: any module called as `supernet(x, arch)`; it is put in eval mode.
-        data: the dataset.
         count: number of images, chosen by `choose_images`; by default all.
         seed: seed of the supernet's training.
         calibration: images for batch-norm calibration.

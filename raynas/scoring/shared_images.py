@@ -34,7 +34,6 @@ def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float) -> li
     """Decode images into the object store, in parts of whole batches.
 
     Args:
-        images: the images.
         batch_size: images of one forward pass.
         at_once: parts that are decoded at the same time, each by a task of one CPU.
         limit_s: longest wait for the next decoded part.
