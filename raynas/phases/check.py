@@ -24,7 +24,7 @@ from raynas.phases.check_place import Finding, Place
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Activity, Progress, reporter, silent
-from raynas.text import duration
+from raynas.text import columns, duration
 
 NODES_S = 900.0  # for nodes that have to be started
 DASHBOARD_S = 5.0
@@ -286,4 +286,5 @@ def show(findings: Sequence[Finding], progress: Progress) -> None:
         rows.append(("ok" if finding.mend is None else "FAILED", finding.what, finding.found))
         if finding.mend is not None:
             rows.append(("", "", f"mend: {finding.mend}"))
-    reporter(progress).table(("", "check", "found"), rows)
+    for line in columns(rows):
+        progress(line)

@@ -127,12 +127,6 @@ class Reporter:
         self._written = time.monotonic()
         self._write(textwrap.indent(line, self._indent))
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Write a table; its last column may be of any length."""
-        widths = [max(map(len, column)) for column in list(zip(head, *rows, strict=True))[:-1]]
-        for row in rows:
-            self("  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]))
-
     @contextmanager
     def indented(self) -> Iterator[None]:
         """Indent the lines of the block."""
