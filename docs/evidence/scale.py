@@ -1,6 +1,6 @@
 """The scoring pool with 10, 100 and 1,000 replicas, simulated: how many of them are busy, and what the driver does.
 
-    python docs/evidence/scale.py            print the tables of docs/speed.md: about a minute
+    python docs/evidence/scale.py            print the tables of docs/speed.md: about two minutes
     python docs/evidence/scale.py measure    measure what the simulation takes as the driver's costs, with a local Ray
 
 The scheduling is the pool's own code (`ScorePool`, `Supervisor`), driven by a clock that only the simulation moves. Ray
@@ -233,14 +233,16 @@ def clocked(cluster: Cluster) -> Iterator[None]:
 
 def simulations(costs: Costs) -> None:
     """Print the table of simulated pools."""
-    print("| replicas | an arch takes | busy | archs/s | driver busy | busy in batches of 50 | of 4 for each replica |")
+    print(
+        "| replicas | an arch takes | busy | archs/s | driver busy | busy in batches of 50 | of 16 for each replica |"
+    )
     print("|---|---|---|---|---|---|---|")
     for replicas in (10, 100, 1000):
-        for mean in (0.03, 1.0, 10.0, 60.0):
-            archs = min(10_000, replicas * (400 if mean < 0.1 else 40))
+        for mean in (0.03, 1.0, 10.0):
+            archs = min(20_000, max(1000, replicas * (400 if mean < 0.1 else 20)))
             stream = simulate(replicas, mean, archs, None, costs)
             fifty = simulate(replicas, mean, min(archs, 1000), 50, costs)
-            four = simulate(replicas, mean, archs, max(50, 4 * replicas), costs)
+            many = simulate(replicas, mean, archs, max(50, 16 * replicas), costs)
             cells = [
                 f"{replicas:,}",
                 f"{mean:g} s",
@@ -248,7 +250,7 @@ def simulations(costs: Costs) -> None:
                 f"{stream.rate:,.1f}",
                 f"{stream.driver:.0%}",
             ]
-            print(f"| {' | '.join([*cells, f'{fifty.busy:.1%}', f'{four.busy:.1%}'])} |", flush=True)
+            print(f"| {' | '.join([*cells, f'{fifty.busy:.1%}', f'{many.busy:.1%}'])} |", flush=True)
 
 
 NETWORK = 1.25e9  # bytes a second of a node's network (10 Gbit/s): an assumption

@@ -27,7 +27,7 @@ from raynas.space import Arch, Space
 
 BASELINE = "random"
 """Name of the search that follows the main one for comparison."""
-FOR_EACH = 4  # archs for each replica are scored at a time, so that few replicas wait for the last
+FOR_EACH = 16  # archs for each replica are scored at a time, so that few replicas wait for the last
 _ROUGH = 0.1  # median relative error of a poor latency predictor; on a quiet device it is a few hundredths
 
 

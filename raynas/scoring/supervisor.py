@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 TRIES = 3  # replicas that an arch may break before it counts as failed
 IN_FLIGHT = 2  # tasks at each replica: one at work, one waiting
-TASK_S = 0.5  # approximate length of a task, or longer with many replicas,
-DRIVER_S = 0.004  # since a task costs the driver so long, and it has to feed all of them,
+TASK_S = 0.5  # approximate length of a task,
+DRIVER_S = 0.001  # or longer with many replicas, since sending and receiving a task takes the driver so long,
 TASK_ARCHS = 64  # but of at most so many archs
 GATHER_S = 1e-4  # for each replica, to take results together: the second task is at work meanwhile
 GET_S = 60.0  # to fetch a finished result
@@ -156,7 +156,7 @@ class Supervisor:
         if self._queue:
             return
         places = IN_FLIGHT * max(1, len(self.ready))
-        while not self._ended and (len(self._waiting) < places or self._work < places * self._most()):
+        while not self._ended and (len(self._waiting) < places or self._work < places * self._lengths()[1]):
             taken = list(islice(jobs, places))
             self._waiting.extend(zip(_work(taken), taken, strict=True))
             self._work = sum(work for work, _ in self._waiting)
@@ -164,7 +164,8 @@ class Supervisor:
                 self._ended = True
                 self._waiting = deque(sorted(self._waiting, key=lambda each: -each[0]))
         chunk: list[Job] = []
-        room = min(self._most(), self._work / places)
+        least, most = self._lengths()
+        room = min(most, max(self._work / places, min(least, self._work * IN_FLIGHT / places)))
         while self._waiting and len(chunk) < TASK_ARCHS and (not chunk or self._waiting[0][0] <= room):
             work, job = self._waiting.popleft()
             chunk.append(job)
@@ -173,13 +174,14 @@ class Supervisor:
         if chunk:
             self._queue.append(chunk)
 
-    def _most(self) -> float:
-        """Return the work of a long task; of no more than one job while it is not known how long they take."""
-        length = max(TASK_S, len(self._members) * DRIVER_S)
+    def _lengths(self) -> tuple[float, float]:
+        """Return the work of the shortest and the longest tasks; 0 while it is not known how long jobs take."""
+        shortest = len(self._members) * DRIVER_S  # with shorter ones the driver could not keep all replicas busy
+        longest = max(TASK_S, 4 * shortest)
         if self._time_limit_s is not None:
-            length = min(length, self._time_limit_s / 10)
+            longest = min(longest, self._time_limit_s / 10)
         pace = self._pace.get(_is_block(self._waiting[0][1])) if self._waiting else None
-        return 0.0 if pace is None else length / pace
+        return (0.0, 0.0) if pace is None else (shortest / pace, longest / pace)
 
     def _send(self, member: _Member, chunk: list[Job]) -> None:
         own = self._space.fingerprint  # archs of another space are sent whole

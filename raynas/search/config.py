@@ -84,7 +84,7 @@ class SearchConfig(Config):
             one spent ends the search.
         options: keyword arguments of the search's class, such as `population` and `mutation`.
         seed: seed of all random draws of the search.
-        batch: archs passed to the scorer at a time, or four for each replica if that is more; does not change the
+        batch: archs passed to the scorer at a time, or 16 for each replica if that is more; does not change the
             result, except with racing and rungs, where archs compete with those of their batch of exactly so many.
         racing: stopping of archs that cannot reach the search's cut, after a part of the images: `off`,
             `conservative` (the same search as without racing, with a probability of at least 95 %) or `default`
