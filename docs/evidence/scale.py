@@ -5,7 +5,7 @@
 
 The scheduling is the pool's own code (`ScorePool`, `Supervisor`), driven by a clock that only the simulation moves. Ray
 and the replicas are replaced: a replica takes as long as the MACs of its archs say, with a spread, and Ray's calls and
-the driver's work move the clock by what `measure` found. `measure` also scores with four real replicas that only sleep,
+the driver's work move the clock by `Costs`. `measure` also scores with four real replicas that only sleep,
 and simulates the same.
 
 Weights and images reach the nodes before that: the last table is arithmetic on their sizes.
@@ -43,7 +43,7 @@ from raynas.space import Arch, load_space
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of the driver's processor, as `measure` found them.
+    """Seconds of the driver's processor, a little more than `measure` found beside other work.
 
     Attributes:
         task: a task, sent and received.
