@@ -151,6 +151,7 @@ def check(
         show(findings, progress)
     if (preset is not None or config is not None) and all(finding.mend is None for finding in findings):
         from raynas.phases.images import check_data
+        from raynas.phases.look_elsewhere import see_with
 
-        check_data(config, checked, progress)
+        check_data(config, checked, progress, see_with(resources or Resources()))
     return findings

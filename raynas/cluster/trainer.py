@@ -1,13 +1,16 @@
-"""Ray Train's trainer, a lighter one for a Ray that only this machine can reach, and the handle of the controller."""
+"""Ray Train's trainer, a lighter one for a Ray that only this machine can reach, a run's settings, its controller."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import ray
+from ray.train import RunConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2._internal.execution.storage import StorageContext
 
 from raynas.cluster.connection import on_loopback
 from raynas.cluster.mailbox import CONTROLLER
@@ -19,6 +22,26 @@ _UNUSED = ("DatasetsCallback", "PlacementGroupCleanerCallback")
 def trainer() -> type[TorchTrainer]:
     """Return the class of trainers for the connected Ray."""
     return LocalTrainer if on_loopback() else TorchTrainer
+
+
+class NamedRun(RunConfig):
+    """The settings of a run of Ray Train that has another name than its folder, in which its checkpoints are found.
+
+    Args:
+        name: name on the dashboard and in metrics.
+        folder: name of the folder in the storage path.
+        settings: the other settings of a `RunConfig`.
+    """
+
+    def __init__(self, name: str, folder: str, **settings: Any):
+        # Earlier releases of Ray take the folder's name from here.
+        super().__init__(name=name if hasattr(RunConfig, "storage_context") else folder, **settings)
+        self.folder = folder
+
+    @cached_property
+    def storage_context(self) -> StorageContext:
+        assert self.storage_path is not None  # Ray sets it
+        return StorageContext(self.storage_path, self.folder, self.storage_filesystem)
 
 
 class LocalTrainer(TorchTrainer):

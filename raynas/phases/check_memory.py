@@ -20,7 +20,9 @@ CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
 def check_memory(place: Place, preset: Preset, seen: Mapping[str, Seen]) -> Iterator[Finding]:
     """Check the preset as its commands would, and its memory against that of the nodes."""
     try:
-        ready = preflight(preset, place.resources, look=False)
+        # The rest cannot be read without the names of the images that are skipped.
+        skips = preset.data is not None and preset.data.skip == "unreadable"
+        ready = preflight(preset, place.resources, look=skips)
     except UserError as error:
         yield Finding("preset", "it would be refused", str(error))
         return

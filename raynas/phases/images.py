@@ -125,12 +125,14 @@ def _unreadable_lines(found: Findings) -> list[str]:
     return lines
 
 
-def check_data(config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent) -> None:
+def check_data(
+    config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent, see_all: SeeAll = see_here
+) -> None:
     """Describe a dataset and its preprocessing, for a preset if one is given; see `raynas.check`."""
     if preset is not None:
         config = named_data(preset)
     assert config is not None
-    found = look_at(config, progress)
+    found = look_at(config, progress, see_all)
     total = Counter(found.modes)
     progress(f"data      {hide_secrets(config.name)}")
     unreadable = f", of which {len(found.unreadable):,} unreadable" if found.unreadable else ""

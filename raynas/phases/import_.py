@@ -19,7 +19,9 @@ from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import are_files, named_data, resolve_data
+from raynas.phases.look_elsewhere import see_with
 from raynas.phases.pretrained import Pretrained, read_pretrained, timm_family
+from raynas.phases.where import default_resources
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.results.versions import versions
@@ -74,6 +76,8 @@ def import_supernet(
     if size is not None:
         data = data.model_copy(update={"size": (size, size)})
     asked = preset.model_copy(update={"data": data})
+    if not has_begun(run_dir, "import"):
+        check_images(asked, progress, see_with(default_resources()))
     preset = asked.model_copy(update={"data": resolve_data(asked, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     new_head = images.classes != found.classes
@@ -85,8 +89,6 @@ def import_supernet(
         scaled = preset.retrain.windows == "scaled"
         network = given.fitted(images, new_head, preset.recipe.seed, progress, scaled).network
         found, weights = network.space, network.state_dict()
-    if not has_begun(run_dir, "import"):
-        check_images(asked, progress)
     for line in describe_reading(asked, images):
         progress(line)
     if system == "timm":

@@ -15,12 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
-from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
@@ -29,7 +29,7 @@ from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage,
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.metrics import set_gauge
 from raynas.cluster.resources import Resources
-from raynas.cluster.trainer import SendController, trainer
+from raynas.cluster.trainer import NamedRun, SendController, trainer
 from raynas.errors import ClusterError, ConfigError, TrainingCollapsed, UserError
 from raynas.phases.run_context import STATE
 from raynas.phases.training_job import Trained, TrainingJob
@@ -47,6 +47,7 @@ LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 POLL_S = 0.5
 RESIZE_S = 30.0  # between two looks for room for more workers; each change costs a restart
 START_S = 10.0  # for the room that there seemed to be; without it their number is chosen anew
+INNER = ("trials", "iterations")  # folders of a run directory with others in them
 BEYOND = 4  # trainings that wait for a cluster to grow
 
 Take = Callable[[TrainingJob, Event], None]
@@ -212,8 +213,9 @@ class _Training:
                 resources_per_worker=resources.of(1),
                 **elastic,
             ),
-            run_config=RunConfig(
-                name=job.name,
+            run_config=NamedRun(
+                shown_name(self._run, job),
+                folder=job.name,
                 storage_path=self._run.at(CHECKPOINTS),
                 storage_filesystem=self._run.filesystem,
                 checkpoint_config=CheckpointConfig(
@@ -261,6 +263,15 @@ class _Training:
             return UserError(f"{self._run.name}: training ended without a checkpoint; run the same command again")
         with outcome.checkpoint.as_directory() as folder:
             return Trained(read_state(Path(folder) / STATE), *outcome.return_value)
+
+
+def shown_name(run: Run, job: TrainingJob) -> str:
+    """Return a training's name on the dashboard: `first-supernet`, or `tuned-0007-supernet` in a trial."""
+    folders = PurePosixPath(run.root).parts
+    first = len(folders) - 1
+    while first >= 2 and folders[first - 1] in INNER:
+        first -= 2
+    return "-".join([*(folder for folder in folders[first:] if folder not in INNER), job.name])
 
 
 def end(trainings: Iterable[_Training]) -> None:

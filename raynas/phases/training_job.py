@@ -39,7 +39,7 @@ class TrainingJob:
     """The training of a supernet, or of a network, which is the supernet of a one-point space.
 
     Attributes:
-        name: name of its checkpoints' folder and of its Ray Train run.
+        name: name of its checkpoints' folder.
         space: space with the image size, channels and classes of the images.
         data: data, perhaps at another image size than the space's.
         plan: parts of a training step.

@@ -40,7 +40,7 @@ EVOLUTION = ("space_evolution", "trials")
 
 
 def ray_checkpoints(training: str) -> str:
-    """Return the folder of a training's checkpoints by Ray Train: `checkpoints/` and the name of its Ray Train run."""
+    """Return the folder of a training's checkpoints by Ray Train."""
     return f"{CHECKPOINTS}/{training}"
 
 

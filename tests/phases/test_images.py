@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import raynas
 from raynas import train
 from raynas.commands.main import main
+from raynas.data import look as seen
 from raynas.data.config import DataConfig
 from raynas.errors import UserError
+from raynas.phases import look_elsewhere
 from raynas.phases.images import check_data, check_images, check_made_for, describe_jitter, describe_reading
 from raynas.phases.inputs import load_inputs, resolve_data
 from raynas.presets.preset import Preset, load_preset, override
@@ -139,3 +145,32 @@ def test_colour_jitter_that_does_less_than_it_seems_is_said() -> None:
     ]
     (line,) = lines(1, **policy)
     assert line.startswith("color_jitter has no effect beside auto_augment") and "force_color_jitter=true" in line
+
+
+class SentAway(Exception):
+    """In place of what tasks of a cluster see."""
+
+
+PARAMS = {"recipe.lr": {"low": 1e-4, "high": 1e-2}}
+LOOKS: dict[str, Callable[[Preset, Path], Any]] = {
+    "train": lambda preset, run: train(preset, run),
+    "check": lambda preset, run: raynas.check(preset),
+    "tune": lambda preset, run: raynas.tune(preset, run, params=PARAMS),
+    "ablate": lambda preset, run: raynas.ablate({"preset": "digits", "rows": {"as it is": {}}}, run, data=preset.data),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_head_reads_no_large_dataset(
+    look: str, colours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tasks(*_: object) -> None:
+        raise SentAway
+
+    monkeypatch.setattr(seen, "_KNOWN", {})
+    monkeypatch.setattr(look_elsewhere, "HERE_UP_TO", 5)
+    monkeypatch.setattr(look_elsewhere, "on_cluster", lambda: True)
+    monkeypatch.setattr(look_elsewhere, "ray_cluster", nullcontext)
+    monkeypatch.setattr(look_elsewhere, "_by_tasks", tasks)
+    with pytest.raises(SentAway):
+        LOOKS[look](on(colours, size="own", channels="own"), tmp_path / "run")

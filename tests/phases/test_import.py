@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import raynas
 from raynas.commands.main import main
 from raynas.config import write_yaml
 from raynas.data.images import decode
@@ -18,6 +20,7 @@ from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
 from raynas.families.vit_res.checkpoint import read_released
 from raynas.nets.weights import load_supernet
+from raynas.phases import look_elsewhere
 from raynas.phases.evaluate import evaluate
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -76,6 +79,26 @@ def released_accuracy(files: Path, arch: Arch, images: torch.Tensor, labels: tor
     heads = [int(arch[f"blocks.{i}.heads"]) for i in blocks]
     logits = released_forward(state, images, int(arch["width"]), heads, hidden, 8, 2)
     return float((logits.argmax(1) == labels).float().mean())
+
+
+def test_a_head_reads_no_large_dataset(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SentAway(Exception):
+        """In place of what tasks of a cluster see."""
+
+    def tasks(*_: object) -> None:
+        raise SentAway
+
+    for name, value in {
+        "HERE_UP_TO": 5,
+        "on_cluster": lambda: True,
+        "ray_cluster": nullcontext,
+        "_by_tasks": tasks,
+    }.items():
+        monkeypatch.setattr(look_elsewhere, name, value)
+    with pytest.raises(SentAway):
+        raynas.import_model(
+            "autoformer", files / "supernet.pth", tmp_path / "run", files / "images", space=str(files / "space.yaml")
+        )
 
 
 def test_scores_and_evaluations_are_the_released_ones(run: Run, files: Path) -> None:

@@ -17,6 +17,7 @@ from raynas.outer.tuning.tuned import SETTINGS, Tuned
 from raynas.outer.work import Report
 from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
+from raynas.phases.look_elsewhere import see_with
 from raynas.phases.preflight import preflight
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset, override
@@ -47,7 +48,7 @@ def tune_preset(
     _check_objectives(config, preset)
     spaces = _check_params(config, preset)
     if not has_begun(run_dir, SETTINGS):
-        check_images(preset, progress)
+        check_images(preset, progress, see_with(resources))
     preflight(_applied(preset, next(_extremes(config.params))[1]), resources, progress=progress, look=False)
     common = preset.model_copy(update={"tune": None})
     about = {"preset": common.model_dump(mode="json", exclude={"space", "reference", "tune"}), "spaces": spaces}
