@@ -47,13 +47,14 @@ def time_archs(
 
     Raises:
         UserError: there is no such device, or it is not what `on` says.
+        ClusterError: one node after the other was lost on which a subnet was timed; the other timings are kept.
         RunDirError: rows cannot be written.
     """
     predicted = dict(zip(archs, predicted_ms, strict=True)) if predicted_ms is not None else {}
     with ExitStack() as stack:
         known = None if on is None else Latencies(store, on)
         if known is None or any(known.find(arch) is None for arch in archs):
-            watch = stack.enter_context(stopwatch(conditions, resources))
+            watch = stack.enter_context(stopwatch(conditions, resources, progress))
             if on not in (None, watch.on):
                 raise UserError(
                     f"earlier timings are on {on}; here it is {watch.on}, of which they say nothing: go on there, or "

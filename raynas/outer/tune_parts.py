@@ -12,6 +12,7 @@ from typing import Any
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
+from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.outer.course import Course
 from raynas.text import one_line
 
@@ -77,7 +78,7 @@ class Watching(_OurPart, Callback):
         if trial.trial_id not in self._course.running:
             return
         error = Path(trial.error_file).read_text() if trial.error_file else ""
-        if "node has died" not in error or not self._course.lose(trial.trial_id):
+        if why_lost(error) != NODE_LOST or not self._course.lose(trial.trial_id):
             self._course.end(trial.trial_id, "failed", reason=_cause(error))
 
     def actors(self) -> list[Any]:
@@ -89,10 +90,6 @@ def _cause(error: str) -> str:
     """Return in one line why the process of a trial was lost, by Ray's text about it."""
     if "failed to import on the worker" in error and (missing := re.search(r"^\w*Error: .*No module.*$", error, re.M)):
         return f"its process cannot import what it needs: {one_line(missing[0])}"
-    if "low on memory" in error or "OutOfMemory" in error:
-        return "out of memory: its machine had too little left, and Ray ended its process"
-    if "node has died" in error:
-        return "its node was lost, again and again"
-    if "worker process has died" in error:
-        return "its process has ended: it was killed, or it crashed"
+    if (why := why_lost(error)) is not None:
+        return f"{why}, again and again" if why == NODE_LOST else why
     return one_line(error.strip().splitlines()[-1]) if error.strip() else "it ended without results"

@@ -26,6 +26,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raynas.cluster.connection import environment, is_local, on_loopback
 from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
+from raynas.cluster.losses import why_lost
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
 from raynas.cluster.metrics import set_gauge
 from raynas.cluster.resources import Resources
@@ -351,11 +352,6 @@ def _causes(error: Exception) -> str:
     """Return the reasons why workers were lost, in one line."""
     failures = getattr(error, "worker_failures", None) or {}
     causes = {rank: str(cause).strip() for rank, cause in failures.items() if str(cause).strip()}
-    text = "; ".join(f"worker {rank}: {_cause(cause)}" for rank, cause in causes.items())
+    told = {rank: why_lost(cause) or cause.splitlines()[-1] for rank, cause in causes.items()}
+    text = "; ".join(f"worker {rank}: {why}" for rank, why in told.items())
     return text or str(error).strip().splitlines()[-1]
-
-
-def _cause(text: str) -> str:
-    if "node has died" in text or "node died" in text.lower():
-        return "its node was lost"
-    return text.splitlines()[-1]

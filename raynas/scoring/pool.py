@@ -6,8 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import ray
@@ -16,6 +15,7 @@ from ray.exceptions import RayError
 from raynas.arguments import checked
 from raynas.cluster.connection import is_local, ray_cluster
 from raynas.cluster.growth import WAIT_S
+from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.cluster.metrics import set_gauge
 from raynas.cluster.resources import MOST_PER_GPU, Resources
 from raynas.errors import UserError, reason
@@ -28,7 +28,7 @@ from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_images import share
 from raynas.scoring.shared_weights import checksums, take_apart
-from raynas.scoring.supervisor import Supervisor
+from raynas.scoring.supervisor import TRIES, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +128,17 @@ class ScorePool(Scorer):
             anywhere = {"name": name, "scheduling_strategy": "DEFAULT"}
             return ray.remote(Replica).options(**anywhere, **options).remote(name, *shared)
 
-        per_gpu = fitting(start("raynas-first-replica", 1.0), limit_s) if self.per_gpu == "fit" else self.per_gpu
-        gpus = self.gpus if per_gpu == 1 else math.floor(RAYS_UNITS / per_gpu) / RAYS_UNITS
-        needs = f"{self.threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
-        members = (self.replicas, partial(start, gpus=gpus), scored.space)
-        self.supervisor = Supervisor(*members, self.time_limit_s, limit_s, needs)
+        def supervisor(replicas: int, gpus: float, ending: str = "") -> Supervisor:
+            needs = f"{self.threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+            actors = (replicas, lambda name: start(name + ending, gpus), scored.space)
+            return Supervisor(*actors, self.time_limit_s, limit_s, needs)
+
+        per_gpu = self.per_gpu
+        if per_gpu == "fit":
+            per_gpu = fitting(lambda: supervisor(1, 1.0, "-alone"), limit_s)
+        self.supervisor = supervisor(
+            self.replicas, self.gpus if per_gpu == 1 else math.floor(RAYS_UNITS / per_gpu) / RAYS_UNITS
+        )
         self._finished: list[ScoredArch] = []
         self._subnets, self._best = 0, 0.0  # scored so far, and the best accuracy of these
         self._stack.callback(self.supervisor.end)
@@ -178,23 +184,30 @@ class ScorePool(Scorer):
         return taken
 
 
-def fitting(first: Any, limit_s: float) -> int:
-    """Return how many replicas fit on a GPU by the memory that one uses, at least one, and end that one.
+def fitting(start: Callable[[], Supervisor], limit_s: float) -> int:
+    """Return how many replicas fit on a GPU by the memory that one uses, at least one.
 
     Args:
-        first: a replica that has a GPU to itself.
-        limit_s: longest wait for it in seconds.
+        start: starts the supervisor of one replica that has a GPU to itself; it is ended here. A replica that is lost
+            with its node is started once more.
+        limit_s: longest wait for the replica's answer in seconds.
 
     Raises:
         UserError: it could not start, or cannot score the largest subnet.
     """
-    try:
-        used, total = ray.get(first.gpu_use.remote(), timeout=limit_s)
-    except (RayError, TimeoutError) as error:
-        why = reason(getattr(error, "cause", None) or error)
-        raise UserError(f"the memory of a replica on a GPU could not be measured: {why}") from error
-    finally:
-        ray.kill(first, no_restart=True)
+    for attempt in range(1, TRIES + 1):
+        alone = start()
+        try:
+            alone.wait_for_all()
+            [(used, total)] = alone.ask_all(lambda replica: replica.gpu_use.remote(), limit_s)
+            break
+        except (RayError, TimeoutError) as error:
+            why = why_lost(str(error)) or reason(getattr(error, "cause", None) or error)
+            if why != NODE_LOST or attempt == TRIES:
+                raise UserError(f"the memory of a replica on a GPU could not be measured: {why}") from error
+            log.warning("the replica that measures its memory was lost (%s); another takes its place", why)
+        finally:
+            alone.end()
     count = max(1, min(MOST_PER_GPU, int(FILLED * total / used)))
     log.warning(f"a replica takes {used / 1e9:.1f} of a GPU's {total / 1e9:.1f} GB: {count} share one")
     return count

@@ -1,6 +1,7 @@
 """Supervision of a pool's replicas, which are Ray actors: starting, feeding, watching, replacing and ending them.
 
-A lost replica costs only the archs that were sent to it. Its first task is blamed, not the one queued behind it.
+A lost replica costs only the archs that were sent to it. Its first task is blamed, not the one queued behind it, unless
+the whole node was lost.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from itertools import islice
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
 
 from raynas.cluster.growth import coming_nodes
+from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.errors import UserError, reason
 from raynas.scoring.replica import WeightsChanged
 from raynas.scoring.score_arch import Job
@@ -225,8 +227,8 @@ class Supervisor:
             if isinstance(error.cause, WeightsChanged):
                 raise error.cause from None
             raise
-        except (RayError, GetTimeoutError) as error:  # its result was lost with its node
-            self._replace(member, reason(error), starting)
+        except (RayError, GetTimeoutError) as error:
+            self._replace(member, NODE_LOST if isinstance(error, ObjectLostError) else reason(error), starting)
             return
         if starting:
             member.node, member.pid, member.device = value
@@ -273,9 +275,9 @@ class Supervisor:
         return "; ".join([text, *coming_nodes()]) + ". Ask for fewer or smaller replicas, or free some"
 
     def _replace(self, member: _Member, why: str, starting: bool) -> None:
-        """End a replica, put its archs back, and start another in its place."""
+        """End a replica, put its archs back, and start another in its place; a lost node is no fault of either."""
         ray.kill(member.actor, no_restart=True)
-        self._failed_starts += starting
+        self._failed_starts += starting and why != NODE_LOST
         if self._failed_starts >= TRIES:
             if not self.ready:
                 raise UserError(f"replicas cannot start: {why}")
@@ -284,7 +286,7 @@ class Supervisor:
             return
         log.warning("%s was lost (%s); another takes its place", member.name, why)
         chunks = [task.jobs for task in member.tasks]
-        if chunks:
+        if chunks and why != NODE_LOST:
             chunks[:1] = self._blame(chunks[0], member, why)
         self._queue.extendleft(reversed(chunks))
         self._members[self._members.index(member)] = self._member(member.slot)
@@ -352,6 +354,4 @@ def _why_it_died(error: RayActorError) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
     if any("creation task" in line for line in lines):
         return lines[-1][:300]
-    if any("unexpectedly" in line for line in lines):
-        return "its process ended: it crashed, or was killed by the system for want of memory, or from outside"
-    return lines[0][:300] if lines else type(error).__name__
+    return why_lost(str(error)) or (lines[0][:300] if lines else type(error).__name__)

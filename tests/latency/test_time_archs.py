@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private.worker import Worker
+from ray.exceptions import RayActorError
+from ray.util.placement_group import placement_group, remove_placement_group
 
 import raynas.latency.measured as measure
-from raynas.errors import RunDirError, UserError
+from raynas.errors import ClusterError, RunDirError, UserError
 from raynas.latency.measured import time_archs
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.rows import Latencies, TimedArch, on_of
@@ -158,13 +161,70 @@ def test_in_an_actor_an_arch_that_takes_its_process_down_is_a_row() -> None:
         assert isinstance(watch, RemoteStopwatch) and watch.on == timed_on(QUICK)
         ray.kill(watch._actor)
         lost, timed = watch.time(ARCHS[0]), watch.time(ARCHS[1])
-    assert lost.timing is None and "its process ended" in str(lost.reason)
+    assert lost.timing is None and "its process has ended" in str(lost.reason)
     assert timed.timing is not None and timed.timing.on == watch.on and timed.host
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_no_such_resource_and_no_such_device() -> None:
-    with pytest.raises(UserError, match=r"within 1 s: it needs 1 CPU, 1 jetson .* the cluster has 4 CPU, 0 jetson"):
-        RemoteStopwatch(QUICK, {"jetson": 1}, start_s=1)
+def test_no_such_resource_and_no_such_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"^timing needs 1 jetson \(this machine has 0\): name others"):
+        RemoteStopwatch(QUICK, {"jetson": 1})
     with pytest.raises(UserError, match=r"^nothing can be timed: latency is to be measured on cuda:9, but"):
         RemoteStopwatch(Conditions(device="cuda:9"), {})
+    monkeypatch.setattr("raynas.cluster.growth.is_local", lambda: False)  # a cluster may grow
+    lines: list[str] = []
+    with pytest.raises(UserError, match=r"within 1 s: it needs 1 CPU, 1 jetson .* 1 jetson \(0 of the cluster's 0 are"):
+        RemoteStopwatch(QUICK, {"jetson": 1}, start_s=1, progress=lines.append)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_on_a_cluster_a_node_is_waited_for_as_long_as_by_the_other_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemoteStopwatch, "_start", lambda self: timed_on(QUICK))
+    assert RemoteStopwatch(QUICK, {})._start_s == 300
+    monkeypatch.setattr("raynas.latency.stopwatch.is_local", lambda: False)
+    assert RemoteStopwatch(QUICK, {})._start_s == 1800
+
+
+class LosesNodes:
+    """An actor whose node is lost so many times."""
+
+    def __init__(self, losses: int):
+        self.losses = losses
+        self.ready = self.time = self
+
+    def remote(self, *arguments: Any) -> Any:
+        if arguments and self.losses:
+            self.losses -= 1
+            return lose_node.remote()
+        return ray.put(TimedArch(arguments[0], None, "timed", "") if arguments else timed_on(QUICK))
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def lose_node() -> None:
+    raise RayActorError(error_msg="The actor died unexpectedly ...\nThe actor died because its node has died.")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_subnet_whose_node_is_lost_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemoteStopwatch, "end", lambda self: None)
+    monkeypatch.setattr(RemoteStopwatch, "_start", lambda self: timed_on(QUICK))
+    watch, actor = RemoteStopwatch(QUICK, {}), LosesNodes(2)
+    monkeypatch.setattr(watch, "_actor", actor, raising=False)
+    assert watch.time(ARCHS[0]).reason == "timed" and actor.losses == 0
+    actor.losses = 3
+    with pytest.raises(ClusterError, match="3 nodes were lost while subnet"):
+        watch.time(ARCHS[0])
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_trial_of_tune_can_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is in a placement group with room for nothing, which Ray puts its actors into unless told not to."""
+    group = placement_group([{"memory": 1}])
+    inside = property(lambda self: True)
+    monkeypatch.setattr(Worker, "should_capture_child_tasks_in_placement_group", inside)
+    monkeypatch.setattr("ray.util.placement_group.get_current_placement_group", lambda: group)
+    try:
+        with stopwatch(QUICK, {}) as watch:
+            assert watch.on == timed_on(QUICK)
+    finally:
+        remove_placement_group(group)

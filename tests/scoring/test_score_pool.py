@@ -5,12 +5,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import ray
 import torch
+from ray.exceptions import RayActorError
 from torch import Tensor
 
 from raynas.data.pixels import Normalisation
@@ -20,6 +22,7 @@ from raynas.scoring import supervisor
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool, fitting
 from raynas.scoring.replica import WeightsChanged
+from raynas.scoring.score_arch import Job
 from raynas.space import Arch, Space
 from tests.scoring.scoring_parts import Linear, Naughty, make_run
 
@@ -84,7 +87,7 @@ def _pids(pool: ScorePool) -> dict[str, int]:
 
 @pytest.mark.usefixtures("ray_session")
 def test_archs_are_pulled_as_there_is_room_and_neither_a_kill_nor_a_call_given_up_loses_any(
-    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits
+    tmp_path: Path, space: Space, archs: list[Arch], digits: Digits, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(tmp_path, create=True)
     pulled = 0
@@ -103,6 +106,7 @@ def test_archs_are_pulled_as_there_is_room_and_neither_a_kill_nor_a_call_given_u
         rows = pool.score(archs)
         assert [row["arch"] for row in rows] == [arch.id for arch in archs] and first in rows
         assert {row["status"] for row in rows} == {"ok"}
+    assert "was lost (its process has ended: it was killed" in caplog.text
     assert sorted(run.store.read("scores")["arch"].to_pylist()) == sorted(arch.id for arch in archs)
 
 
@@ -161,23 +165,70 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             ScorePool(run, **wrong)  # type: ignore[arg-type]
 
 
-@ray.remote(num_cpus=0)
-class FirstReplica:
-    """Tells of a GPU that this machine need not have."""
-
-    def __init__(self, used: int, total: int):
-        self.bytes = used, total
-
-    def gpu_use(self) -> tuple[int, int]:
-        if not self.bytes[0]:
-            raise RuntimeError("CUDA out of memory")
-        return self.bytes
+@ray.remote(num_cpus=0, max_retries=0)
+def lose_node() -> None:
+    raise RayActorError(error_msg="The actor died unexpectedly ...\nThe actor died because its node has died.")
 
 
-def test_as_many_replicas_share_a_gpu_as_its_memory_holds(ray_session: None) -> None:
-    def found(used: int, total: int) -> int:
-        return fitting(FirstReplica.remote(used, total), 60.0)  # type: ignore[attr-defined]
+class OnLostNodes:
+    """A replica whose node is lost as it starts, or at its first task."""
 
-    assert [found(10, 100), found(30, 100), found(95, 100), found(1, 1000)] == [9, 3, 1, 32]
+    def __init__(self, starts: bool = False):
+        self.ready = SimpleNamespace(remote=lambda: ray.put(("node", 1, "cpu")) if starts else lose_node.remote())
+        self.score = self.gpu_use = SimpleNamespace(remote=lambda *_: lose_node.remote())
+
+
+class Sound:
+    """A replica that scores nothing and tells of a GPU that this machine need not have."""
+
+    def __init__(self, used: int = 1, total: int = 10):
+        self.ready = SimpleNamespace(remote=lambda: ray.put(("node", 1, "cpu")))
+        self.score = SimpleNamespace(remote=lambda jobs: ray.put([(None, "scored") for _ in jobs]))
+        use = (used, total) if used else OSError("CUDA out of memory")
+        self.gpu_use = SimpleNamespace(remote=lambda: tell.remote(use))
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def tell(what: Any) -> Any:
+    if isinstance(what, Exception):
+        raise what
+    return what
+
+
+def supervised(space: Space, size: int, actors: list[Any]) -> supervisor.Supervisor:
+    """A supervisor of such actors, started in this order."""
+    return supervisor.Supervisor(size, lambda name: actors.pop(0), space, None, 60.0, "1 CPU")
+
+
+@pytest.fixture
+def no_actors(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("no_actors")
+def test_lost_nodes_shrink_no_pool_and_are_no_fault_of_archs(space: Space, archs: list[Arch]) -> None:
+    lost = supervisor.TRIES + 1
+    pool = supervised(space, 2, [Sound(), *(OnLostNodes() for _ in range(lost)), OnLostNodes(starts=True), Sound()])
+    pool.wait_for_all()
+    assert len(pool.ready) == 2
+    pool = supervised(space, 1, [*(OnLostNodes(starts=True) for _ in range(lost)), Sound()])
+    pool.feed(iter([Job(archs[0])]))
+    outcomes: list[Any] = []
+    while not outcomes:
+        pool.feed(iter([]))
+        outcomes = pool.poll(1.0)
+    assert [outcome.reason for outcome in outcomes] == ["scored"]
+
+
+@pytest.mark.usefixtures("no_actors")
+def test_as_many_replicas_share_a_gpu_as_its_memory_holds(space: Space) -> None:
+    def found(*actors: Any) -> int:
+        left = list(actors)
+        return fitting(lambda: supervised(space, 1, left), 60.0)
+
+    assert [found(Sound(*of)) for of in ((10, 100), (30, 100), (95, 100), (1, 1000))] == [9, 3, 1, 32]
+    assert found(OnLostNodes(), OnLostNodes(starts=True), Sound(30, 100)) == 3
     with pytest.raises(UserError, match=r"could not be measured: .*CUDA out of memory"):
-        found(0, 100)
+        found(Sound(0, 100))
+    with pytest.raises(UserError, match=r"could not be measured: its node was lost"):
+        found(*(OnLostNodes(starts=True) for _ in range(supervisor.TRIES)))

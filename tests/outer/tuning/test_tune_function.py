@@ -43,7 +43,7 @@ def ends(config: Mapping[str, Any], trial: Any) -> Any:
 WAYS = {
     "well": ("finished", None),
     "raises": ("failed", "KeyError: 'no such thing' ("),
-    "killed": ("failed", "its process has ended: it was killed, or it crashed"),
+    "killed": ("failed", "its process has ended: it was killed, for want of memory or from outside, or it crashed"),
     "exits": ("failed", "it ended the program (sys.exit(0))"),
     "nan": ("failed", "loss is not a finite number (nan)"),
     "text": ("failed", "loss must be a number, not text"),
