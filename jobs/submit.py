@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from raynas.cluster.submission import ADDRESS, submit
-from raynas.commands.main import check_arguments
+from raynas.commands.main import check_arguments, told
 from raynas.commands.parser import Parser
 from raynas.errors import UserError
 
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         command = [options.python, options.script, *options.arguments]
         submit(command, options.working_dir, options.address, wait=not options.no_wait, progress=print)
     except UserError as error:
-        print(f"submit: {error}", file=sys.stderr)
+        print(f"submit: {told(error)}", file=sys.stderr)
         return 2
     return 0
 

@@ -33,6 +33,7 @@ NO_CREDENTIALS = (
 
 _START = re.compile(r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]*):/+")
 _AUTHORITY = re.compile(r"[^/?#\s,\[\]{}'\"@]*")
+_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"=(\[{,<])(?://)?[^\s:/@'\"=(\[{,<]+(?::|%3A)(?!//)[^\s]*@", re.IGNORECASE)
 _WORD = re.compile(r"[^\s'\"]*")
 _WITH_USER = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")  # a name before the @ is an account or a container
 _SECRET = re.compile("key|secret|token|sig|pass|cred|auth", re.IGNORECASE)
@@ -74,10 +75,14 @@ def refuse_credentials(location: str, what: str = "") -> None:
 
 
 def hide_secrets(location: str) -> str:
-    """Return a location, or a text that contains one, for printing: without credentials, a URI without its options."""
+    """Return a location, or a text that contains one, for printing: without credentials, a URI without its options.
+
+    Addresses are locations, too: `http://user:secret@host` becomes `http://...`, `user:secret@host` becomes `...@host`.
+    """
     found = _first_with_credentials(location)
     if found is not None:
-        return f"{location[: found.start()]}{found[1]}://..."
+        return f"{_WITHOUT_SCHEME.sub('...@', location[: found.start()])}{found[1]}://..."
+    location = _WITHOUT_SCHEME.sub("...@", location)
     return re.split(r"[?#]", location, maxsplit=1)[0] if is_uri(location) else location
 
 

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-from raynas.locations import hide_secrets, holds_credentials
+from raynas.locations import hide_secrets
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxlist, _REPR.maxtuple, _REPR.maxdict = 3, 8, 8, 4
@@ -50,8 +50,8 @@ def is_text(value: str) -> bool:
 
 def shown(value: Any) -> str:
     """Return a value for an error message: its repr on one line, shortened, without credentials."""
-    if isinstance(value, str) and holds_credentials(value):
-        return repr(hide_secrets(value))
+    if isinstance(value, str) and (hidden := hide_secrets(value)) != value:  # before it is shortened
+        return one_line(repr(hidden))
     return one_line(hide_secrets(_REPR.repr(value)))
 
 

@@ -15,6 +15,7 @@ import pydantic
 import pytest
 import yaml
 
+from raynas.cluster.connection import ray_cluster
 from raynas.cluster.submission import submit
 from raynas.commands.main import main, make_parser
 from raynas.commands.parser import Parser
@@ -194,6 +195,46 @@ def test_the_script_that_submits_refuses_them_too(words: list[str]) -> None:
     done = subprocess.run([sys.executable, script, *words, POISONED[1]], capture_output=True, text=True)
     assert done.returncode == 2 and "AWS_*" in done.stderr
     assert not [secret for secret in SECRETS if secret in done.stdout + done.stderr]
+
+
+@pytest.mark.parametrize("address", ["http://KEY:SECRET@127.0.0.1:9", "KEY:SECRET@127.0.0.1:9", "KEY:SE/CRET@host:9"])
+def test_addresses_of_ray_are_told_without_credentials(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(address: str, **_: object) -> None:
+        raise RuntimeError(f"cannot connect to {address}: nobody there")
+
+    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
+    for call in (lambda: ray_cluster().__enter__(), lambda: submit(["python", "train.py"], tmp_path)):
+        with pytest.raises(UserError) as caught:
+            call()
+        told = "".join(traceback.format_exception(caught.value))
+        assert not [secret for secret in (*SECRETS, "CRET") if secret in told], told
+    script = Path(__file__).parents[1] / "jobs" / "submit.py"
+    done = subprocess.run([sys.executable, script, "train.py"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("submit: ") and done.stderr.count("\n") == 1
+    assert "KEY" not in done.stderr and "CRET" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "no cluster at RAY_ADDRESS=KEY:SECRET@host:1 (refused): start it",
+            "no cluster at RAY_ADDRESS=...@host:1 (refused): start it",
+        ),
+        ("KEY:SEC@RET@host", "...@host"),
+        ("//KEY:SECRET@host", "...@host"),
+        ("from 'KEY%3ASECRET@host'", "from '...@host'"),
+        ("KEY:SECRET@host and http://KEY:SECRET@host", "...@host and http://..."),
+    ],
+)
+def test_credentials_are_hidden_in_texts_without_a_scheme(text: str, told: str) -> None:
+    assert hide_secrets(text) == told
 
 
 def test_a_truth_table_by_uri_is_told_without_its_options() -> None:

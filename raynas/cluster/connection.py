@@ -23,6 +23,7 @@ from types import FrameType
 from typing import NoReturn
 
 from raynas.errors import ClusterError, UserError, first_line
+from raynas.locations import hide_secrets
 from raynas.progress.reporter import Progress, reporter, silent
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ def _start_once(cpus: int) -> None:
         for pid in _children() - others:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        raise ClusterError(f"Ray did not start on this machine ({first_line(error).rstrip('.')})") from error
+        raise ClusterError(f"Ray did not start on this machine ({_said(error)})") from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = enabled
     if not on_loopback():
@@ -216,14 +217,19 @@ def _connect(address: str) -> None:
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()
         raise UserError(
-            f"no Ray cluster can be used at RAY_ADDRESS={address} ({first_line(error).rstrip('.')}): start it, or "
+            f"no Ray cluster can be used at RAY_ADDRESS={hide_secrets(address)} ({_said(error)}): start it, or "
             "unset RAY_ADDRESS to use a local Ray"
-        ) from error
+        ) from None  # which may hold a credential of the address
 
 
 def _children() -> set[int]:
     """Return the ids of the processes that this one has started."""
     return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
+def _said(error: BaseException) -> str:
+    """Return the first line of an exception that may hold a credential of an address, without it."""
+    return hide_secrets(first_line(error)).rstrip(".")
 
 
 # -- losing it ---------------------------------------------------------------------------------------------------------
@@ -340,7 +346,7 @@ def _watched(ended: Callable[[], str | None], lost: list[str]) -> Iterator[None]
         if lost:
             raise ClusterError(f"Ray was lost: {lost[0]}") from error
         if isinstance(error, RayError) and not isinstance(error, RayTaskError):
-            raise ClusterError(f"Ray failed: {first_line(error).rstrip('.')}") from error
+            raise ClusterError(f"Ray failed: {_said(error)}") from error
         raise
     finally:
         over.set()
@@ -378,7 +384,7 @@ class _Silence:
     def __init__(self, address: str):
         host, _, port = address.rpartition(":")
         self._head = (host.strip("[]"), int(port))
-        self._address = address
+        self._address = hide_secrets(address)
         self._heard = self._looked = time.monotonic()
 
     def __call__(self) -> str | None:
@@ -391,5 +397,5 @@ class _Silence:
             self._heard = time.monotonic()
         except OSError as error:
             if now - self._heard > SILENCE_S:
-                return f"its head at {self._address} has not answered for {SILENCE_S:.0f} s ({error})"
+                return f"its head at {self._address} has not answered for {SILENCE_S:.0f} s ({_said(error)})"
         return None

@@ -8,12 +8,13 @@ import logging
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raynas.errors import UserError
-from raynas.locations import refuse_credentials
+from raynas.errors import UserError, reason
+from raynas.locations import hide_secrets, refuse_credentials
 from raynas.progress.reporter import Progress, silent
 
 if TYPE_CHECKING:
@@ -54,10 +55,14 @@ def submit(
         raise UserError("submitting jobs needs aiohttp: pip install 'raynas[jobs]'")
     for argument in (*command, address or ""):  # Ray's dashboard and logs show them
         refuse_credentials(argument)
+    from ray.job_submission import JobSubmissionClient
+
     check_working_dir(working_dir)
     folder = str(Path(working_dir).resolve())
-    client = _connect(address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS)
-    job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})
+    address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS
+    with _refusals(address):
+        client = JobSubmissionClient(address)
+        job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})
     progress(f"submitted {job}: {shlex.join(command)}")
     if not wait:
         return job
@@ -124,22 +129,26 @@ def packed_files(folder: Path) -> list[Path]:
     return files
 
 
-def _connect(address: str) -> JobSubmissionClient:
+@contextmanager
+def _refusals(address: str) -> Iterator[None]:
+    """Make one line of what Ray's client raises, without the credentials that the address may hold."""
     from ray.exceptions import AuthenticationError
-    from ray.job_submission import JobSubmissionClient
 
+    address = hide_secrets(address)
     try:
-        return JobSubmissionClient(address)
-    except ConnectionError as error:
+        yield
+    except ConnectionError:
         raise UserError(
             f"no Ray dashboard answers at {address}; for a cluster of `ray up`, leave `ray dashboard cluster.yaml` "
             "running in another terminal"
-        ) from error
-    except AuthenticationError as error:
+        ) from None
+    except AuthenticationError:
         raise UserError(
             f"the cluster at {address} wants its token: export RAY_AUTH_MODE=token, with the token in "
             "~/.ray/auth_token or in the file that RAY_AUTH_TOKEN_PATH names"
-        ) from error
+        ) from None
+    except Exception as error:  # of many classes, by what is wrong with the address or the cluster
+        raise UserError(f"no job can be submitted to {address}: {hide_secrets(reason(error))}") from None
 
 
 async def _follow(client: JobSubmissionClient, job: str, progress: Progress) -> None:

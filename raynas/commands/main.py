@@ -91,14 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
-        message = str(cause if isinstance(cause, UserError) else error)
-        print(f"raynas: {hide_secrets(one_line(message, LONGEST_MESSAGE))}", file=sys.stderr)
+        print(f"raynas: {told(cause if isinstance(cause, UserError) else error)}", file=sys.stderr)
         return USER_ERROR
     except ClusterError as error:
         from raynas.cluster.connection import was_lost
 
-        message = hide_secrets(one_line(str(error), LONGEST_MESSAGE))
-        print(f"raynas: {message}{_how_to_go_on(argv)}", file=sys.stderr)
+        print(f"raynas: {told(error)}{_how_to_go_on(argv)}", file=sys.stderr)
         if was_lost():
             sys.stdout.flush()
             os._exit(FAILED)
@@ -113,6 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"\nraynas: stopped{_how_to_go_on(argv)}", file=sys.stderr)
         return TERMINATED if isinstance(error, SystemExit) else interruption.code
+
+
+def told(error: Exception) -> str:
+    """Return the message of an error as a command tells it: one line, without credentials."""
+    return one_line(hide_secrets(str(error)), LONGEST_MESSAGE)
 
 
 def _how_to_go_on(argv: Sequence[str]) -> str:
