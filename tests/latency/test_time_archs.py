@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,8 @@ def test_a_trial_of_tune_can_time(monkeypatch: pytest.MonkeyPatch) -> None:
     group = placement_group([{"memory": 1}])
     inside = property(lambda self: True)
     monkeypatch.setattr(Worker, "should_capture_child_tasks_in_placement_group", inside)
-    monkeypatch.setattr("ray.util.placement_group.get_current_placement_group", lambda: group)
+    rays = import_module("ray.util.placement_group")  # whose name in `ray.util` is the function's
+    monkeypatch.setattr(rays, "get_current_placement_group", lambda: group)
     try:
         with stopwatch(QUICK, {}) as watch:
             assert watch.on == timed_on(QUICK)
