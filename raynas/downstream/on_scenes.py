@@ -23,6 +23,7 @@ from raynas.downstream.segmentation import segformer, semantic_fpn, upernet
 from raynas.downstream.train import DenseRecipe, train_dense
 from raynas.errors import UserError
 from raynas.filesystem import whole_file
+from raynas.locations import hide_secrets, is_uri
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.pretrained import read_pretrained
@@ -96,6 +97,9 @@ def train_on_scenes(
         raise UserError(f"no head {head!r} to {task}{nearest(head, list(HEADS[task]))}: {', '.join(HEADS[task])}")
     if not isinstance(backbone, Supernet) and os.path.exists(backbone):
         backbone = os.path.abspath(backbone)
+    if to is not None and is_uri(os.fspath(to)):
+        told = hide_secrets(os.fspath(to))
+        raise UserError(f"to: {told} is a URI: give a folder, on a cluster on a mount of all nodes")
     folder = None if to is None else Path(to).absolute()
     given = task, backbone, folder, head, width, scratch, weights, scenes, recipe
     show = silent if resources.replicas else progress  # a reporter does not travel

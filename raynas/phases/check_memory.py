@@ -22,7 +22,7 @@ def check_memory(place: Place, preset: Preset, seen: Mapping[str, Seen]) -> Iter
     try:
         # The rest cannot be read without the names of the images that are skipped.
         skips = preset.data is not None and preset.data.skip == "unreadable"
-        ready = preflight(preset, place.resources, look=skips)
+        ready = preflight(preset, place.resources, look=skips, retrained=True)
     except UserError as error:
         yield Finding("preset", "it would be refused", str(error))
         return

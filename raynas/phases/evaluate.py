@@ -28,7 +28,7 @@ from raynas.runs.networks import Network, belongs, input_size, of_arch
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN
 from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import score_arch
+from raynas.scoring.score_arch import placed_images, score_arch
 from raynas.space import Arch
 
 ATTENDED = 8
@@ -133,10 +133,10 @@ def measure(
         yield key
         if key in skipped:
             continue
-        pixels, labels = (tensor.to(device) for tensor in test_at(model.space.input_size))
-        model = model.to(device).eval()
+        pixels, labels = test_at(model.space.input_size)
+        model, images = model.to(device).eval(), placed_images([pixels], torch.device(device))
         try:
-            score = score_arch(model, model.space.smallest(), pixels, labels, data.normalisation, batch_size)
+            score = score_arch(model, model.space.smallest(), images, labels.to(device), data.normalisation, batch_size)
         except FloatingPointError as error:
             raise UserError(f"{network.name}: weights are finite and outputs are not: train it again") from error
         yield {
@@ -153,7 +153,7 @@ def measure(
             "seed": network.seed,
             "device": device_name(torch.device(device)),
             **input_size(network.arch),
-            **_attention(model, pixels, data.normalisation),
+            **_attention(model, pixels[:ATTENDED].to(device), data.normalisation),
         }
 
 

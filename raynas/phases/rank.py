@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from raynas.filesystem import open_location
 from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
-from raynas.progress.reporter import Progress, silent
+from raynas.phases.where import computing, for_short_work
+from raynas.progress.reporter import Progress, reporter, silent
 from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
@@ -305,8 +306,10 @@ def rank_run(
     if train:
         alone, seeds = sample.spread(train), seeds or (0,)
         known |= train_alone(run, alone, recipe, seeds, finetune_epochs, parallel, progress, resources)
+    asked = [*(arch for bucket in sample.buckets for arch in bucket), *measured_elsewhere]
+    free = {name: proxy_values(name, each, asked, resources, progress) for name, each in by_proxy.items()}
     with scorer:
-        return _correlate(run, scorer, sample, known, measured_elsewhere, by_proxy, seed, progress)
+        return _correlate(run, scorer, sample, known, measured_elsewhere, free, seed, progress)
 
 
 def proxy_scorers(run: Run, proxies: Sequence[str], seed: int = 0) -> dict[str, ProxyScorer]:
@@ -322,13 +325,38 @@ def proxy_scorers(run: Run, proxies: Sequence[str], seed: int = 0) -> dict[str, 
     return {name: ProxyScorer(space, name, images, seed) for name in proxies}
 
 
+def proxy_values(
+    name: str, scorer: ProxyScorer, archs: Sequence[Arch], resources: Resources | None, progress: Progress
+) -> dict[str, float]:
+    """Return archs' training-free scores by network id; on a cluster a task with a replica's CPUs computes them."""
+    place = None if resources is None else for_short_work(replace(resources, gpus=0, per_gpu=1))
+    if place is None or not place.replicas:
+        return dict(zip((arch.network_id for arch in archs), scorer.score(archs, progress, name), strict=True))
+    asked = list(dict.fromkeys(archs))
+    with (
+        reporter(progress).doing(name, len(asked), "archs scored") as activity,
+        computing(_score_each, scorer, asked, resources=place, progress=progress, activity=activity) as found,
+    ):
+        values = {}
+        for arch in asked:
+            values[arch.network_id] = next(found)
+            activity.advance()
+        return values
+
+
+def _score_each(scorer: ProxyScorer, archs: Sequence[Arch], device: str) -> Iterator[float]:
+    """Yield archs' values, which are computed on CPUs."""
+    for arch in archs:
+        yield scorer.score([arch])[0]
+
+
 def _correlate(
     run: Run,
     scorer: Any,
     sample: Sample,
     truth: Mapping[str, Mapping[str, float]],
     others: Sequence[Arch],
-    by_proxy: Mapping[str, ProxyScorer],
+    free: Mapping[str, Mapping[str, float]],
     seed: int,
     progress: Progress,
 ) -> list[Row]:
@@ -338,7 +366,7 @@ def _correlate(
         scorer: entered.
         truth: accuracies by kind of training and network id: `{"scratch": {...}}`.
         others: archs outside the sample that are scored only because they have a truth.
-        by_proxy: scorers of training-free scores.
+        free: training-free scores by name and network id.
 
     Returns:
         One row for each pair of quantities, statistic and bucket (`bucket` is None for all networks together, the only
@@ -357,14 +385,11 @@ def _correlate(
         if len(failed) == len(everything):
             raise UserError(f"{run.name}: {told}")
         progress(told)
-    archs = [*sampled, *others]
-    values = {"macs": {row["network"]: float(row["macs"]) for row in everything}}
-    for name, proxy in by_proxy.items():
-        scored_by = zip(archs, proxy.score(archs, progress, name), strict=True)
-        values[name] = {arch.network_id: value for arch, value in scored_by}
+    values: dict[str, Mapping[str, float]] = {"macs": {row["network"]: float(row["macs"]) for row in everything}}
+    values |= free
     rng = np.random.default_rng(seed)
     # Of their own, so that what else is asked for changes no interval.
-    draws = {"macs": rng} | {name: np.random.default_rng([seed, *name.encode()]) for name in by_proxy}
+    draws = {"macs": rng} | {name: np.random.default_rng([seed, *name.encode()]) for name in free}
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
     ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
@@ -385,7 +410,7 @@ def _correlate(
                 raise UserError(f"none of the networks of {y} was scored in {run.name}: are they of its space?")
             found = correlations([known[x][name] for name in both], [known[y][name] for name in both], rng)
             rows += [{"x": x, "y": y, **overall, **row} for row in found]
-    for x in by_proxy:
+    for x in free:
         for y, measured_alone in truth.items():
             both = sorted(set(values[x]) & set(measured_alone))
             pairs = correlations([values[x][name] for name in both], [measured_alone[name] for name in both], draws[x])

@@ -24,7 +24,7 @@ from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import score_arch
+from raynas.scoring.score_arch import placed_images, score_arch
 from raynas.space import Space
 from raynas.training.context import Context, Event, State
 from raynas.training.loop import train_loop
@@ -151,6 +151,7 @@ def score(job: TrainingJob, data: Data, state: TrainingState, device: torch.devi
         return None, device_name(device)
     model = build_supernet(job.space)
     model.load_state_dict(state.weights)
-    pixels, labels = (tensor.to(device) for tensor in decode(data.search, job.space.input_size, job.space.channels))
-    found = score_arch(model.to(device).eval(), job.space.smallest(), pixels, labels, data.normalisation)
+    pixels, labels = decode(data.search, job.space.input_size, job.space.channels)
+    model, images = model.to(device).eval(), placed_images([pixels], device)
+    found = score_arch(model, job.space.smallest(), images, labels.to(device), data.normalisation)
     return float(found.top1.mean()), device_name(device)

@@ -139,6 +139,17 @@ def score_arch(
     return Score(bits, bits5, float(loss) / len(bits), time.perf_counter() - began, calibration_seconds, found)
 
 
+def placed_images(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return images on a device; what would take more than half of a GPU's free memory is moved batch by batch later.
+
+    Args:
+        parts: images [n, channels, height, width] in one or more parts.
+    """
+    room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
+    fits = sum(part.nbytes for part in parts) <= room
+    return [part.to(device) if fits else part for part in parts]
+
+
 def _batches(
     images: Tensor | Sequence[Tensor], labels: Tensor, size: int, only: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -160,7 +171,7 @@ def _batches(
 class ArchScorer:
     """A supernet and images on one device, to which all are moved; the other attributes are as for `score_arch`.
 
-    Images that would take more than half of a GPU's free memory stay outside, and are moved batch by batch.
+    Images for which a GPU has no room stay outside, see `placed_images`.
     """
 
     device: torch.device
@@ -174,9 +185,7 @@ class ArchScorer:
 
     def __post_init__(self) -> None:
         self.supernet, self.labels = self.supernet.to(self.device), self.labels.to(self.device)
-        room = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == "cuda" else 0
-        if sum(part.nbytes for part in self.images) <= room:
-            self.images = [part.to(self.device) for part in self.images]
+        self.images = placed_images(self.images, self.device)
         self.calibration = None if self.calibration is None else self.calibration.to(self.device)
 
     def score(self, job: Job) -> tuple[Score | None, str | None]:

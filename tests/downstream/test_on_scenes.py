@@ -173,3 +173,10 @@ def test_a_killed_job_goes_on(tmp_path: Path) -> None:
         subprocess.run([*command, str(tmp_path / name)], env=env, check=True, stdout=subprocess.DEVNULL)
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("killed", "whole")]
     assert results[0] == results[1] and len(results[0]["losses"]) == 12
+
+
+def test_a_uri_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="to: s3://bucket/detected is a URI: give a folder, on a cluster on a mount"):
+        train_on_scenes("detect", "digits/deit", "s3://bucket/detected", scratch=True)
+    assert not list(tmp_path.iterdir())

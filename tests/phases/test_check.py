@@ -99,6 +99,12 @@ def test_a_preset_too_large_for_memory_is_told() -> None:
     assert found.mend is not None and "recipe.accumulate" in found.mend and "activations of 1000000" in found.found
 
 
+def test_a_retraining_that_would_be_refused_is_told() -> None:
+    half = override(PRESET, {"retrain.recipe.amp": "fp16"})
+    found = by_name(check_cluster(half, half.data, ALONE))["preset"]
+    assert found.mend is not None and "retraining: " in found.mend and "--gpu" in found.mend
+
+
 def test_only_nodes_that_score_need_room_for_many_images() -> None:
     ready = preflight(PRESET, ALONE, look=False)
     ready = replace(ready, estimate=replace(ready.estimate, search_bytes=8 * 10**9))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +17,15 @@ import torch
 from safetensors.torch import load, save
 from scipy import stats
 
+from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.costs import cost, span
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
-from raynas.phases.rank import correlations, rank_lines, rank_run, sample_by_budget
+from raynas.phases import where
+from raynas.phases.rank import correlations, proxy_scorers, proxy_values, rank_lines, rank_run, sample_by_budget
 from raynas.presets.preset import override
+from raynas.progress.reporter import silent
 from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.space import Space
@@ -138,6 +144,27 @@ def test_training_free_scores_are_correlated_with_all_accuracies(ranked: Run) ->
     assert pairs["params", "inherited", None]["value"] == pytest.approx(stats.kendalltau(params, accuracy).statistic)
     with pytest.raises(UserError, match="unknown proxy 'synflw'"):
         rank_run(ranked, LocalScorer(ranked), recipe, archs=24, proxies=["synflw"])
+
+
+def test_a_cluster_s_task_gives_the_same_training_free_scores(ranked: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    archs = sample_by_budget(SPACE, 6, 3).spread(6)
+    (scorer,) = proxy_scorers(ranked, ["naswot"]).values()
+    expected = dict(zip((arch.network_id for arch in archs), scorer.score(archs), strict=True))
+    sent: list[Resources] = []
+
+    def task(work: Any, *arguments: Any, resources: Resources, **_: Any) -> Any:
+        sent.append(resources)
+        yield from work(*arguments)
+
+    monkeypatch.setattr(where, "on_cluster", lambda: True)
+    monkeypatch.setattr(where, "ray_cluster", lambda *_: nullcontext())
+    monkeypatch.setattr(where, "run_elsewhere", task)
+    monkeypatch.setattr(where, "assigned_device", lambda: "cpu")
+    asked = Resources(workers=1, replicas=2, cpus=3, gpus=1)
+    assert proxy_values("naswot", scorer, [*archs, archs[0]], asked, silent) == expected
+    assert sent == [replace(asked, gpus=0)]
+    here = replace(asked, replicas=0)
+    assert proxy_values("naswot", scorer, archs, here, silent) == expected and len(sent) == 1
 
 
 def test_the_command(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from raynas.data.images import choose_images
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.nets import build_supernet
-from raynas.scoring.score_arch import score_arch
+from raynas.scoring.score_arch import placed_images, score_arch
 from raynas.scoring.scored_supernet import from_tensors
 from raynas.scoring.shared_weights import changed, checksums, put_together, take_apart
 from raynas.space import Arch, Space
@@ -111,3 +111,19 @@ def test_parts_of_the_wrong_kind_are_refused(space: Space, digits: Digits) -> No
         from_tensors(space, build_supernet(space), pixels.float(), labels)
     with pytest.raises(UserError, match=r"labels must be int64 \[40\]"):
         from_tensors(space, build_supernet(space), pixels, labels[:7])
+
+
+def test_images_without_room_on_a_gpu_stay_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.zeros(2, 1, 8, 8, dtype=torch.uint8)]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 5 * 64 - 1, 10**9))  # half of it is too little
+    assert all(placed is part for placed, part in zip(placed_images(parts, torch.device("cuda")), parts, strict=True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 5 * 64, 10**9))
+    moved: list[object] = []
+
+    def move(tensor: Tensor, device: object) -> Tensor:
+        moved.append(device)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", move)
+    placed_images(parts, torch.device("cuda"))
+    assert moved == [torch.device("cuda")] * 2
