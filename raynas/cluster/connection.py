@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -148,7 +148,12 @@ def on_loopback() -> bool:
 
 
 def _local_settings() -> dict[str, str]:
-    return {**{name: os.environ.get(name, value) for name, value in _QUIET.items()}, **_LOOPBACK}
+    return {**unless_set(_QUIET), **_LOOPBACK}
+
+
+def unless_set(values: Mapping[str, str]) -> dict[str, str]:
+    """Return values for environment variables, with the user's own where there are any."""
+    return {name: os.environ.get(name, value) for name, value in values.items()}
 
 
 @contextmanager
@@ -213,7 +218,7 @@ def _connect(address: str) -> None:
         else:
             ended = _unknown
         with _not_for_ever(ended):
-            ray.init(address=address, logging_level=logging.ERROR)
+            ray.init(address=address)
     except Exception as error:  # of many classes, by what is wrong with the address or the cluster
         ray.shutdown()
         raise UserError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from raynas.cluster.growth import describe_shortage
+from raynas.cluster.growth import WAIT_S, describe_shortage
 from raynas.outer.trials import Proposed, Proposer, State, Stop, Trial, Wait, read_trials, seconds_spent, write_trial
 from raynas.progress.reporter import Activity, Reporter
 from raynas.runs.run import Run
@@ -28,11 +28,15 @@ class Course:
         run: the experiment's run directory.
         limit: says how many trials may run now.
         running: trials under way by the id of their Tune trial.
+        at_work: True if one of them has its process.
         goes_on: False once there will be no more trials.
+        lack: what the cluster lacks for a trial, in words, once none has run for `WAIT_S` for want of it.
     """
 
     limit: Callable[[], int]
     goes_on = True
+    at_work = False
+    lack: str | None = None
 
     def __init__(self, run: Run, proposer: Proposer, stop: Stop, progress: Reporter):
         self.run, self._proposer, self._stop, self._progress = run, proposer, stop, progress
@@ -45,6 +49,7 @@ class Course:
         self._since: dict[int, float] = {}
         self._losses: dict[int, int] = {}
         self._over = False
+        self._worked = time.monotonic()  # when a trial last ran, or there was room for one
         self.running: dict[str, Trial] = {}
         for trial in self._trials.values():
             proposer.tell(trial)
@@ -119,13 +124,18 @@ class Course:
         return True
 
     def show(self, activity: Activity, needs: Mapping[str, float], state: Callable[[Trial], str | None]) -> None:
-        """Show how far the running trials are, and what the cluster lacks."""
+        """Show how far the running trials are, and what the cluster lacks; while none runs, for `WAIT_S` at most."""
         running = list(self.running.values())
         states = [
             ": ".join(filter(None, (trial.name, state(trial) or self._newest.get(trial.number)))) for trial in running
         ]
-        if (lack := describe_shortage(needs)) is not None:
-            states.append(f"waiting for {lack}")
+        lack, now = describe_shortage(needs), time.monotonic()
+        if self.at_work or not running or lack is None:
+            self._worked = now
+        elif now - self._worked > WAIT_S:
+            self.lack = lack
+        if lack is not None:
+            states.append(f"waiting for {lack}" + ("" if self.at_work else f"; for {duration(WAIT_S)} at most"))
         ended = sum(trial.state != "running" for trial in list(self._trials.values()))
         activity.update(done=ended, detail="; ".join(filter(None, states)))
 

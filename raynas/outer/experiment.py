@@ -18,8 +18,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from raynas.cluster.connection import environment, is_local, ray_cluster
-from raynas.cluster.growth import room_for
+from raynas.cluster.connection import environment, is_local, ray_cluster, unless_set
+from raynas.cluster.growth import WAIT_S, check_this_machine, room_for
 from raynas.cluster.nodes import HEAD, living_nodes
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
@@ -28,8 +28,14 @@ from raynas.outer.trials import Proposer, Stop, Trial, read_trials
 from raynas.outer.work import Named, Work
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
+from raynas.text import duration
 
 _POLL_S = 2.0
+_IN_OUR_HANDS = {
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the command as everywhere; Tune would keep its handler
+    "RAY_AIR_NEW_OUTPUT": "0",  # trials are shown in lines of ours, which Tune's table would break
+}
+"""Settings of Ray Tune, on clusters, too, unless the user's environment has others."""
 
 
 def run_experiment(
@@ -55,7 +61,8 @@ def run_experiment(
 
     Raises:
         RunDirError: another process carries the experiment out.
-        UserError: a local Ray has no room for so many trials.
+        UserError: a local Ray has no room for so many trials, or none ran for `WAIT_S` because a cluster lacks what
+            one needs.
     """
     show = reporter(progress)
     # A lock of its own, since a trial that has the run directory to itself takes the lock of that.
@@ -65,12 +72,16 @@ def run_experiment(
         if first is None:
             return read_trials(run)
         course.put_back(first)
-        settings = {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # Tune would keep its handler
-        with environment(settings), ray_cluster(cpus=_cpus(resources, at_a_time)):
+        with environment(unless_set(_IN_OUR_HANDS)), ray_cluster(cpus=_cpus(resources, at_a_time)):
+            check_this_machine(resources.of(1), "a trial needs", "use fewer")
             course.limit = _limit(resources, at_a_time)
             doing = show.doing("trials", stop.trials if stop else None)
             with doing as activity, show.polling(lambda: course.show(activity, needed(resources), state), _POLL_S):
                 _tune(course, work, resources)
+            if course.lack is not None:
+                raise UserError(
+                    f"a trial needs {course.lack}; waited {duration(WAIT_S)}: use fewer, or a larger cluster"
+                )
     return read_trials(run)
 
 
@@ -121,8 +132,9 @@ def _tune(course: Course, work: Work, resources: Resources) -> None:
         return carry_out_trial(work, folder, config)
 
     trial.__mixins__ = (Named,)  # type: ignore[attr-defined]
-    for module in ("execution.tune_controller", "tune"):  # without their tracebacks; one line is shown
-        logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
+    if is_local():  # without tracebacks of failed trials, which are in their folders; one line is shown
+        for module in ("execution.tune_controller", "tune"):
+            logging.getLogger(f"ray.tune.{module}").setLevel(logging.CRITICAL)
     watching = Watching(course)
     tuner = tune.Tuner(
         tune.with_resources(trial, _beside_the_driver() if resources.workers else resources.of(1)),

@@ -58,8 +58,8 @@ class Stopping(_OurPart, Stopper):
         return True
 
     def stop_all(self) -> bool:
-        """Return False: trials under way come to their end."""
-        return False
+        """Return True if the cluster cannot run any trial; else those under way come to their end."""
+        return self._course.lack is not None
 
 
 class Watching(_OurPart, Callback):
@@ -70,8 +70,9 @@ class Watching(_OurPart, Callback):
         self._trials: list[Any] = []
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Keep the trials for `actors`."""
+        """Keep the trials for `actors`, and note whether any has its process."""
         self._trials = trials
+        self._course.at_work = any(trial.status == "RUNNING" for trial in trials)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """End a trial without results, or begin it again if it was lost with its node."""

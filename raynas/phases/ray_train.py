@@ -7,7 +7,6 @@ the run directory. Where the number of workers is a range, it continues with tho
 
 from __future__ import annotations
 
-import os
 import queue
 import tempfile
 import threading
@@ -24,7 +23,7 @@ from ray.train import CheckpointConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from raynas.cluster.connection import environment, is_local, on_loopback
+from raynas.cluster.connection import environment, is_local, on_loopback, unless_set
 from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
 from raynas.cluster.losses import why_lost
 from raynas.cluster.mailbox import CONTROLLER, STARTED, open_mailbox
@@ -100,7 +99,7 @@ def _settings(resources: Resources) -> dict[str, str]:
     settings = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
     if isinstance(resources.workers, tuple):
         settings["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(START_S)
-    return {name: os.environ.get(name, value) for name, value in settings.items()}
+    return unless_set(settings)
 
 
 def _fit_side_by_side(

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from raynas.cluster.connection import ray_cluster
 from raynas.config import write_yaml
+from raynas.errors import UserError
 from raynas.presets.preset import override
 from tests.small_run import PRESET, small_run
 
@@ -216,3 +219,19 @@ def test_no_cluster_where_the_address_points_is_the_users_to_mend(tmp_path: Path
     # The system's own answer: Ray itself goes on asking for a minute and a half.
     assert line.startswith("raynas: no Ray cluster can be used at RAY_ADDRESS=127.0.0.1:1 (Connection refused)")
     assert done.returncode == 2
+
+
+def test_a_cluster_is_as_talkative_as_its_users_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def refuse(**options: Any) -> None:
+        asked.update(options)
+        raise RuntimeError("nobody there")
+
+    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(UserError, match=r"RAY_ADDRESS=auto \(nobody there\)"), ray_cluster():
+        pass
+    assert asked == {"address": "auto"}

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from raynas.cluster.connection import unless_set
+from raynas.outer.course import Course
 from raynas.outer.evolution.trials import METRIC, Suggested
+from raynas.outer.experiment import _IN_OUR_HANDS
 from raynas.outer.trials import Listed, Proposed, State, Stop, Trial, read_trials, seconds_spent, write_trial
+from raynas.outer.tune_parts import Stopping
+from raynas.progress.reporter import Activity, reporter, silent
 from raynas.runs.run import Run
 
 
@@ -76,3 +81,39 @@ def test_failed_suggestions_are_tried_again_by_the_next_command(tmp_path: Path) 
     second.tell(replace(ended[1], state="finished", results={METRIC: 0.25}))
     third = second.ask()
     assert isinstance(third, Proposed) and third.number == 2 and second.ask() is None
+
+
+def test_trials_that_cannot_run_are_waited_for_as_long_as_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, lack = [0.0], ["1 GPU (0 of the cluster's 0 are free)"]
+    monkeypatch.setattr("raynas.outer.course.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("raynas.outer.course.describe_shortage", lambda needs: lack[0] or None)
+    course = Course(Run(tmp_path, create=True), Listed([Proposed(0, "t0", {}, "")]), Stop(), reporter(silent))
+    course.limit = lambda: 1
+    shown = Activity("trials", None, "", lambda: None)
+
+    def look(seconds: float) -> str | None:
+        now[0] += seconds
+        course.show(shown, {"GPU": 1}, lambda trial: None)
+        return course.lack
+
+    assert look(4000.0) is None  # no trial has been proposed
+    course.suggest("first")
+    course.at_work = True
+    assert look(4000.0) is None and "at most" not in shown.detail  # a trial runs, and more are waited for
+    course.at_work = False
+    assert look(1700.0) is None and shown.detail.endswith("are free); for 30 min at most")
+    lack[0] = ""  # a node came
+    assert look(10.0) is None
+    lack[0] = "1 GPU"
+    assert look(1800.0) is None and not Stopping(course).stop_all()
+    assert look(1.0) == "1 GPU" and Stopping(course).stop_all()
+
+
+def test_the_users_own_settings_of_tune_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _IN_OUR_HANDS:
+        monkeypatch.delenv(name, raising=False)
+    assert unless_set(_IN_OUR_HANDS) == {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")
+    assert unless_set(_IN_OUR_HANDS)["RAY_AIR_NEW_OUTPUT"] == "1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from ray import cloudpickle
 
 import raynas
+from raynas.cluster.resources import Resources
 from raynas.errors import RunDirError, UserError
 from raynas.outer.tuning.function import code_of, numbers
 
@@ -99,6 +101,32 @@ class Above(optuna.pruners.BasePruner):
 
 def parabola(config: Mapping[str, Any]) -> dict[str, float]:
     return {"loss": (config["lr"] - 0.1) ** 2, "cost": config["lr"]}
+
+
+GPU = Resources(workers=0, replicas=0, gpus=1)
+
+
+def test_a_local_ray_without_a_gpu_is_told_at_once(ray_session: None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^a trial needs 1 GPU \(this machine has 0\): use fewer, or a cluster"):
+        raynas.tune(parabola, tmp_path / "gpu", LR, objectives={"loss": "min"}, trials=1, resources=GPU)
+
+
+@pytest.mark.slow
+def test_on_a_cluster_without_gpus_trials_are_not_waited_for_for_ever(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("raynas.cluster.growth", "raynas.outer.experiment"):  # as if this were a cluster
+        monkeypatch.setattr(f"{place}.is_local", lambda: False)
+    monkeypatch.setattr("raynas.outer.course.WAIT_S", 3.0)
+    logger = logging.getLogger("ray.tune.tune")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    with pytest.raises(UserError, match=r"^a trial needs 1 CPU .*, 1 GPU \(0 of the cluster's 0 are free\).*; waited"):
+        raynas.tune(parabola, tmp_path / "gpu", LR, objectives={"loss": "min"}, trials=1, resources=GPU)
+    assert logger.level == logging.NOTSET  # on a cluster Tune tells what it always does
+    assert [
+        trial.state
+        for trial in raynas.tune(parabola, tmp_path / "gpu", LR, objectives={"loss": "min"}, trials=1).trials
+    ] == ["finished"]
 
 
 @pytest.mark.slow
