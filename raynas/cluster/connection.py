@@ -100,7 +100,7 @@ def ray_cluster(cpus: int = 1, progress: Progress = silent) -> Iterator[None]:
             signal.signal(signal.SIGTERM, told_to_end)
         lost: list[str] = []
         try:
-            with _watched(_ended_here if local else _Silence(ray.get_runtime_context().gcs_address), lost):
+            with _watched(_ended_here if local else _silent_part(), lost):
                 yield
         finally:
             if lost:
@@ -383,12 +383,25 @@ def _ended_here() -> str | None:
     return _has_ended(ended[0])
 
 
-class _Silence:
-    """Check of a cluster's head, which counts as lost only after a long silence because it may be restarted."""
+def _silent_part() -> Callable[[], str | None]:
+    """Return a check of the parts of a cluster that this process needs: the head, and the raylet of its own node."""
+    import ray
 
-    def __init__(self, address: str):
+    context = ray.get_runtime_context()
+    parts = [_Silence(context.gcs_address)]
+    for node in ray.nodes():
+        if node["NodeID"] == context.get_node_id():
+            parts.append(_Silence(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}", "the raylet of this node"))
+    return lambda: next((what for part in parts if (what := part()) is not None), None)
+
+
+class _Silence:
+    """Check of a part of a cluster, which counts as lost only after a long silence because it may be restarted."""
+
+    def __init__(self, address: str, what: str = "its head"):
         host, _, port = address.rpartition(":")
-        self._head = (host.strip("[]"), int(port))
+        self._what = what
+        self._place = (host.strip("[]"), int(port))
         self._address = hide_secrets(address)
         self._heard = self._looked = time.monotonic()
 
@@ -398,9 +411,9 @@ class _Silence:
             return None
         self._looked = now
         try:
-            socket.create_connection(self._head, timeout=5).close()
+            socket.create_connection(self._place, timeout=5).close()
             self._heard = time.monotonic()
         except OSError as error:
             if now - self._heard > SILENCE_S:
-                return f"its head at {self._address} has not answered for {SILENCE_S:.0f} s ({_said(error)})"
+                return f"{self._what} at {self._address} has not answered for {SILENCE_S:.0f} s ({_said(error)})"
         return None

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from raynas.cluster import connection
 from raynas.cluster.connection import ray_cluster
 from raynas.config import write_yaml
 from raynas.errors import UserError
@@ -235,3 +237,61 @@ def test_a_cluster_is_as_talkative_as_its_users_know_it(monkeypatch: pytest.Monk
     with pytest.raises(UserError, match=r"RAY_ADDRESS=auto \(nobody there\)"), ray_cluster():
         pass
     assert asked == {"address": "auto"}
+
+
+@pytest.mark.slow
+def test_whatever_waits_is_interrupted_when_the_raylet_of_a_cluster_s_head_is_lost(tmp_path: Path) -> None:
+    script = """
+import os, signal, time
+import ray
+from ray._common.utils import reset_ray_address
+from ray.cluster_utils import Cluster
+from raynas.cluster import connection
+from raynas.errors import ClusterError
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+reset_ray_address()  # other processes would look for this cluster
+os.environ["RAY_ADDRESS"] = cluster.address
+connection.SILENCE_S = 5.0
+try:
+    with connection.ray_cluster():
+        never = ray.remote(num_cpus=0)(lambda: time.sleep(1000)).remote()
+        time.sleep(2)
+        os.kill(cluster.head_node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        ray.get(never)
+except ClusterError as error:
+    print(f"{error} {time.monotonic() - began < 60}", flush=True)
+cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+os._exit(0)
+"""
+    with open(tmp_path / "output", "w+") as output:  # a pipe would be held open by processes of Ray
+        command = [sys.executable, "-c", script]
+        subprocess.run(command, env=environment(), stdout=output, stderr=subprocess.STDOUT, timeout=180)
+        output.seek(0)
+        told = output.read()
+    assert re.search(r"^Ray was lost: the raylet of this node at .* has not answered .* True$", told, re.M), told
+
+
+def test_the_head_and_the_raylet_of_this_node_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    monkeypatch.setattr(connection, "SILENCE_S", -1.0)
+    now = [time.monotonic()]
+    monkeypatch.setattr("raynas.cluster.connection.time.monotonic", lambda: now[0])
+    with socket.create_server(("127.0.0.1", 0)) as head, socket.create_server(("127.0.0.1", 0)) as raylet:
+        (_, port), (_, own) = head.getsockname(), raylet.getsockname()
+        context.gcs_address = f"127.0.0.1:{port}"
+        nodes = [{"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": own}]
+        elsewhere = {"NodeID": "elsewhere", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
+        monkeypatch.setattr("ray.nodes", lambda: [elsewhere, *nodes])
+        ended = connection._silent_part()
+
+        def look() -> str:
+            now[0] += 3.0
+            return str(ended())
+
+        assert look() == "None"
+        raylet.close()
+        assert look().startswith(f"the raylet of this node at 127.0.0.1:{own} has not answered")
+        head.close()
+        assert look().startswith(f"its head at 127.0.0.1:{port} has not answered")
