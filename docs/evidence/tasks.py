@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def distorted_scorer(family: str, seed: int, copies: int, **options: Any) -> Any
     pixels, labels = decode(data.search, supernet.space.input_size, supernet.space.channels)
     config, calibration = CalibrationConfig(images=256, batch_size=256, seed=0), None
     if wants_calibration(supernet):
-        calibration = Calibration(config, calibration_batches(data, AugmentConfig(), config))
+        calibration = Calibration(config, partial(calibration_batches, data, AugmentConfig(), config))
     parts = (supernet.space, supernet, distorted(pixels, copies), labels.repeat(copies), data.normalisation)
     return LocalScorer.from_parts(*parts, calibration=calibration, **options)
 

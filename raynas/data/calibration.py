@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, count, islice
 
-import torch
 from torch import Tensor
 
 from raynas.data.augment import AugmentConfig
@@ -19,15 +20,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Calibration:
-    """Images for batch-norm calibration.
+    """Images for batch-norm calibration, which are drawn where they are used.
 
     Attributes:
         config: settings of the draw.
-        batches: normalised images, float32 [batches, batch, channels, height, width].
+        draw: draws the batches; it can be pickled.
     """
 
     config: CalibrationConfig
-    batches: Tensor
+    draw: Callable[[], Tensor]
+
+    @cached_property
+    def batches(self) -> Tensor:
+        """Normalised images, float32 [batches, batch, channels, height, width], drawn when they are first asked for."""
+        return self.draw()
 
 
 def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:
@@ -40,4 +46,9 @@ def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationC
     if loader.shortage is not None:
         log.warning(f"calibration: {loader.shortage}")
     epochs = chain.from_iterable(loader.epoch(epoch) for epoch in count())
-    return torch.stack([images for images, _ in islice(epochs, config.images // config.batch_size)])
+    drawn, wanted = (images for images, _ in epochs), config.images // config.batch_size
+    first = next(drawn)
+    batches = first.new_empty(wanted, *first.shape)  # a stack of a list would have them twice in memory
+    for place, images in enumerate(islice(chain([first], drawn), wanted)):
+        batches[place] = images
+    return batches

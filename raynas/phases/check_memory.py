@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import torch
 
 from raynas.errors import UserError
+from raynas.nets import build_supernet
+from raynas.nets.calibration import wants_calibration
 from raynas.phases.check_node import HERE, Seen
 from raynas.phases.check_place import Finding, Place
 from raynas.phases.preflight import Ready, preflight
@@ -76,14 +80,25 @@ def _store(place: Place, ready: Ready) -> Finding:
     weights, images = weights_bytes(ready.space), ready.estimate.search_bytes
     count = ready.estimate.search_images
     found = f"weights {_size(weights)} and {count:,} decoded images {_size(images)} once on each node"
+    if drawn := _calibration_bytes(ready):
+        found += f", with {ready.preset.calibration.images:,} calibration images {_size(drawn)}"
     in_driver = images if images <= HERE_UP_TO else 0  # on the head; more images are decoded where they are scored
     small = []
     for node in place.nodes:
         scores, store = node.holds(place.resources.of(1)), node.resources.get("object_store_memory", 0)
-        if (scores or node.is_head) and store < weights + (images if scores else in_driver):
+        if (scores or node.is_head) and store < weights + (images + drawn if scores else in_driver):
             small.append(f"{node.name} has {_size(store)}")
-    mend = "lower data.search_per_class, or start Ray with a larger --object-store-memory (and machine)"
+    fewer = "data.search_per_class or calibration.images" if drawn else "data.search_per_class"
+    mend = f"lower {fewer}, or start Ray with a larger --object-store-memory (and machine)"
     return Finding("object store", "; ".join([found, *small]), mend if small else None)
+
+
+def _calibration_bytes(ready: Ready) -> int:
+    """Return the size of the images that batch norms are calibrated on, float32; 0 without calibration."""
+    with torch.device("meta"):
+        if not wants_calibration(build_supernet(ready.space)):
+            return 0
+    return 4 * ready.preset.calibration.images * ready.space.channels * math.prod(ready.space.input_size)
 
 
 def check_shared_memory(place: Place, seen: Mapping[str, Seen]) -> Finding:

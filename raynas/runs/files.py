@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -132,11 +133,7 @@ class RunFiles(RunDir):
         return load_data(self.data_config)
 
     def calibration(self, data: Data) -> Calibration:
-        """Draw the images that the preset calibrates batch norms on.
-
-        Raises:
-            UserError: an image cannot be read, or there are too few.
-        """
+        """Return the images that the preset calibrates batch norms on, which are not drawn yet."""
         from raynas.data.augment import AugmentConfig
         from raynas.data.calibration import Calibration, calibration_batches
         from raynas.data.config import CalibrationConfig
@@ -144,7 +141,7 @@ class RunFiles(RunDir):
         preset = self.read_yaml(PRESET)
         config = CalibrationConfig.model_validate(preset.get("calibration", {}))
         augment = AugmentConfig.model_validate(preset.get("recipe", {}).get("augment", {}))
-        return Calibration(config, calibration_batches(data, augment, config))
+        return Calibration(config, partial(calibration_batches, data, augment, config))
 
     def write_space(self, space: Space) -> None:
         """Write the search space."""

@@ -26,7 +26,7 @@ from raynas.scoring.score_arch import Job
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
-from raynas.scoring.shared_images import share
+from raynas.scoring.shared_images import share, share_calibration
 from raynas.scoring.shared_weights import checksums, take_apart
 from raynas.scoring.supervisor import TRIES, Supervisor
 
@@ -107,8 +107,8 @@ class ScorePool(Scorer):
         limit_s = self.start_limit_s or (START_S if is_local() else WAIT_S)
         skeleton, weights = take_apart(scored.supernet)
         others = {"labels": scored.images.labels}
-        if scored.calibration is not None:
-            others["calibration"] = scored.calibration.batches.numpy()
+        given = scored.calibration
+        self._calibration = None if given is None else share_calibration(given, limit_s)
         self._shared_images = share(scored.images, self.batch_size, self.replicas, limit_s)
         shared = (
             scored.space,
@@ -119,6 +119,7 @@ class ScorePool(Scorer):
             (checksums(weights), checksums(others)),
             Options(self.batch_size, self.threads, self.precision, self.gpus > 0),
             self._shared_images,
+            [] if self._calibration is None else [self._calibration],
         )
 
         def start(name: str, gpus: float) -> Any:

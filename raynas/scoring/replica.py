@@ -59,10 +59,10 @@ class Replica:
     Args:
         name: name in Ray's dashboard and in rows.
         skeleton: the supernet without its tensors.
-        others: `labels` int64 [n] and, if batch norms are calibrated, `calibration` float32 [batches, batch, channels,
-            height, width], in shared memory.
+        others: `labels` int64 [n], in shared memory.
         sums: checksums of `weights` and of `others`.
         parts: Ray's references to the decoded images, part by part (see `raynas.scoring.shared_images`).
+        calibration: those to the images that batch norms are calibrated on; empty without calibration.
     """
 
     _name = "raynas-replica"  # Ray needs a name even if the constructor's arguments cannot be read
@@ -78,6 +78,7 @@ class Replica:
         sums: tuple[Mapping[str, int], Mapping[str, int]],
         options: Options,
         parts: Sequence[Part],
+        calibration: Sequence[Part],
     ):
         import ray
 
@@ -85,10 +86,9 @@ class Replica:
         self._name = name
         self._space = space
         self._weights, self._weight_sums = weights, sums[0]
-        images = [(ray.get(pixels), ray.get(part_sums)) for pixels, part_sums in parts]
-        self._images = [(others, sums[1]), *images]  # kept: they hold the mapping
+        images, drawn = ([(ray.get(part), ray.get(known)) for part, known in some] for some in (parts, calibration))
+        self._images = [(others, sums[1]), *images, *drawn]  # kept: they hold the mapping
         self._device = torch.device("cuda" if options.gpu else "cpu")
-        calibration = others.get("calibration")
         self._scorer = ArchScorer(  # which copies nothing on the CPU: its tensors are the shared ones
             self._device,
             put_together(skeleton, weights),
@@ -97,7 +97,7 @@ class Replica:
             normalisation,
             options.batch_size,
             options.precision,
-            None if calibration is None else over(calibration),
+            over(drawn[0][0]["calibration"]) if drawn else None,
         )
 
     def __repr__(self) -> str:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TypeAlias, cast
 
 import numpy as np
 import ray
 from ray import ObjectRef
 from ray.exceptions import RayTaskError
+from torch import Tensor
 
+from raynas.cluster.connection import is_local
 from raynas.cluster.nodes import living_nodes
+from raynas.data.calibration import Calibration
 from raynas.data.images import ImageSet, PixelSource, decode, decoded_bytes
 from raynas.errors import UserError
 from raynas.scoring.shared_weights import Arrays, checksums
@@ -27,7 +31,10 @@ PART_BYTES = 2**29
 TELL_S = 30.0
 
 Part: TypeAlias = tuple["ObjectRef[Arrays]", "ObjectRef[dict[str, int]]"]
-"""Some consecutive images, `pixels` uint8 [some, channels, height, width], and their checksums."""
+"""Some consecutive images, `pixels` uint8 [some, channels, height, width], and their checksums.
+
+Of a calibration `calibration` float32 [batches, batch, channels, height, width].
+"""
 
 
 def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float) -> list[Part]:
@@ -74,6 +81,39 @@ def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float) -> li
             decoded = size * (len(parts) - len(running))
             log.warning(f"decoding search images: {decoded:,} of {len(images):,}")
     return [parts[first] for first in sorted(parts)]
+
+
+def share_calibration(calibration: Calibration, limit_s: float) -> Part:
+    """Draw the images of a calibration into the object store: on a cluster by a task, since the head may be small.
+
+    Args:
+        limit_s: longest wait for the task.
+
+    Raises:
+        UserError: an image cannot be read, or they were not drawn in time.
+    """
+    if is_local():
+        here = {"calibration": calibration.batches.numpy()}
+        return ray.put(here), ray.put(checksums(here))
+    part = cast(Part, _draw.remote(calibration.draw))
+    began = time.monotonic()
+    while not ray.wait([part[1]], timeout=min(TELL_S, limit_s))[0]:
+        if time.monotonic() - began > limit_s:
+            raise UserError(
+                f"no calibration images were drawn in {duration(limit_s)}: no node has a free CPU, or data is slow"
+            )
+        log.warning(f"drawing {calibration.config.images:,} calibration images")
+    try:
+        ray.get(part[1])
+    except RayTaskError as error:
+        raise error.cause if isinstance(error.cause, UserError) else error from error
+    return part
+
+
+@ray.remote(num_cpus=1, num_returns=2, scheduling_strategy="SPREAD")
+def _draw(draw: Callable[[], Tensor]) -> tuple[Arrays, dict[str, int]]:
+    arrays = {"calibration": draw().numpy()}
+    return arrays, checksums(arrays)
 
 
 @ray.remote(num_cpus=1, num_returns=2, scheduling_strategy="SPREAD")

@@ -19,6 +19,7 @@ from raynas.phases.check_node import HERE, Probe, look
 from raynas.phases.check_place import Finding, Place
 from raynas.phases.preflight import preflight
 from raynas.presets.preset import override
+from raynas.training.memory import weights_bytes
 from tests.cluster.simulated import autoscaling_cluster
 from tests.data.pictures import write_classes
 from tests.small_run import PRESET
@@ -116,6 +117,20 @@ def test_only_nodes_that_score_need_room_for_many_images() -> None:
     ready = replace(ready, estimate=replace(ready.estimate, search_bytes=10**8))  # decoded by the driver on the head
     tiny = replace(head, resources={"object_store_memory": 5e7})
     assert "head has 50 MB" in _store(Place((tiny, worker), Resources(workers=1)), ready).found
+
+
+def test_calibration_images_are_counted_in_the_store() -> None:
+    hybrid = override(PRESET, {"space": "digits/nasvit", "search.constraints": {}, "reference": None})
+    ready = preflight(override(hybrid, {"calibration.images": 2**20 // 2**6}), ALONE, look=False)
+    size = 4 * 2**14 * ready.space.channels * ready.space.input_size[0] * ready.space.input_size[1]
+    place = Place((Node("b", "worker", {"CPU": 4, "object_store_memory": 1e9}, is_head=False),), Resources(workers=1))
+    assert f"with 16,384 calibration images {size / 1e6:.3g} MB" in _store(place, ready).found
+    without = override(hybrid, {"calibration.images": 128})
+    rest = weights_bytes(ready.space) + ready.estimate.search_bytes
+    node = replace(place.nodes[0], resources={"CPU": 4, "object_store_memory": rest + size - 1})
+    for preset, fits in ((ready.preset, False), (without, True)):
+        found = _store(replace(place, nodes=(node,)), replace(ready, preset=preset))
+        assert (found.mend is None) == fits
 
 
 def test_on_ray(ray_session: None, tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import ray
 import torch
 
-from raynas.data.config import DataConfig
+from raynas.data.augment import AugmentConfig
+from raynas.data.calibration import Calibration, calibration_batches
+from raynas.data.config import CalibrationConfig, DataConfig
 from raynas.data.images import ImageSet, decode
 from raynas.data.load import load_data
+from raynas.data.loader import TrainLoader
 from raynas.errors import UserError
 from raynas.scoring import shared_images
-from raynas.scoring.shared_images import share
+from raynas.scoring.shared_images import share, share_calibration
 from tests.data.pictures import write_classes
 
 
@@ -45,3 +50,27 @@ def test_a_set_larger_than_a_node_s_object_store_is_refused(images: ImageSet) ->
     large = replace(images, geometry=replace(images.geometry, size=(16384, 16384)))
     with pytest.raises(UserError, match=r"GB of every node's object store, and a node has .* data.search_per_class"):
         share(large, 2, at_once=2, limit_s=60)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_task_of_a_cluster_draws_the_same_calibration_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CalibrationConfig(images=96, batch_size=32, seed=5)
+    augment = AugmentConfig(shift=1)
+    data = load_data("digits")
+    loader = TrainLoader(data, augment, batch_size=32, seed=5, workers=0)
+    expected = torch.stack([images for images, _ in islice(loader.epoch(0), 3)])
+    calibration = Calibration(config, partial(calibration_batches, data, augment, config))
+    for local in (True, False):
+        monkeypatch.setattr(shared_images, "is_local", lambda local=local: local)
+        pixels, known = share_calibration(replace(calibration), limit_s=60)
+        drawn, sums = ray.get(pixels), ray.get(known)
+        assert torch.equal(torch.tensor(drawn["calibration"]), expected)
+        assert shared_images.checksums(drawn) == sums
+
+
+def test_the_head_of_a_cluster_draws_none(monkeypatch: pytest.MonkeyPatch, ray_session: None) -> None:
+    monkeypatch.setattr(shared_images, "is_local", lambda: False)
+    monkeypatch.setattr(Calibration, "batches", None)
+    config = CalibrationConfig(images=4, batch_size=2)
+    drawn, _ = share_calibration(Calibration(config, partial(torch.zeros, 2, 2, 1, 8, 8)), limit_s=60)
+    assert ray.get(drawn)["calibration"].shape == (2, 2, 1, 8, 8)
