@@ -9,6 +9,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from raynas.cluster.connection import is_local, on_loopback, ray_cluster
 from raynas.cluster.growth import NodeType, held_nodes, node_types
@@ -19,7 +20,7 @@ from raynas.errors import UserError, reason
 from raynas.filesystem import open_filesystem
 from raynas.locations import hide_secrets, is_uri
 from raynas.phases.check_memory import check_memory, check_shared_memory
-from raynas.phases.check_node import HERE, Probe, Seen, clear, look, unseen
+from raynas.phases.check_node import HERE, Probe, Seen, absent, clear, look, unseen
 from raynas.phases.check_place import Finding, Place
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset
@@ -82,6 +83,7 @@ def _on_nodes(
             yield _run(place, probe, seen)
     yield check_shared_memory(place, seen)
     if preset is not None:
+        yield from _teachers(place, preset)
         activity.update(detail="what the preset needs")
         yield from check_memory(place, preset, seen)
 
@@ -171,6 +173,25 @@ def _devices(place: Place, seen: Mapping[str, Seen]) -> Finding:
 
 
 # -- data and run directory --------------------------------------------------------------------------------------------
+
+
+def _teachers(place: Place, preset: Preset) -> Iterator[Finding]:
+    """Ask every node for the files of the teachers of all trainings."""
+    taught = [recipe.teachers.models for recipe in (preset.recipe, *preset.retrain_recipes) if recipe.teachers]
+    given = [location for models in taught for each in models for location in (each.weights, each.run) if location]
+    if not given:
+        return
+    lacks = {node: missing for node, missing in place.ask(absent, list(dict.fromkeys(given))).items() if missing}
+    mend = "give files of teachers on a mount that every node has, and a run by such a path or a URI"
+    if lacks:
+        told = [f"{node} lacks {_named([it] if isinstance(it, Exception) else it)}" for node, it in lacks.items()]
+        yield Finding("teachers", "; ".join(told), mend)
+        return
+    yield Finding("teachers", f"every node finds {_named(dict.fromkeys(given))}")
+
+
+def _named(locations: Any) -> str:
+    return ", ".join(hide_secrets(str(location)) for location in locations)
 
 
 def _data(data: DataConfig, seen: Mapping[str, Seen]) -> Finding:

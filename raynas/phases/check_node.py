@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyarrow import fs
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
 from raynas.errors import UserError, reason
-from raynas.filesystem import FAILURES, open_filesystem, write_whole
+from raynas.filesystem import FAILURES, open_filesystem, open_location, write_whole
 from raynas.results.versions import versions
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -148,6 +149,19 @@ def unseen(probe: Probe, names: list[str], limit_s: float = 5.0) -> list[str]:
             break
         time.sleep(0.2 if left else 0)
     return left
+
+
+def absent(locations: Sequence[str]) -> list[str]:
+    """Return those of some files and folders, by path or URI, that this node does not find."""
+
+    def found(location: str) -> bool:
+        try:
+            filesystem, path = open_location(location)
+            return filesystem.get_file_info(path).type != fs.FileType.NotFound
+        except (*FAILURES, UserError):
+            return False
+
+    return [location for location in locations if not found(location)]
 
 
 def _reads(filesystem: fs.FileSystem, path: str, name: str) -> bool:

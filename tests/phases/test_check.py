@@ -13,7 +13,7 @@ from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
-from raynas.phases.check import _data, _run, check_cluster
+from raynas.phases.check import _data, _run, _teachers, check_cluster
 from raynas.phases.check_memory import _store
 from raynas.phases.check_node import HERE, Probe, look
 from raynas.phases.check_place import Finding, Place
@@ -98,6 +98,18 @@ def test_a_preset_too_large_for_memory_is_told() -> None:
     large = override(PRESET, {"recipe.batch_size": 1_000_000})
     found = by_name(check_cluster(large, large.data, ALONE))["memory"]
     assert found.mend is not None and "recipe.accumulate" in found.mend and "activations of 1000000" in found.found
+
+
+def test_a_teacher_of_the_retraining_that_a_node_lacks_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "teacher.pth"
+    models = [{"timm": "test_vit", "weights": str(file)}]
+    taught = override(PRESET, {"retrain.recipe.teachers": {"models": models}})
+    place = Place((), ALONE)
+    (found,) = _teachers(place, taught)
+    assert found.mend is not None and f"{HERE} lacks {file}" in found.found
+    file.write_bytes(b"")
+    (found,) = _teachers(place, taught)
+    assert found.mend is None and not list(_teachers(place, PRESET))
 
 
 def test_a_retraining_that_would_be_refused_is_told() -> None:
