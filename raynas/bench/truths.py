@@ -20,6 +20,9 @@ from raynas.text import nearest, shown
 FOLDER = SPACES / "truths"
 """Has a table for each space."""
 
+FEWEST = 5
+"""Networks that a model of a space is fitted to, at least."""
+
 Split = Literal["search", "test"]
 
 
@@ -98,7 +101,14 @@ class Truth:
 
         Args:
             seed: seed of the model, a random forest.
+
+        Raises:
+            UserError: too few networks were trained.
         """
+        if len(self.archs) < FEWEST:
+            raise UserError(
+                f"{len(self.archs)} network(s) of {self.space.name} are too few for a model: {FEWEST} at least"
+            )
         return Surrogate(self.space, fit_forest(self.space, self.space.encode(self.archs), self.accuracies(), seed))
 
     def _of(self, arch: Arch | Mapping[str, Any]) -> dict[int, dict[str, Any]]:

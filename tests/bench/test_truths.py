@@ -128,3 +128,10 @@ def test_a_training_made_again_gives_its_row(monkeypatch: pytest.MonkeyPatch) ->
     assert row["train_loss"][0] == pytest.approx(stored["train_loss"][0], rel=1e-3)
     assert row["accuracy"] == pytest.approx(stored["accuracy"], abs=0.05)
     assert row["test_accuracy"] == pytest.approx(stored["test_accuracy"], abs=0.05)
+
+
+def test_too_few_networks_give_no_scorer() -> None:
+    truth = raynas.bench.truth("vit")
+    few = Truth(truth.space, truth.table.slice(0, 1))
+    with pytest.raises(UserError, match=r"1 network\(s\) of .* are too few for a model"):
+        few.scorer()
