@@ -12,7 +12,7 @@ help:
 	@echo "make demo    train, search and retrain a tiny vision transformer on the digits, and write a report"
 	@echo "make test    lint, check types and run the tests"
 	@echo "make test-slow  the tests that start clusters, kill processes and train for minutes"
-	@echo "make test-kills  one of these with 60 kills in place of 8, which takes hours"
+	@echo "make test-kills  one of these with 60 kills in place of 8, which takes the better part of an hour"
 	@echo "make test-gpu   the tests that need a GPU, with a table of figures at the end"
 	@echo "make test-all   all tests in one go"
 	@echo "make lint    ruff and mypy alone"
@@ -32,7 +32,7 @@ test: lint
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m slow
 
-# Some hours: sixty processes and nodes are killed in all phases of a pipeline, where test-slow kills eight.
+# Forty minutes: sixty processes and nodes are killed in all phases of a pipeline, where test-slow kills eight.
 test-kills: $(VENV)/installed-dev
 	RAYNAS_TEST_KILLS=60 $(BIN)/python -m pytest -s -m slow tests/cluster/test_kills.py
 

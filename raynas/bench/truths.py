@@ -90,8 +90,14 @@ class Truth:
         return np.array([self.accuracy(arch, epoch, seed, split) if there else np.nan for arch, there in pairs])
 
     @checked()
-    def correct(self, arch: Arch | Mapping[str, Any], seed: int, split: Split = "test") -> np.ndarray:
-        """Return for which images a trained network is right: bool [images], the same images for all networks."""
+    def correct(self, arch: Arch | Mapping[str, Any], seed: int, split: Split = "search") -> np.ndarray:
+        """Return for which images a trained network is right: bool [images], the same images for all networks.
+
+        Args:
+            arch: the network.
+            seed: one of its seeds.
+            split: see `accuracy`.
+        """
         (row,) = self._trained(arch, seed)
         bits = np.frombuffer(row[f"{split}_correct"], dtype=np.uint8)
         return np.unpackbits(bits, count=row[f"{split}_images"]).astype(bool)

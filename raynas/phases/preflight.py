@@ -22,6 +22,7 @@ from raynas.runs.run import Run
 from raynas.runs.settings import has_begun
 from raynas.search.build import build_search
 from raynas.search.config import TIMED, SearchConfig
+from raynas.search.halving import check_rungs
 from raynas.space import Arch, Space, load_arch
 from raynas.training.preflight import check_calibration, check_recipe, check_trainable
 from raynas.training.recipe import Recipe
@@ -95,6 +96,7 @@ def preflight(
     check_trainable(space, data, preset.plan, recipe, max(training.most_workers, 1))
     check_calibration(space, data, preset.calibration)
     teachers = load_teachers(recipe, data)
+    check_rungs(preset.search.rungs, len(data.search))
     check_later(settled, space, progress, resources if retrained else None)
     return Ready(settled, resources, space, data, teachers, estimate(space, data, preset.plan, recipe))
 

@@ -100,6 +100,11 @@ class Trace:
         values = np.array([np.nan if value is None else value for value in self.accuracy], dtype=float)
         return np.fmax.accumulate(values) if len(values) else values
 
+    def improvements(self) -> list[int]:
+        """Return the places of the evaluations that were better than all before."""
+        best = np.nan_to_num(self.best_so_far(), nan=-np.inf)
+        return [int(place) for place in np.flatnonzero(best > np.concatenate([[-np.inf], best[:-1]]))]
+
 
 @dataclass(frozen=True)
 class Finished:

@@ -110,8 +110,7 @@ def _progress(content: Content) -> Section | None:
         best = curves[trace.name] = trace.best_so_far()
         at = int(np.nanargmax(best)) if trace.best is None else list(trace.archs).index(trace.best)
         final.append([trace.name, len(best), trace.finished, Percent(best[at]), trace.archs[at], at + 1])
-        steps = [0, *(np.flatnonzero(best[1:] > best[:-1]) + 1)]
-        rows += [[trace.name, int(step) + 1, trace.archs[step], Percent(best[step])] for step in steps]
+        rows += [[trace.name, step + 1, trace.archs[step], Percent(best[step])] for step in trace.improvements()]
     words = "; ".join(f"{row[0]} reaches {row[3]:.2%} after {row[5]} of {row[1]} subnets" for row in final)
     header = ["search", "subnets", "finished", "best accuracy", "arch", "found at"]
     picture = drawn(

@@ -62,6 +62,8 @@ def run_search(
         raise UserError(f"batch must be at least 1, not {batch}")
     if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
         raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
+    if wrong := [rung for rung in rungs if not isinstance(rung, Rung)]:
+        raise UserError(f"rungs are a list of raynas.search.Rung(by=..., images=..., keep=...), found {kind(wrong[0])}")
     _check_objectives(search, scorer)
     early = early_stops(search, racing, rungs)
     if early is not None:

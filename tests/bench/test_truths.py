@@ -55,8 +55,10 @@ def test_a_row_agrees_with_itself_and_with_its_network(family: str) -> None:
         arch = truth.space.arch(json.loads(values))
         assert truth.accuracy(arch, seed=seed) == search == last == of_search / 1000
         assert truth.accuracy(arch, seed=seed, split="test") == test == of_test / 2000
-        right = truth.correct(arch, seed)
-        assert right.shape == (2000,) and right.sum() == of_test
+        for split, count, of in (("search", 1000, of_search), ("test", 2000, of_test)):
+            right = truth.correct(arch, seed, split)
+            assert right.shape == (count,) and right.sum() == of
+        assert truth.correct(arch, seed).sum() == of_search  # of the same split as `accuracy`
         assert seed in truth.seeds(arch)
     for arch, params in zip(truth.archs[:3], truth.params, strict=False):
         network = raynas.build_supernet(truth.space.fix(arch))

@@ -13,6 +13,7 @@ from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
+from raynas.errors import UserError
 from raynas.phases.check import _data, _run, _teachers, check_cluster
 from raynas.phases.check_memory import _store
 from raynas.phases.check_node import HERE, Probe, look
@@ -116,6 +117,12 @@ def test_a_retraining_that_would_be_refused_is_told() -> None:
     half = override(PRESET, {"retrain.recipe.amp": "fp16"})
     found = by_name(check_cluster(half, half.data, ALONE))["preset"]
     assert found.mend is not None and "retraining: " in found.mend and "--gpu" in found.mend
+
+
+def test_rungs_with_more_images_than_there_are_are_refused_before_training() -> None:
+    rungs = {"search.rungs": [{"images": 5000, "keep": 0.5}]}
+    with pytest.raises(UserError, match="rungs: 5,000 images, and whole scores have"):
+        preflight(override(PRESET, rungs), ALONE, look=False)
 
 
 def test_only_nodes_that_score_need_room_for_many_images() -> None:

@@ -258,8 +258,9 @@ def test_search_progress_is_the_running_best(after: tuple[Page, Any], scored: Sc
 
 
 def test_failed_scores_leave_the_running_best_alone() -> None:
-    best = Trace("x", list("abcd"), [None, 0.5, None, 0.4]).best_so_far()
-    assert np.array_equal(best, [np.nan, 0.5, 0.5, 0.5], equal_nan=True)
+    trace = Trace("x", list("abcde"), [None, 0.5, None, 0.4, 0.6])
+    assert np.array_equal(trace.best_so_far(), [np.nan, 0.5, 0.5, 0.5, 0.6], equal_nan=True)
+    assert trace.improvements() == [1, 4]
 
 
 def test_probe_curves_and_winner_blocks(after: tuple[Page, Any]) -> None:

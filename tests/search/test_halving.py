@@ -143,6 +143,8 @@ def test_searches_and_scorers_that_cannot_have_rungs_are_refused(small: Space) -
         run_search(Evolution(small), Judged(100), rungs=rungs)
     with pytest.raises(UserError, match="use one of them"):
         run_search(Evolution(small), Judged(), racing="default", rungs=rungs)
+    with pytest.raises(UserError, match=r"rungs are a list of raynas\.search\.Rung"):
+        run_search(Evolution(small), Judged(), rungs=[{"by": "params", "keep": 0.5}])  # type: ignore[list-item]
 
 
 def test_rungs_are_recorded_only_where_there_are_any() -> None:

@@ -92,7 +92,11 @@ def tune(
         limits = {name: getattr(config, name) for name in LIMITS}
         stop = Stop(objective=None if others else objective, better=config.objectives[objective], **limits)
         run_experiment(run, study, work, resources, stop, at_a_time, progress)
-    return Tuned(run, config.objectives)
+    tuned = Tuned(run, config.objectives)
+    if tuned.best is None and (failed := [trial for trial in tuned.trials if trial.state == "failed"]):
+        told = f"no trial has finished, and {len(failed)} failed, the first with: {failed[0].reason}"
+        warnings.warn(f"{run.name}: {told}", stacklevel=5)
+    return tuned
 
 
 def _check_travels(function: Callable[..., Any]) -> None:

@@ -92,6 +92,16 @@ def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: 
     assert "The best of 7 trials (1 finished, " in page and "its process has ended" in page and "<svg" in page
 
 
+def another(config: Mapping[str, Any]) -> dict[str, float]:
+    return {"loss": 0.5}
+
+
+def test_if_all_trials_fail_a_warning_says_why(ray_session: None, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no trial has finished, and 1 failed, the first with: .*accuracy"):
+        tuned = raynas.tune(another, tmp_path / "none", LR, objectives={"accuracy": "max"}, trials=1)
+    assert tuned.best is None
+
+
 class Above(optuna.pruners.BasePruner):
     """Prune what is above one half."""
 
