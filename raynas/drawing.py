@@ -1,4 +1,4 @@
-"""How figures are drawn: colours, fonts, axes and legends, and SVG for a page.
+"""Style of figures, with colours, fonts, axes and legends, and their SVG for a page.
 
 The colours are safe for red-green colour blindness and have contrast on white and on black. Text and axes are drawn in
 `INK`, which `svg` replaces by the page's own text colour.

@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("locations",),
     ("text",),
-    ("config", "filesystem", "comparison", "arguments", "quantities", "drawing"),
+    ("config", "filesystem", "comparison", "arguments", "quantities", "drawing", "correlation"),
     ("user_code", "progress"),
     ("space",),
     ("nets", "figures"),

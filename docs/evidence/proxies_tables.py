@@ -12,7 +12,7 @@ import numpy as np
 from proxies import ALONE, FITTED, INHERITED, PREDICTORS, PROXIES
 from tables import Row, arguments, read, shown, tau
 
-from raynas.phases.rank import RESAMPLES, kendall
+from raynas.correlation import RESAMPLES, kendall
 
 EXPERIMENTS = ("proxies", "predictors")
 TABLES = (*ALONE, *INHERITED)

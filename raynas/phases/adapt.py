@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from raynas.cluster.resources import Resources
+from raynas.correlation import FEWEST
 from raynas.costs.columns import arch_columns
 from raynas.data.images import choose_images, decode
 from raynas.data.load import Data, load_data
@@ -36,7 +37,7 @@ from raynas.phases.phase import phase
 from raynas.phases.pipeline import PipelineResult, Stages, Start, carry_out
 from raynas.phases.preflight import Ready, preflight
 from raynas.phases.pretrained import Pretrained, read_pretrained
-from raynas.phases.rank import FEWEST, sample_by_budget
+from raynas.phases.rank import sample_by_budget
 from raynas.phases.retrain import finetune_model
 from raynas.phases.search import make_scorer
 from raynas.phases.teachers import load_teachers

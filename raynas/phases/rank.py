@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raynas.cluster.resources import Resources
+from raynas.correlation import FEWEST, STATISTICS, correlations
 from raynas.costs import sample_within, span
 from raynas.errors import InfeasibleError, UserError, first_line, reason
 from raynas.filesystem import open_location
@@ -28,8 +29,6 @@ from raynas.runs.run import Run
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
-RESAMPLES = 1000
-FEWEST = 4  # pairs for a meaningful interval
 FINETUNE_RATE = 0.1  # share of the recipe's learning rate, to refine inherited weights
 
 
@@ -80,66 +79,6 @@ def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sampl
         found.append([arch for arch in dict.fromkeys(space.decode(codes)) if arch not in known][:each])
         known.update(found[-1])
     return Sample(edges, found)
-
-
-def pearson(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of each resample, [draws], for indices [draws, n] into x and y [n]."""
-    x, y = x[draws], y[draws]
-    x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
-    return (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
-
-
-def spearman(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation of each resample: Pearson's of its ranks, with ties at their mean."""
-    from scipy import stats  # slow import
-
-    x, y = (stats.rankdata(each[draws], axis=1).ravel() for each in (x, y))
-    return pearson(x, y, np.arange(draws.size).reshape(draws.shape))
-
-
-def kendall(x: np.ndarray, y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return Kendall's tau-b of each resample.
-
-    With counts w of the points in a resample, a pair occurs as often as the product of its points' counts. So the
-    number of concordant minus discordant pairs is w' S w, where S has the products of the signs of their differences.
-    """
-    n = len(x)
-    counts = np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float32)
-    agree, differ_x, differ_y = np.zeros((3, len(draws)))
-    for start in range(0, n, 1000):  # rows of the matrices at a time
-        rows = slice(start, start + 1000)
-        signs = [np.sign(each[rows, None] - each).astype(np.float32) for each in (x, y)]
-        mine = counts[:, rows]
-        agree += (mine @ (signs[0] * signs[1]) * counts).sum(axis=1, dtype=np.float64)
-        differ_x += (mine @ np.abs(signs[0]) * counts).sum(axis=1, dtype=np.float64)
-        differ_y += (mine @ np.abs(signs[1]) * counts).sum(axis=1, dtype=np.float64)
-    return agree / np.sqrt(differ_x * differ_y)
-
-
-STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "pearson": pearson,
-    "spearman": spearman,
-    "kendall": kendall,
-}
-
-
-def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generator) -> list[Row]:
-    """Return Pearson, Spearman and Kendall (tau-b) of two lists, each with its 95 % bootstrap interval.
-
-    A value is None if there are too few pairs or one of the lists is constant.
-    """
-    pairs = (np.asarray(x, dtype=float), np.asarray(y, dtype=float))
-    n = len(pairs[0])
-    rows: list[Row] = [{"statistic": name, "value": None, "lower": None, "upper": None} for name in STATISTICS]
-    if n >= FEWEST and all(len(np.unique(each)) > 1 for each in pairs):
-        draws = rng.integers(n, size=(RESAMPLES, n))
-        varies = np.all([np.ptp(each[draws], axis=1) > 0 for each in pairs], axis=0)
-        draws = np.concatenate([np.arange(n)[None], draws[varies]])
-        for row in rows:
-            value, *resampled = STATISTICS[row["statistic"]](*pairs, draws)
-            low, high = np.percentile(resampled, [2.5, 97.5])
-            row.update(value=float(value), lower=float(low), upper=float(high))
-    return [{**row, "networks": n} for row in rows]
 
 
 def read_truth(path: str | Path) -> pa.Table:
@@ -244,15 +183,21 @@ def train_alone(
 
 def rank_lines(rows: Sequence[Row]) -> list[str]:
     """Return the table of a ranking as lines of text."""
-    lines = [f"{'':<34}{'networks':>9}" + "".join(f"{name:>26}" for name in STATISTICS)]
     groups: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
         groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row
+    table = {"": ["networks", *STATISTICS]}
     for (x, y, bucket, low, high), found in groups.items():
         where = "" if bucket is None else f", {low / 1e6:,.4g} to {high / 1e6:,.4g} M"
-        cells = "".join(f"{_cell(found[name]):>26}" for name in STATISTICS)
-        lines.append(f"{f'{y} by {x}{where}':<34}{found['kendall']['networks']:>9,}{cells}")
-    return lines
+        table[f"{y} by {x}{where}"] = [
+            f"{found['kendall']['networks']:,}",
+            *(_cell(found[name]) for name in STATISTICS),
+        ]
+    width = max(map(len, table)) + 1
+    return [
+        f"{label:<{width}}{networks:>9}" + "".join(f"{cell:>26}" for cell in cells)
+        for label, (networks, *cells) in table.items()
+    ]
 
 
 def _cell(row: Row) -> str:
@@ -307,7 +252,7 @@ def rank_run(
         alone, seeds = sample.spread(train), seeds or (0,)
         known |= train_alone(run, alone, recipe, seeds, finetune_epochs, parallel, progress, resources)
     asked = [*(arch for bucket in sample.buckets for arch in bucket), *measured_elsewhere]
-    free = {name: proxy_values(name, each, asked, resources, progress) for name, each in by_proxy.items()}
+    free = {name: training_free_scores(name, each, asked, resources, progress) for name, each in by_proxy.items()}
     with scorer:
         return _correlate(run, scorer, sample, known, measured_elsewhere, free, seed, progress)
 
@@ -325,7 +270,7 @@ def proxy_scorers(run: Run, proxies: Sequence[str], seed: int = 0) -> dict[str, 
     return {name: ProxyScorer(space, name, images, seed) for name in proxies}
 
 
-def proxy_values(
+def training_free_scores(
     name: str, scorer: ProxyScorer, archs: Sequence[Arch], resources: Resources | None, progress: Progress
 ) -> dict[str, float]:
     """Return archs' training-free scores by network id; on a cluster a task with a replica's CPUs computes them."""

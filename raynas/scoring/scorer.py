@@ -1,4 +1,4 @@
-"""Base of both scorers: known rows, duplicates, writing before answering, order."""
+"""Base of both scorers: known rows, duplicates, order, writing in the background."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Scorer:
     """A scorer of archs of one supernet on one set of images; a context manager.
 
     Inside the context this process holds the lock of the run directory. Rows are stored in the background, so that
-    scoring never waits for a slow store: `score` returns when they are stored, and `flush` and the end of the context
-    wait for those of `score_iter` and `score_block`. Stored rows are returned without computing.
+    scoring never waits for a slow store: `score` returns when those that it made are stored, and `flush` and the end
+    of the context wait for those of `score_iter` and `score_block`. Stored rows are returned without computing.
 
     Attributes:
         objectives: names in its rows by which a search can go, besides costs.

@@ -23,7 +23,7 @@ LARGEST_SCORE = 1e30
 
 
 class Stopped(NamedTuple):
-    """What is known of an arch that was stopped early.
+    """The result of an arch that was stopped early.
 
     Attributes:
         accuracy: accuracy on the images that it was scored on; None without images.

@@ -19,11 +19,12 @@ from scipy import stats
 
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
+from raynas.correlation import correlations
 from raynas.costs import cost, span
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases import where
-from raynas.phases.rank import correlations, proxy_scorers, proxy_values, rank_lines, rank_run, sample_by_budget
+from raynas.phases.rank import proxy_scorers, rank_lines, rank_run, sample_by_budget, training_free_scores
 from raynas.presets.preset import override
 from raynas.progress.reporter import silent
 from raynas.runs.run import Run
@@ -97,7 +98,9 @@ def test_every_pair_is_correlated(ranked: Run) -> None:
     row = next(r for r in rows if (r["x"], r["y"], r["statistic"]) == ("scratch", "finetuned", "pearson"))
     columns = np.array([[trained[network, how] for network in networks] for how in ("scratch", "finetuned")])
     assert row["value"] == pytest.approx(np.corrcoef(columns)[0, 1])
-    assert any("inherited by macs" in line for line in rank_lines(rows))
+    lines = rank_lines(rows)
+    assert any("inherited by macs" in line for line in lines)
+    assert len({len(line) for line in lines}) == 1  # whatever the length of the labels
 
 
 def test_scores_measured_otherwise_do_not_mix_in(ranked: Run) -> None:
@@ -161,10 +164,10 @@ def test_a_cluster_s_task_gives_the_same_training_free_scores(ranked: Run, monke
     monkeypatch.setattr(where, "run_elsewhere", task)
     monkeypatch.setattr(where, "assigned_device", lambda: "cpu")
     asked = Resources(workers=1, replicas=2, cpus=3, gpus=1)
-    assert proxy_values("naswot", scorer, [*archs, archs[0]], asked, silent) == expected
+    assert training_free_scores("naswot", scorer, [*archs, archs[0]], asked, silent) == expected
     assert sent == [replace(asked, gpus=0)]
     here = replace(asked, replicas=0)
-    assert proxy_values("naswot", scorer, archs, here, silent) == expected and len(sent) == 1
+    assert training_free_scores("naswot", scorer, archs, here, silent) == expected and len(sent) == 1
 
 
 def test_the_command(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def told(search: Evolution) -> list[Any]:
 
 def graded(space: Space, store: Store | None = None, **options: Any) -> LocalScorer:
     return LocalScorer.from_parts(space, Graded(space), *graded_images(IMAGES), store=store, **options)
+
+
+def search_anywhere(folder: Path, space: Space, search: Callable[[Any], Evolution]) -> list[Any]:
+    """Return what a search found, after checking that one replica, two and this process find the same."""
+    results = []
+    for replicas in (1, 2):
+        store = Run(folder / str(replicas), create=True).store
+        parts = (space, Graded(space), *graded_images(IMAGES))
+        with ScorePool.from_parts(*parts, store=store, replicas=replicas) as pool:
+            results.append(told(search(pool)))
+    with graded(space) as scorer:
+        results.append(told(search(scorer)))
+    assert results[0] == results[1] == results[2]
+    return results[0]
 
 
 def in_blocks(scorer: Any, archs: list[Arch]) -> list[np.ndarray]:
@@ -156,16 +171,8 @@ def test_an_arch_is_calibrated_once_for_all_its_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_one_replica_and_two_race_alike(tmp_path: Path, space: Space) -> None:
-    results = []
-    for replicas in (1, 2):
-        store = Run(tmp_path / str(replicas), create=True).store
-        parts = (space, Graded(space), *graded_images(IMAGES))
-        with ScorePool.from_parts(*parts, store=store, replicas=replicas) as pool:
-            results.append(told(run_search(evolution(space), pool, racing="default")))
-    with graded(space) as scorer:
-        results.append(told(run_search(evolution(space), scorer, racing="default")))
-    assert results[0] == results[1] == results[2]
-    assert sum(row[3] is not None for row in results[0]) > 10
+    search = search_anywhere(tmp_path, space, lambda scorer: run_search(evolution(space), scorer, racing="default"))
+    assert sum(row[3] is not None for row in search) > 10
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -11,11 +11,10 @@ import pytest
 from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
-from raynas.scoring.pool import ScorePool
 from raynas.search import Evolution, Rung, run_search
 from raynas.space import Arch, Space
 from tests.scoring.scoring_parts import Graded, graded_images, make_run
-from tests.scoring.test_raced_scores import IMAGES, evolution, told
+from tests.scoring.test_raced_scores import IMAGES, evolution, search_anywhere, told
 
 RUNGS = (Rung(by="synflow", keep=0.6), Rung(images=100, keep=0.5))
 
@@ -72,15 +71,8 @@ def test_a_search_with_rungs_goes_on_where_it_was_ended(tmp_path: Path, space: S
 
 @pytest.mark.usefixtures("ray_session")
 def test_one_replica_and_two_give_the_same_search(tmp_path: Path, space: Space) -> None:
-    results = []
-    for replicas in (1, 2):
-        store = Run(tmp_path / str(replicas), create=True).store
-        parts = (space, Graded(space), *graded_images(IMAGES))
-        with ScorePool.from_parts(*parts, store=store, replicas=replicas) as pool:
-            results.append(told(searched(space, pool)))
-    with LocalScorer.from_parts(space, Graded(space), *graded_images(IMAGES)) as scorer:
-        results.append(told(searched(space, scorer)))
-    assert results[0] == results[1] == results[2]
+    search = search_anywhere(tmp_path, space, lambda scorer: searched(space, scorer))
+    assert sum(row[3] is not None for row in search) == 30
 
 
 def test_racing_and_rungs_of_one_run_are_told_apart(tmp_path: Path, space: Space) -> None:
