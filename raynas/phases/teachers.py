@@ -33,12 +33,14 @@ def load_teachers(recipe: Recipe, data: Data, run: Run | None = None) -> Teacher
 
 
 def teacher_settings(teachers: Teachers | None) -> dict[str, list[str]]:
-    """Return the fingerprints of the teachers' weights, for the record of a training's settings."""
+    """Return the teachers' fingerprints, for the record of a training's settings."""
     return {} if teachers is None else {"teachers": teachers.fingerprints}
 
 
 def load_teacher(config: TeacherConfig, data: Data, run: Run | None = None) -> Teacher:
     """Load a teacher, frozen, on the CPU, and test it on an image.
+
+    Batch norms that have to be calibrated are so when it joins a training, see `Teachers.join`.
 
     Raises:
         UserError: it cannot be loaded, has other classes, or cannot take its images.
@@ -87,10 +89,12 @@ def _of_run(config: TeacherConfig, data: Data, trained: Run | None) -> Teacher:
     if source is None:
         raise ConfigError("teacher network: original is the model that raynas adapt begins with; give timm: or run:")
     run = open_run(source)
-    largest = config.network == "largest"
-    network = run.model(Network(run.space.largest(), "inherited") if largest else run.network(config.network))
+    supernet, largest = run.supernet(), config.network == "largest"
+    named = Network(run.space.largest(), "inherited") if largest else run.network(config.network)
+    network = run.model(named, supernet, calibrated=False)
     theirs = run.data_config
     images = data if theirs == data.config else load_data(theirs)
     if images.class_names != data.class_names:
         raise ConfigError(f"teacher {config.name} knows other classes than {data.name} has (or in another order)")
-    return Teacher(config.name, network, images.normalisation, config.size or network.space.input_size)
+    size, calibration = config.size or network.space.input_size, supernet.calibration if named.path is None else None
+    return Teacher(config.name, network, images.normalisation, size, calibration)

@@ -207,12 +207,13 @@ class Run(RunFiles):
             )
         return min(found, key=lambda network: WAYS.index(network.how))
 
-    def model(self, network: Network, supernet: TrainedSupernet | None = None) -> Supernet:
+    def model(self, network: Network, supernet: TrainedSupernet | None = None, calibrated: bool = True) -> Supernet:
         """Load a network of the run, ready to be called.
 
         Args:
             network: network with weights of its own, or inherited ones.
             supernet: supernet to inherit from, shared by several networks; None to load the run's.
+            calibrated: False to leave batch norms that would be calibrated the supernet's running averages.
 
         Raises:
             UserError: its files are missing or do not fit each other, or its weights are not finite.
@@ -220,7 +221,8 @@ class Run(RunFiles):
         from raynas.nets.released import check_finite
 
         if network.path is None:
-            model, source = (supernet or self.supernet()).subnet(network.arch), f"{self.name}/{SUPERNET_WEIGHTS}"
+            model = (supernet or self.supernet()).subnet(network.arch, calibrated)
+            source = f"{self.name}/{SUPERNET_WEIGHTS}"
         else:
             source = f"{self.name}/{network.path}"
             model = build_network(network.arch, self.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), source)

@@ -23,10 +23,13 @@ class TrainedSupernet:
     def __init__(self, run: RunFiles, device: torch.device | str = "cpu"):
         self._run, self.device = run, torch.device(device)
 
-    def subnet(self, arch: Arch) -> Supernet:
+    def subnet(self, arch: Arch, calibrated: bool = True) -> Supernet:
         """Return the subnet of an arch, with inherited weights.
 
         Its batch norms, if any, have statistics of their own, calibrated as for its score.
+
+        Args:
+            calibrated: False to leave its batch norms the supernet's running averages.
 
         Raises:
             RunDirError: the supernet is not trained yet.
@@ -41,9 +44,9 @@ class TrainedSupernet:
                 "in this run"
             )
         arch = space.arch(arch)
-        if self.calibration is None:
+        if not calibrated or self.calibration is None:
             return self.module.extract(arch)
-        batches = self.calibration.batches.to(self.device)
+        batches = (images.to(self.device) for images in self.calibration.batches)
         return self.module.extract(arch, statistics=calibrate(self.module, arch, batches))
 
     @cached_property

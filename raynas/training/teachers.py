@@ -16,10 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raynas.data.calibration import Calibration
 from raynas.data.load import Data
 from raynas.data.loader import TrainLoader
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
+from raynas.nets.calibration import calibrate
+from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.training.context import Context
 from raynas.training.teacher_config import TeachersConfig
@@ -42,12 +45,15 @@ class Teacher:
     Attributes:
         normalisation: mean and deviation of its images' pixels.
         size: (height, width) of its images.
+        calibration: images on which the batch norms of its network, a subnet with inherited weights, are calibrated
+            when it joins a training; None if they need not be.
     """
 
     name: str
     network: nn.Module
     normalisation: Normalisation
     size: tuple[int, int]
+    calibration: Calibration | None = None
 
     def logits(self, images: Tensor, normalisation: Normalisation) -> Tensor:
         """Return logits [batch, classes] of normalised images [batch, channels, height, width]."""
@@ -75,24 +81,26 @@ class Teachers:
         self.config = config
         self.normalisation = data.normalisation
         self.teachers = teachers
+        self.fingerprints = [_fingerprint(teacher) for teacher in teachers]
         self._table: Tensor | None = None  # [training images, classes], if predictions are kept
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """The fingerprint of each teacher's weights."""
-        return [weights_fingerprint(teacher.network.state_dict()) for teacher in self.teachers]
+        self._calibrated = False
 
     def join(self, context: Context) -> None:
-        """Move the teachers to the context's device, and compare them over ranks.
+        """Move the teachers to the context's device, compare them over ranks, and calibrate their batch norms once.
+
+        Rank 0 calibrates, and the others get its statistics.
 
         Raises:
-            UserError: ranks have different teachers.
+            UserError: ranks have different teachers, or an image for the calibration cannot be read.
         """
-        for teacher in self.teachers:
-            teacher.network.to(context.device)
         found = context.gather(self.fingerprints)
         if any(other != found[0] for other in found):
             raise UserError("the workers have teachers of different weights: give every node the same files")
+        for teacher in self.teachers:
+            teacher.network.to(context.device)
+            if teacher.calibration is not None and not self._calibrated:
+                _calibrate(teacher, context)
+        self._calibrated = True
 
     def leave(self) -> None:
         """Move the teachers to the CPU, and forget the predictions that were kept."""
@@ -152,6 +160,28 @@ class Teachers:
                 table[indices.to(table.device)] = self.probabilities(pictures.to(context.device))
         context.all_reduce(table)
         self._table = table
+
+
+def _fingerprint(teacher: Teacher) -> str:
+    """Return what tells teachers apart: their weights and, where batch norms are calibrated, the settings of that."""
+    weights = weights_fingerprint(teacher.network.state_dict())
+    if teacher.calibration is None:
+        return weights
+    config = teacher.calibration.config
+    return f"{weights}, calibrated on {config.images} images by {config.batch_size}, seed {config.seed}"
+
+
+def _calibrate(teacher: Teacher, context: Context) -> None:
+    """Calibrate a teacher's batch norms on rank 0's device, and give every rank the statistics."""
+    network, calibration = teacher.network, teacher.calibration
+    assert isinstance(network, Supernet) and calibration is not None
+    averages = None
+    if context.rank == 0:
+        context.event({"kind": "message", "text": f"  calibrating the batch norms of {teacher.name}"})
+        batches = (images.to(context.device) for images in calibration.draw())
+        (found,) = calibrate(network, network.space.smallest(), batches).averages.values()
+        averages = {name: tensor.cpu() for name, tensor in found.items()}
+    network.load_state_dict(context.gather(averages)[0], strict=False)
 
 
 def changes_images(recipe: Recipe) -> bool:

@@ -16,22 +16,26 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from raynas.config import parse_yaml, validate
-from raynas.data.config import DataConfig
-from raynas.data.load import load_data
+from raynas.data import calibration
+from raynas.data.augment import AugmentConfig
+from raynas.data.config import CalibrationConfig, DataConfig
+from raynas.data.load import Data, load_data
 from raynas.data.loader import TrainLoader
 from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights
 from raynas.phases.teachers import load_teacher, load_teachers
+from raynas.runs.networks import Network
 from raynas.space import Space, load_space
-from raynas.training.context import State
+from raynas.training.context import Context, Event, State
 from raynas.training.loop import train_loop
 from raynas.training.preflight import check_trainable
 from raynas.training.recipe import Recipe
 from raynas.training.streams import derive
 from raynas.training.teacher_config import TeacherConfig, TeachersConfig
 from raynas.training.teachers import Teacher, Teachers
+from tests.scoring.test_calibrated_scores import make_hybrid_run
 from tests.small_run import SPACE as RUN_SPACE
 from tests.small_run import small_run
 from tests.training.training_parts import SPACE, Keeping, few, plan, recipe, same, teacher_file
@@ -109,6 +113,55 @@ def test_the_largest_subnet_of_a_run_teaches(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match="cannot take images of 12 x 12 pixels: expected images"):
         load_teacher(TeacherConfig(run=str(run.path), size=12), data)
+
+
+class Second(Context):
+    """The second of two ranks, with the first one's teachers and calibration."""
+
+    def __init__(self, averages: dict[str, Tensor]):
+        super().__init__()
+        self.rank, self.averages = 1, averages
+
+    def gather(self, value: Any) -> list[Any]:
+        return [self.averages if value is None else value, value]
+
+
+def test_batch_norms_of_a_run_s_subnet_are_calibrated_once_where_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_hybrid_run(tmp_path / "run", space := load_space("digits/nasvit"))
+    expected = run.model(Network(space.largest(), "inherited")).state_dict()
+    drawn: list[int] = []
+    draw = calibration.calibration_batches
+
+    def counting(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:
+        drawn.append(config.images)
+        return draw(data, augment, config)
+
+    monkeypatch.setattr(calibration, "calibration_batches", counting)
+    settings = recipe(teachers={"models": [{"run": str(run.path)}]})
+
+    def loaded() -> Teachers:
+        teachers = load_teachers(settings, few())
+        assert teachers is not None
+        return teachers
+
+    first, second = loaded(), loaded()
+    assert drawn == [] and not same(first.teachers[0].network.state_dict(), expected)
+    told: list[Event] = []
+    for _ in range(2):  # of the same process
+        first.join(Context(told.append))
+        first.leave()
+    assert drawn == [96] and [event["text"] for event in told] == [
+        f"  calibrating the batch norms of largest of {run.path}"
+    ]
+    found = first.teachers[0].network.state_dict()
+    assert same(found, expected)
+    second.join(Second({name: tensor for name, tensor in found.items() if ".running_" in name}))
+    assert drawn == [96] and same(second.teachers[0].network.state_dict(), expected)
+    of_run, other = load_teachers(settings, few()), make_hybrid_run(tmp_path / "run", space, seed=6)
+    assert of_run is not None and of_run.fingerprints == first.fingerprints
+    assert other.path == run.path and loaded().fingerprints != first.fingerprints
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.25])
