@@ -114,6 +114,7 @@ def check(
     The cluster is checked if there is one (`RAY_ADDRESS`) or a run directory or resources are given: versions, CPUs and
     GPUs, the connection between workers, data and run directory on every node, and memory. Nodes that are missing are
     asked for. If nothing of it failed, every image is read: what is there, what cannot be read, how it will be read.
+    The preset's search, retraining and reference are checked for such images.
 
     Args:
         preset: the preset to carry out; its space says how images are read.
@@ -127,7 +128,7 @@ def check(
         The checks of the cluster, each with its `mend` if it failed.
 
     Raises:
-        UserError: the dataset is missing or unusable, or an image cannot be read.
+        UserError: the dataset is missing or unusable, an image cannot be read, or the preset does not fit the images.
     """
     cluster = os.environ.get("RAY_ADDRESS") not in (None, "", "local")
     anywhere = cluster or run_dir is not None or resources is not None
@@ -151,7 +152,12 @@ def check(
         show(findings, progress)
     if (preset is not None or config is not None) and all(finding.mend is None for finding in findings):
         from raynas.phases.images import check_data
+        from raynas.phases.inputs import space_of
         from raynas.phases.look_elsewhere import see_with
+        from raynas.phases.preflight import check_later
 
-        check_data(config, checked, progress, see_with(resources or Resources()))
+        found = check_data(config, checked, progress, see_with(resources or Resources()))
+        if checked is not None and not anywhere:  # the checks of a cluster include this one
+            space = space_of(checked).with_input(size=found.size, channels=found.channels, classes=found.classes)
+            check_later(checked.model_copy(update={"data": found.config}), space, progress)
     return findings

@@ -48,6 +48,9 @@ class Truth:
         self.macs, self.params = (np.array([rows[0][name] for rows in every]) for name in ("macs", "params"))
         self.ms = np.array([np.median([row["ms"] for row in rows]) for rows in every])
 
+    def __repr__(self) -> str:
+        return f"Truth({self.space.name}: {len(self.archs)} networks, {len(self.table)} trainings)"
+
     def seeds(self, arch: Arch | Mapping[str, Any]) -> list[int]:
         """Return the seeds that a network was trained with.
 
@@ -84,8 +87,14 @@ class Truth:
 
         Returns:
             float64 [archs], NaN for a network that was not trained with the seed.
+
+        Raises:
+            UserError: none was.
         """
         known = [seed is None or seed in rows for rows in self._rows.values()]
+        if not any(known):
+            seeds = sorted({each for rows in self._rows.values() for each in rows})
+            raise UserError(f"no training with seed {seed}: there are {', '.join(map(str, seeds))}")
         pairs = zip(self.archs, known, strict=True)
         return np.array([self.accuracy(arch, epoch, seed, split) if there else np.nan for arch, there in pairs])
 
@@ -137,6 +146,9 @@ class Surrogate:
 
     def __init__(self, space: Space, predict: Predict):
         self.space, self._predict = space, predict
+
+    def __repr__(self) -> str:
+        return f"Surrogate({self.space.name})"
 
     def score(self, archs: Iterable[Arch | Mapping[str, Any]]) -> list[float]:
         """Return the predicted accuracies on the search split, in the given order."""

@@ -127,8 +127,8 @@ def _unreadable_lines(found: Findings) -> list[str]:
 
 def check_data(
     config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent, see_all: SeeAll = see_here
-) -> None:
-    """Describe a dataset and its preprocessing, for a preset if one is given; see `raynas.check`."""
+) -> Data:
+    """Describe a dataset and its preprocessing, for a preset if one is given, and return it; see `raynas.check`."""
     if preset is not None:
         config = named_data(preset)
     assert config is not None
@@ -157,9 +157,10 @@ def check_data(
         data = load_data(config)
         lines = [f"{_shape_text((*data.size, data.channels))}, where neither the preset nor its space says otherwise"]
     else:
-        resolved = resolve_data(preset, space_of(preset))
-        lines = describe_reading(preset, load_data(resolved)) or ["the images are read as they are"]
+        data = load_data(resolve_data(preset, space_of(preset)))
+        lines = describe_reading(preset, data) or ["the images are read as they are"]
     progress(f"read as   {lines[0]}")
+    return data
 
 
 def _sizes_text(sizes: Counter[tuple[int, int]]) -> str:

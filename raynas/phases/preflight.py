@@ -96,7 +96,7 @@ def preflight(
     check_trainable(space, data, preset.plan, recipe, max(training.most_workers, 1))
     check_calibration(space, data, preset.calibration)
     teachers = load_teachers(recipe, data)
-    check_rungs(preset.search.rungs, len(data.search))
+    check_rungs(preset.search.rungs, preset.search.batch, len(data.search))
     check_later(settled, space, progress, resources if retrained else None)
     return Ready(settled, resources, space, data, teachers, estimate(space, data, preset.plan, recipe))
 

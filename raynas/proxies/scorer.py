@@ -83,6 +83,9 @@ class ProxyScorer:
         self.space, self.proxy, self.images, self.seed, self.reference = space, proxy, images, seed, reference
         self.objectives = (proxy,)
 
+    def __repr__(self) -> str:
+        return f"ProxyScorer({self.space.name}, {self.proxy!r})"
+
     def score(
         self, archs: Iterable[Arch | Mapping[str, Any]], progress: Progress = silent, what: str = "scoring"
     ) -> list[float]:

@@ -76,6 +76,9 @@ class Scorer:
         self._proxies: dict[str, ProxyScorer] = {}  # by name, when they are asked for
         self._stack = ExitStack()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'a supernet in memory' if self.run is None else self.run})"
+
     @classmethod
     def from_parts(
         cls: type[ScorerT],

@@ -131,7 +131,7 @@ class SearchConfig(Config):
     def _climbed(self) -> SearchConfig:
         if self.rungs and self.racing != "off":
             raise ValueError("rungs and racing both stop archs early: use one of them")
-        check_rungs(self.rungs)
+        check_rungs(self.rungs, self.batch)
         return self
 
     @model_validator(mode="after")

@@ -59,14 +59,15 @@ class RungScorer(BlockScorer, Protocol):
         ...
 
 
-def check_rungs(rungs: Sequence[Rung], images: int | None = None) -> None:
-    """Check that each rung has more images than the one before, and that whole scores have more than all.
+def check_rungs(rungs: Sequence[Rung], batch: int, images: int | None = None) -> None:
+    """Check that each rung has more images than the one before, whole scores more than all, and that each stops archs.
 
     Args:
+        batch: number of archs that compete with one another.
         images: number of images of whole scores; None if it is not known yet.
 
     Raises:
-        UserError: a rung has not.
+        UserError: a rung has not, or it would let all of a batch go on.
     """
     counts = [rung.images for rung in rungs if rung.images is not None]
     for before, after in pairwise(counts):
@@ -74,6 +75,19 @@ def check_rungs(rungs: Sequence[Rung], images: int | None = None) -> None:
             raise UserError(f"rungs: {after:,} images after {before:,}: give each rung more than the one before")
     if images is not None and counts and counts[-1] >= images:
         raise UserError(f"rungs: {counts[-1]:,} images, and whole scores have {images:,}: give fewer")
+    left = batch
+    for number, rung in enumerate(rungs, start=1):
+        before, left = left, going_on(rung, left)
+        if left == before:
+            raise UserError(
+                f"rungs: of a batch of {batch:,}, {before:,} reach rung {number}, which lets them all go on: "
+                "give a larger batch, or a smaller keep"
+            )
+
+
+def going_on(rung: Rung, archs: int) -> int:
+    """Return how many of the archs on a rung go on."""
+    return math.ceil(rung.keep * archs - 1e-9)  # a product may be just above a whole number
 
 
 def early_stops(search: Any, racing: Racing = "off", rungs: Sequence[Rung] = ()) -> Scored | None:
@@ -85,7 +99,6 @@ def early_stops(search: Any, racing: Racing = "off", rungs: Sequence[Rung] = ())
     if rungs:
         if racing != "off":
             raise UserError("rungs and racing both stop archs early: use one of them")
-        check_rungs(rungs)
         check_stoppable(search, "rungs")
         return partial(halve, search, rungs=rungs)
     if racing == "off":
@@ -139,7 +152,7 @@ def halve(
             right[running] += np.array([block.sum() for block in blocks if block is not None], dtype=int)
             failed, values = failed + int((~good).sum()), right[running] / seen
         ranked = running[leaders(values, costs[running])]
-        kept = math.ceil(rung.keep * len(ranked) - 1e-9)  # a product may be just above a whole number
+        kept = going_on(rung, len(ranked))
         for index in ranked[kept:].tolist():
             so_far = {"accuracy": float(right[index] / seen) if seen else None, "images": seen}
             stopped[index] = {"arch": archs[index].id, "status": "stopped", "by": rung.by, **so_far}

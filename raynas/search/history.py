@@ -69,6 +69,9 @@ class History:
         self.space, self.objectives, self.constraints = problem.space, problem.objectives, problem.constraints
         self.history: list[Evaluated] = []
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.space.name}: {self.evaluations:,} archs told, {self.summary()})"
+
     def cut(self) -> Cut | None:
         """Return the limit below which the archs asked last are of no use to the search; None if every score counts."""
         return None

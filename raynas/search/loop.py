@@ -72,7 +72,7 @@ def run_search(
             if not callable(getattr(scorer, method.partition("(")[0], None)):
                 needs = "rungs need" if rungs else "racing needs"
                 raise UserError(f"{needs} a scorer with {method}; it is {kind(scorer)}")
-        check_rungs(rungs, scorer.image_count)
+        check_rungs(rungs, batch, scorer.image_count)
     driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
     begun = False
     progress = reporter(progress)

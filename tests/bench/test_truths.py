@@ -97,7 +97,9 @@ def test_a_network_without_a_seed_has_no_accuracy_of_it(truth: Truth) -> None:
     some = Truth(truth.space, truth.table.slice(0, 4))
     there = [0 in some.seeds(arch) for arch in some.archs]
     assert np.isnan(some.accuracies(seed=0)).tolist() == [not each for each in there]
-    assert np.isnan(some.accuracies(seed=9)).all() and not np.isnan(some.accuracies()).any()
+    assert not np.isnan(some.accuracies()).any()
+    with pytest.raises(UserError, match="no training with seed 9: there are 0"):
+        some.accuracies(seed=9)
 
 
 def test_mistakes_are_told_in_one_line(truth: Truth) -> None:

@@ -134,6 +134,13 @@ def test_the_embedded_data_can_be_looked_at() -> None:
     assert "images    1,797" in said and "sizes     8 x 8 1,797" in said
 
 
+def test_a_check_finds_limits_that_no_arch_for_such_images_meets(colours: str) -> None:
+    follow = {"data.size": "own", "data.channels": "own"}
+    raynas.check("digits", colours, follow | {"search.constraints": {}})
+    with pytest.raises(UserError, match=r"^search: no arch has macs in"):
+        raynas.check("digits", colours, follow | {"search.constraints.macs": [None, 1e6]})
+
+
 def test_colour_jitter_that_does_less_than_it_seems_is_said() -> None:
     def lines(channels: int, **augment: object) -> list[str]:
         return describe_jitter([override(load_preset("digits"), {"recipe.augment": augment}).recipe], channels)

@@ -122,6 +122,8 @@ def test_lines_count_what_was_stopped(small: Space) -> None:
         ("rungs: [{images: 5, keep: 1}]", "keep"),
         ("rungs: [{images: 50, keep: 0.5}, {by: dss, keep: 0.5}, {images: 50, keep: 0.5}]", "50 images after 50"),
         ("{racing: default, rungs: [{by: dss, keep: 0.5}]}", "both stop archs early"),
+        ("{batch: 1, rungs: [{by: dss, keep: 0.1}]}", "batch of 1, 1 reach rung 1, which lets them all go on"),
+        ("{batch: 4, rungs: [{by: dss, keep: 0.1}, {images: 5, keep: 0.1}]}", "of 4, 1 reach rung 2"),
     ],
 )
 def test_wrong_rungs_are_refused_in_a_preset(text: str, why: str) -> None:
