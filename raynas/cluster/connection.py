@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from raynas.errors import ClusterError, UserError, first_line
 from raynas.locations import hide_secrets
@@ -62,7 +62,7 @@ _leaving: threading.Thread | None = None  # disconnects from a lost Ray
 
 
 @contextmanager
-def ray_cluster(cpus: int = 1, progress: Progress = silent) -> Iterator[None]:
+def ray_cluster(cpus: int = 1, progress: Progress = silent, dashboard: bool = False) -> Iterator[None]:
     """Connect to Ray for the time of the block.
 
     A Ray that this process already uses, or the cluster named by `RAY_ADDRESS`, is used as it is. Otherwise a local one
@@ -72,6 +72,7 @@ def ray_cluster(cpus: int = 1, progress: Progress = silent) -> Iterator[None]:
     Args:
         cpus: the least number of CPUs of a local Ray.
         progress: shows that Ray starts.
+        dashboard: give a local Ray a dashboard, which is a second's work.
 
     Raises:
         ClusterError: the local Ray does not start, or Ray is lost during the block.
@@ -90,7 +91,7 @@ def ray_cluster(cpus: int = 1, progress: Progress = silent) -> Iterator[None]:
     with environment(_local_settings() if local else {}):
         with reporter(progress).doing("starting Ray" if local else "connecting to Ray"):
             if local:
-                _start(max(cpus, os.cpu_count() or 1))
+                _start(max(cpus, os.cpu_count() or 1), dashboard)
             else:
                 # Without it the dashboard's Train page fails.
                 os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
@@ -171,16 +172,16 @@ def environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(cpus: int) -> None:
+def _start(cpus: int, dashboard: bool) -> None:
     """Start a local Ray. Try twice: on a busy machine its parts may time out while they wait for each other."""
     try:
-        _start_once(cpus)
+        _start_once(cpus, dashboard)
     except ClusterError as error:
         log.warning("%s; trying once more", error)
-        _start_once(cpus)
+        _start_once(cpus, dashboard)
 
 
-def _start_once(cpus: int) -> None:
+def _start_once(cpus: int, dashboard: bool) -> None:
     import ray
     from ray._private import ray_constants
 
@@ -190,7 +191,9 @@ def _start_once(cpus: int) -> None:
     try:
         # "local": another Ray that happens to run on this machine is not ours to use.
         with _not_for_ever(_EndedChild()):
-            ray.init(address="local", num_cpus=cpus, log_to_driver=False, logging_level=logging.ERROR)
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            # None: if Ray has what a dashboard needs.
+            ray.init(address="local", num_cpus=cpus, include_dashboard=None if dashboard else False, **quiet)
     except Exception as error:  # Ray raises this very class when it waited in vain, and others
         ray.shutdown()
         for pid in _children() - others:

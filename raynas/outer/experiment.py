@@ -72,7 +72,7 @@ def run_experiment(
         if first is None:
             return read_trials(run)
         course.put_back(first)
-        with environment(unless_set(_IN_OUR_HANDS)), ray_cluster(cpus=_cpus(resources, at_a_time)):
+        with environment(unless_set(_IN_OUR_HANDS)), ray_cluster(_cpus(resources, at_a_time), dashboard=True):
             check_this_machine(resources.of(1), "a trial needs", "use fewer")
             course.limit = _limit(resources, at_a_time)
             doing = show.doing("trials", stop.trials if stop else None)

@@ -146,7 +146,8 @@ def _side_by_side(
     attempt: Callable[..., AbstractContextManager[None]],
 ) -> Results:
     together = min(parallel or 1, len(jobs))
-    with ray_cluster(resources.cpus * resources.most_workers * together, progress), attempt(cluster=True):
+    cluster = ray_cluster(resources.cpus * resources.most_workers * together, progress, dashboard=True)
+    with cluster, attempt(cluster=True):
         from raynas.phases.ray_train import fit_all  # local: it imports Ray
 
         yield from fit_all(run, jobs, resources, parallel, take, progress)

@@ -89,7 +89,7 @@ def train(
                 with phase(run, WHAT, progress=progress):
                     trained = train_here(run, job, images, ready.teachers, resources, take)
             else:
-                cluster = ray_cluster(resources.most_workers * resources.cpus, progress)
+                cluster = ray_cluster(resources.most_workers * resources.cpus, progress, dashboard=True)
                 with cluster, phase(run, WHAT, cluster=True, progress=progress):
                     from raynas.phases.ray_train import fit  # local: it imports Ray
 
