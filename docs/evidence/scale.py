@@ -89,10 +89,10 @@ class _Replica:
         self.ready = SimpleNamespace(remote=lambda: _Ref(0.0, (name, 0, "simulated")))
         self.score = SimpleNamespace(remote=self._score)
 
-    def _score(self, sent: Sequence[tuple[Any, Any, Any]]) -> _Ref:
+    def _score(self, sent: Sequence[tuple[Any, ...]]) -> _Ref:
         cluster = self._cluster
         cluster.spend(cluster.costs.task / 2)
-        seconds = [cluster.seconds[repr(values)] for values, _, _ in sent]
+        seconds = [cluster.seconds[repr(values)] for values, *_ in sent]
         begins = max(self._free, cluster.clock.now + cluster.costs.round_trip)
         self._free = begins + sum(seconds)
         self.busy.append((begins, self._free))
@@ -283,8 +283,8 @@ class Sleeper:
     def ready(self) -> tuple[str, int, str]:
         return ray.get_runtime_context().get_node_id(), 0, "none"
 
-    def score(self, sent: Sequence[tuple[Any, Any, Any]]) -> list[tuple[Score, None]]:
-        seconds = [self._seconds.get(repr(values), 0.0) for values, _, _ in sent]
+    def score(self, sent: Sequence[tuple[Any, ...]]) -> list[tuple[Score, None]]:
+        seconds = [self._seconds.get(repr(values), 0.0) for values, *_ in sent]
         if total := sum(seconds):
             time.sleep(total)
         bits = np.ones(self._images, dtype=bool)

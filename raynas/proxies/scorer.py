@@ -25,10 +25,15 @@ from raynas.proxies.synflow import synflow
 from raynas.space import Arch, Space
 from raynas.text import nearest, shown
 
-Proxy = Callable[[Supernet, Tensor, torch.Generator], float | dict[str, float]]
-"""A proxy of a fresh network, images and a generator: a value, or parts whose ranks are combined."""
-
 IMAGES = 64
+REFERENCE = 100
+"""Number of random archs among which `az_nas` ranks an arch's parts."""
+
+Found = float | dict[str, float]
+"""A proxy's value of an arch, or its parts, see `combined`."""
+
+Proxy = Callable[[Supernet, Tensor, torch.Generator], Found]
+"""A proxy of a fresh network, images and a generator."""
 
 
 def _cost(name: str, network: Supernet, images: Tensor, generator: torch.Generator) -> float:
@@ -44,6 +49,30 @@ PROXIES: dict[str, Proxy] = {
     "az_nas": az_nas,
 }
 """Training-free scores by name, each the larger the better. `params` and `macs` are what the others must beat."""
+
+IN_PARTS = frozenset({"az_nas"})
+"""Those that find parts."""
+
+
+def check_proxy(name: str) -> None:
+    """Refuse what is not one of `PROXIES`."""
+    if name not in PROXIES:
+        raise UserError(f"unknown proxy {shown(name)}{nearest(name, list(PROXIES))}")
+
+
+def find(proxy: str, arch: Arch, images: Tensor, seed: int) -> Found:
+    """Compute a proxy of an arch with fresh weights.
+
+    Args:
+        images: normalised, [n, channels, height, width] of the arch's space.
+        seed: seed of weights and noise.
+    """
+    return PROXIES[proxy](fresh_network(arch, seed), images, torch.Generator().manual_seed(seed))
+
+
+def reference_archs(space: Space, seed: int, count: int = REFERENCE) -> list[Arch]:
+    """Return random archs of a space, among which the parts of others are ranked."""
+    return space.decode(space.sample_codes(np.random.default_rng(seed), count))
 
 
 def proxy_images(space: Space, images: ImageSet, normalisation: Normalisation) -> Tensor:
@@ -72,9 +101,10 @@ class ProxyScorer:
     """
 
     @checked()
-    def __init__(self, space: Space, proxy: str, images: Tensor | None = None, seed: int = 0, reference: int = 100):
-        if proxy not in PROXIES:
-            raise UserError(f"unknown proxy {shown(proxy)}{nearest(proxy, list(PROXIES))}")
+    def __init__(
+        self, space: Space, proxy: str, images: Tensor | None = None, seed: int = 0, reference: int = REFERENCE
+    ):
+        check_proxy(proxy)
         size = space.channels, *space.input_size
         if images is None:
             images = torch.randn(IMAGES, *size, generator=torch.Generator().manual_seed(seed))
@@ -96,17 +126,13 @@ class ProxyScorer:
         values: dict[Arch, float] = {}
         with reporter(progress).doing(what, len(set(asked)), "archs scored") as activity:
             for arch in dict.fromkeys(asked):
-                found = self._found(arch)
+                found = find(self.proxy, arch, self.images, self.seed)
                 values[arch] = combined(found, self._reference) if isinstance(found, dict) else found
                 activity.update(len(values))
         return [values[arch] for arch in asked]
 
-    def _found(self, arch: Arch) -> float | dict[str, float]:
-        network, generator = fresh_network(arch, self.seed), torch.Generator().manual_seed(self.seed)
-        return PROXIES[self.proxy](network, self.images, generator)
-
     @cached_property
     def _reference(self) -> list[dict[str, float]]:
-        drawn = self.space.sample_codes(np.random.default_rng(self.seed), self.reference)
-        found = [self._found(arch) for arch in self.space.decode(drawn)]
+        archs = reference_archs(self.space, self.seed, self.reference)
+        found = [find(self.proxy, arch, self.images, self.seed) for arch in archs]
         return [each for each in found if isinstance(each, dict)]

@@ -89,4 +89,4 @@ class LocalScorer(Scorer):
             score, why = self._scorer.score(job)
         finally:
             torch.set_num_threads(threads)
-        return ScoredArch(job.arch, score, why, device_name(self.device), "local", job.block)
+        return ScoredArch(job, score, why, device_name(self.device), "local")

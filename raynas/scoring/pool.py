@@ -150,7 +150,7 @@ class ScorePool(Scorer):
 
     def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
         # Archs that an abandoned call left in flight are written too, but returned to nobody.
-        stray = self.supervisor.in_flight() | {(outcome.arch.id, outcome.block) for outcome in self._finished}
+        stray = self.supervisor.in_flight() | {outcome.job.key for outcome in self._finished}
         wanted = (job for job in jobs if job.key not in stray)
         written = time.monotonic()
         try:
@@ -170,9 +170,9 @@ class ScorePool(Scorer):
     def _note(self, outcomes: list[ScoredArch]) -> None:
         """Show the pool's state in Ray's metrics."""
         name = "a pool" if self.run is None else self.run.name
-        whole = [outcome for outcome in outcomes if outcome.block is None or outcome.block[1] == self.image_count]
-        self._subnets += len(whole)
-        scores = [float(each.score.top1.mean()) for each in whole if each.score is not None and each.block is None]
+        jobs = [outcome.job for outcome in outcomes if outcome.job.proxy is None]
+        self._subnets += sum(job.block is None or job.block[1] == self.image_count for job in jobs)
+        scores = [float(each.score.top1.mean()) for each in outcomes if each.score and each.job.block is None]
         self._best = max([self._best, *scores])
         ready = self.supervisor.ready
         set_gauge("replicas", len(ready), name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from raynas.data.pixels import Normalisation, normalise
-from raynas.scoring.score_arch import PRECISIONS, ArchScorer, Averages, Job, Score
+from raynas.scoring.score_arch import PRECISIONS, ArchScorer, Averages, Job, ProxyScore, Score
 from raynas.scoring.shared_weights import Arrays, Skeleton, changed, over, put_together
 from raynas.space import Arch, Space
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raynas.scoring.shared_images import Part
 
 
-Sent: TypeAlias = "tuple[Arch | dict[str, Any], tuple[int, int] | None, Averages | None]"
+Sent: TypeAlias = "tuple[Arch | dict[str, Any], tuple[int, int] | None, Averages | None, str | None]"
 """A `Job` as it is sent: values are smaller than an arch, which includes its space."""
 
 
@@ -109,15 +109,15 @@ class Replica:
 
         return ray.get_runtime_context().get_node_id(), os.getpid(), device_name(self._device)
 
-    def score(self, jobs: Sequence[Sent]) -> list[tuple[Score | None, str | None]]:
-        """Return for each job a score, or None and the reason why there is none.
+    def score(self, jobs: Sequence[Sent]) -> list[tuple[Score | ProxyScore | None, str | None]]:
+        """Return for each job what it asks for, or None and the reason why there is none.
 
         Raises:
             WeightsChanged: scoring these wrote to shared memory.
         """
         ready = [
-            Job(arch if isinstance(arch, Arch) else self._space.arch(arch), block, averages)
-            for arch, block, averages in jobs
+            Job(arch if isinstance(arch, Arch) else self._space.arch(arch), block, averages, proxy)
+            for arch, block, averages, proxy in jobs
         ]
         outcomes = [self._scorer.score(job) for job in ready]
         if names := changed(self._weights, self._weight_sums):

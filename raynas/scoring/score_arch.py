@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -12,12 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raynas.data.images import choose_images
 from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import UserError, reason
 from raynas.nets.batch_norm import NormStatistics
 from raynas.nets.calibration import calibrate
 from raynas.nets.sharing import Side
 from raynas.nets.supernet import Supernet
+from raynas.proxies.scorer import IMAGES, Found, find
+from raynas.results.proxies import PROXY_SEED
 from raynas.search.racing import racing_order
 from raynas.space import Arch
 
@@ -49,22 +54,41 @@ class Score:
 
 
 @dataclass(frozen=True)
+class ProxyScore:
+    """What a training-free proxy finds of an arch.
+
+    Attributes:
+        device: name of the processor that computed it.
+    """
+
+    found: Found
+    seconds: float
+    device: str
+    calibration_seconds: None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """An arch to be scored.
 
     Attributes:
         block: the block of images (first, last) in `racing_order`; None for all images in their own order.
         averages: batch-norm statistics that were computed for an earlier block, if any.
+        proxy: name of the training-free proxy to be computed in place of a score; None for a score.
     """
 
     arch: Arch
     block: tuple[int, int] | None = None
     averages: Averages | None = None
+    proxy: str | None = None
 
     @property
-    def key(self) -> tuple[str, tuple[int, int] | None]:
-        """The arch's id, and the block."""
-        return self.arch.id, self.block
+    def key(self) -> Key:
+        """What tells jobs apart: the arch's id, the block, and the proxy."""
+        return self.arch.id, self.block, self.proxy
+
+
+Key = tuple[str, "tuple[int, int] | None", "str | None"]
 
 
 def check_precision(precision: str) -> None:
@@ -188,13 +212,18 @@ class ArchScorer:
         self.images = placed_images(self.images, self.device)
         self.calibration = None if self.calibration is None else self.calibration.to(self.device)
 
-    def score(self, job: Job) -> tuple[Score | None, str | None]:
-        """Return the score of an arch or, if it has none, None and the reason.
+    def score(self, job: Job) -> tuple[Score | ProxyScore | None, str | None]:
+        """Return what a job asks for or, if there is none, None and the reason.
 
-        Of a block, correctness is in racing order, and batch-norm statistics are for its later blocks.
+        Of a block, correctness is in racing order, and batch-norm statistics are for its later blocks. Proxies are
+        computed on the CPU.
         """
         images = (self.images, self.labels, self.normalisation, self.batch_size, self.precision, self.calibration)
         try:
+            if job.proxy is not None:
+                began = time.perf_counter()
+                found = find(job.proxy, job.arch, self._proxy_images, PROXY_SEED)
+                return ProxyScore(found, time.perf_counter() - began, f"cpu ({platform.machine()})"), None
             if job.block is None:
                 return replace(score_arch(self.supernet, job.arch, *images), averages=None), None
             places = racing_order(len(self.labels))[slice(*job.block)]
@@ -207,6 +236,13 @@ class ArchScorer:
         averages = _on("cpu", score.averages) if job.averages is None else None  # else known to the sender
         top5 = None if score.top5 is None else score.top5[back]
         return replace(score, top1=score.top1[back], top5=top5, averages=averages), None
+
+    @cached_property
+    def _proxy_images(self) -> Tensor:
+        """Some of the images, normalised, on the CPU; see `raynas.proxies.scorer.proxy_images`."""
+        chosen = torch.from_numpy(choose_images(len(self.labels), min(IMAGES, len(self.labels))))
+        pixels = torch.cat([some.cpu() for some, _ in _batches(self.images, self.labels, self.batch_size, chosen)])
+        return normalise(pixels, self.normalisation)
 
 
 def _on(device: torch.device | str, averages: Averages | None) -> Averages | None:

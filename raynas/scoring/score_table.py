@@ -18,7 +18,7 @@ from raynas.results.proxies import PROXY_SEED, proxy_values
 from raynas.results.schemas import SCHEMAS, Row
 from raynas.results.versions import versions_text
 from raynas.results.writer import Writer
-from raynas.scoring.score_arch import Score
+from raynas.scoring.score_arch import Job, ProxyScore, Score
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.search.racing import racing_order
 from raynas.space import Arch, Space
@@ -26,14 +26,23 @@ from raynas.space import Arch, Space
 
 @dataclass(frozen=True)
 class ScoredArch:
-    """The result of scoring one arch on all images or on a block: a score, or the reason why there is none."""
+    """The result of a job: a score or what a proxy found, or the reason why there is none."""
 
-    arch: Arch
-    score: Score | None
+    job: Job
+    result: Score | ProxyScore | None
     reason: str | None
     device: str
     replica: str
-    block: tuple[int, int] | None = None
+
+    @property
+    def arch(self) -> Arch:
+        """The job's arch."""
+        return self.job.arch
+
+    @property
+    def score(self) -> Score | None:
+        """The score, on all images or on a block; None if it failed, or of a proxy."""
+        return self.result if isinstance(self.result, Score) else None
 
 
 class ScoreTable:
@@ -89,11 +98,19 @@ class ScoreTable:
         return None
 
     def commit(self, outcomes: Sequence[ScoredArch]) -> list[Row]:
-        """Make the rows of scored archs known and return them; they are written in the background.
+        """Make scores known, and write their rows in the background; proxies are left out.
+
+        Returns:
+            The rows of table `scores`: of whole scores, and of archs that failed.
 
         Raises:
             RunDirError: earlier rows cannot be written.
         """
+        scored = [outcome for outcome in outcomes if outcome.job.proxy is None]
+        self._commit_blocks([each for each in scored if each.score is not None and each.job.block is not None])
+        return self._commit_whole([each for each in scored if each.score is None or each.job.block is None])
+
+    def _commit_whole(self, outcomes: Sequence[ScoredArch]) -> list[Row]:
         each_once: dict[str, ScoredArch] = {}
         for outcome in outcomes:
             each_once.setdefault(outcome.arch.id, outcome)
@@ -144,15 +161,11 @@ class ScoreTable:
         assert self._blocks is not None
         return self._blocks.find(arch, first, last)
 
-    def commit_blocks(self, outcomes: Sequence[ScoredArch]) -> None:
-        """Make scored blocks known, and write their rows in the background; failed archs get a row of table `scores`.
-
-        Raises:
-            RunDirError: earlier rows cannot be written.
-        """
+    def _commit_blocks(self, outcomes: Sequence[ScoredArch]) -> None:
+        if not outcomes:
+            return
         assert self._blocks is not None
-        self.commit([outcome for outcome in outcomes if outcome.score is None])
-        rows = [self._block_row(outcome) for outcome in outcomes if outcome.score is not None]
+        rows = [self._block_row(outcome) for outcome in outcomes]
         if self._writer is not None:
             self._writer.append(("blocks", rows))
         self._blocks.add(rows)
@@ -174,30 +187,33 @@ class ScoreTable:
             self._proxies[by] = {} if self._store is None else proxy_values(self._store, by, about)
         return self._proxies[by]
 
-    def commit_proxies(self, by: str, scored: Sequence[tuple[Arch, float, float]], device: str) -> None:
+    def commit_proxies(self, by: str, scored: Sequence[tuple[Arch, float, ProxyScore]]) -> None:
         """Make training-free scores known, and write them in the background.
 
         Args:
             by: their kind.
-            scored: each arch with its score, and the seconds that it took.
+            scored: each arch with its score, and what that was made of.
 
         Raises:
             RunDirError: earlier rows cannot be written.
         """
         if self._writer is not None:
             about = {name: self._key[name] for name in ("space", "data", "images")}
-            about |= {"by": by, "seed": PROXY_SEED, "device": device}
-            rows = [{**about, **_named(arch), "value": value, "seconds": seconds} for arch, value, seconds in scored]
+            about |= {"by": by, "seed": PROXY_SEED}
+            rows = [
+                {**about, **_named(arch), "value": value, "seconds": of.seconds, "device": of.device}
+                for arch, value, of in scored
+            ]
             self._writer.append(("proxies", rows))
         self.proxies(by).update({arch.id: value for arch, value, _ in scored})
 
     def _block_row(self, outcome: ScoredArch) -> Row:
-        arch, score = outcome.arch, outcome.score
-        assert score is not None and outcome.block is not None
+        arch, score, block = outcome.arch, outcome.score, outcome.job.block
+        assert score is not None and block is not None
         row: Row = dict.fromkeys(SCHEMAS["blocks"].names)
         row |= {**self._same, **_named(arch)}
         row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
-        first, last = outcome.block
+        first, last = block
         return row | {
             "first": first,
             "last": last,
@@ -281,4 +297,4 @@ def _joined(arch: Arch, rows: Sequence[Row]) -> ScoredArch:
     calibrations = [row["calibration_seconds"] for row in rows if row["calibration_seconds"] is not None]
     seconds = sum(row["seconds"] for row in rows)
     score = Score(top1, bits("top5"), loss, seconds, sum(calibrations) if calibrations else None)
-    return ScoredArch(arch, score, None, rows[-1]["device"], rows[-1]["replica"])
+    return ScoredArch(Job(arch), score, None, rows[-1]["device"], rows[-1]["replica"])

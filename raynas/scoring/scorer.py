@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import platform
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -20,12 +18,13 @@ from raynas.data.calibration import Calibration
 from raynas.data.pixels import Normalisation
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, reporter, silent
-from raynas.proxies.scorer import ProxyScorer, proxy_images
+from raynas.proxies.az_nas import combined
+from raynas.proxies.scorer import IN_PARTS, check_proxy, reference_archs
 from raynas.results import Store
 from raynas.results.proxies import PROXY_SEED
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
-from raynas.scoring.score_arch import Averages, Job, check_precision
+from raynas.scoring.score_arch import Averages, Job, ProxyScore, check_precision
 from raynas.scoring.score_table import ScoredArch, ScoreTable
 from raynas.scoring.scored_supernet import ScoredSupernet, from_tensors, load_scored_supernet
 from raynas.search.config import SCORED
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 
 COMMIT_ROWS = 64  # finished archs after which rows are written,
 COMMIT_S = 1.0  # or seconds
-_PROCESSOR = f"cpu ({platform.machine()})"
 ScorerT = TypeVar("ScorerT", bound="Scorer")
 
 
@@ -73,7 +71,7 @@ class Scorer:
         self._store = store
         self._table: ScoreTable | None = None
         self._averages: dict[str, Averages] = {}  # batch-norm statistics of raced archs, by id
-        self._proxies: dict[str, ProxyScorer] = {}  # by name, when they are asked for
+        self._references: dict[str, list[dict[str, float]]] = {}  # parts of a proxy's reference archs, by its name
         self._stack = ExitStack()
 
     def __repr__(self) -> str:
@@ -127,7 +125,6 @@ class Scorer:
             self._stack = stack
             self._start(scored)
             self._space, self._image_count = scored.space, len(scored.images)
-            self._proxy_images = partial(proxy_images, scored.space, scored.images, scored.normalisation)
             self._table = ScoreTable(self._store, scored, self.precision, self.batch_size)
             stack.callback(self._table.end)
             self._stack = stack.pop_all()
@@ -228,8 +225,8 @@ class Scorer:
             self._averages = {}
         unknown = (arch for arch in asked.values() if not table.knows_block(arch.id, first, last))
         for outcomes in self._outcomes(Job(arch, (first, last), self._averages.get(arch.id)) for arch in unknown):
-            table.commit_blocks(outcomes)
-            scores = {outcome.arch.id: outcome.score for outcome in outcomes}
+            table.commit(outcomes)
+            scores = {outcome.arch.id: outcome.score for outcome in outcomes if outcome.job.block is not None}
             new = {name: score.averages for name, score in scores.items() if score is not None and score.averages}
             self._averages.update(new)
         if last == self._image_count:
@@ -237,7 +234,7 @@ class Scorer:
         return [table.block(self._arch(arch).id, first, last) for arch in archs]
 
     def score_proxy(self, archs: Sequence[Arch], by: str) -> list[float]:
-        """Return training-free scores of archs, see `raynas.proxies.scorer.PROXIES`; they are computed in this process.
+        """Return training-free scores of archs, see `raynas.proxies.scorer.PROXIES`; NaN of one that has none.
 
         They are stored in the background, and stored scores are returned without computing.
 
@@ -246,20 +243,35 @@ class Scorer:
             UserError: there is no such score.
         """
         table = self._entered()
+        check_proxy(by)
         asked = [self._arch(arch) for arch in archs]
-        known, new, began = table.proxies(by), list[tuple[Arch, float, float]](), time.monotonic()
-        for arch in dict.fromkeys(arch for arch in asked if arch.id not in known):
-            if by not in self._proxies:
-                self._proxies[by] = ProxyScorer(self._space, by, self._proxy_images(), PROXY_SEED)
-            start = time.perf_counter()
-            (value,) = self._proxies[by].score([arch])
-            new.append((arch, value, time.perf_counter() - start))
-            if len(new) == COMMIT_ROWS or time.monotonic() - began > COMMIT_S:
-                table.commit_proxies(by, new, _PROCESSOR)
-                new, began = [], time.monotonic()
-        if new:
-            table.commit_proxies(by, new, _PROCESSOR)
+        known = table.proxies(by)
+        unknown = [arch for arch in dict.fromkeys(asked) if arch.id not in known]
+        if unknown and by in IN_PARTS and by not in self._references:
+            groups = list(self._find(reference_archs(self._space, PROXY_SEED), by))
+            self._references[by] = [of.found for group in groups for _, of in group if isinstance(of.found, dict)]
+        for group in self._find(unknown, by):
+            scored = [
+                (arch, combined(of.found, self._references[by]) if isinstance(of.found, dict) else of.found, of)
+                for arch, of in group
+            ]
+            table.commit_proxies(by, scored)
         return [known[arch.id] for arch in asked]
+
+    def _find(self, archs: Sequence[Arch], by: str) -> Iterator[list[tuple[Arch, ProxyScore]]]:
+        """Compute a proxy of archs, and yield groups of what it found: NaN if it cannot be computed."""
+        table, asked = self._entered(), set(archs)
+        for outcomes in self._outcomes(Job(arch, proxy=by) for arch in archs):
+            table.commit(outcomes)  # an abandoned call may have left some, or other proxies
+            group = []
+            for outcome in outcomes:
+                if outcome.job.proxy != by or outcome.arch not in asked:
+                    continue
+                if not isinstance(of := outcome.result, ProxyScore):
+                    log.warning("arch %s has no %s: %s", outcome.arch.id, by, outcome.reason)
+                    of = ProxyScore(math.nan, 0.0, outcome.device)
+                group.append((outcome.arch, of))
+            yield group
 
     def flush(self) -> None:
         """Wait until every row that was returned is stored.

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
@@ -23,7 +23,7 @@ from raynas.cluster.growth import coming_nodes
 from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.errors import UserError, reason
 from raynas.scoring.replica import WeightsChanged
-from raynas.scoring.score_arch import Job
+from raynas.scoring.score_arch import Job, Key
 from raynas.scoring.score_table import ScoredArch, macs_and_params
 from raynas.space import Space
 
@@ -37,6 +37,10 @@ TASK_ARCHS = 64  # but of at most so many archs
 GATHER_S = 1e-4  # for each replica, to take results together: the second task is at work meanwhile
 GET_S = 60.0  # to fetch a finished result
 TELL_S = 30.0  # between two messages about waiting for replicas
+
+
+Kind: TypeAlias = tuple[bool, str | None]
+"""Jobs that take equally long for equal work: blocks or whole scores, or those by one proxy."""
 
 
 @dataclass(eq=False)
@@ -90,8 +94,8 @@ class Supervisor:
         self._work = 0  # of all of these
         self._ended = False  # no more jobs come
         self._lost: dict[str, int] = {}  # replicas lost by arch id
-        self._pace: dict[bool, float] = {}  # seconds for a unit of work lately, of blocks and of whole scores
-        self._slowest: float | None = None  # seconds of an arch
+        self._pace: dict[Kind, float] = {}  # seconds for a unit of work lately
+        self._slowest: dict[Kind, float] = {}  # seconds of an arch, of blocks for each image
         self._failed_starts = 0
         self._outcomes: list[ScoredArch] = []
         self._none_ready_since = self._told = time.monotonic()
@@ -122,7 +126,7 @@ class Supervisor:
             return False
         return not any(member.tasks for member in self._members)
 
-    def in_flight(self) -> set[tuple[str, tuple[int, int] | None]]:
+    def in_flight(self) -> set[Key]:
         """Return the keys of the jobs that are queued or sent to a replica."""
         chunks = [*self._queue, *(task.jobs for member in self._members for task in member.tasks)]
         return {job.key for chunk in chunks for job in chunk} | {job.key for _, job in self._waiting}
@@ -182,13 +186,13 @@ class Supervisor:
         longest = max(TASK_S, 4 * shortest)
         if self._time_limit_s is not None:
             longest = min(longest, self._time_limit_s / 10)
-        pace = self._pace.get(_is_block(self._waiting[0][1])) if self._waiting else None
+        pace = self._pace.get(_kind(self._waiting[0][1])) if self._waiting else None
         return (0.0, 0.0) if pace is None else (shortest / pace, longest / pace)
 
     def _send(self, member: _Member, chunk: list[Job]) -> None:
         own = self._space.fingerprint  # archs of another space are sent whole
         sent = [
-            (dict(job.arch) if job.arch.space.fingerprint == own else job.arch, job.block, job.averages)
+            (dict(job.arch) if job.arch.space.fingerprint == own else job.arch, job.block, job.averages, job.proxy)
             for job in chunk
         ]
         if not member.tasks:
@@ -238,27 +242,29 @@ class Supervisor:
         member.since = time.monotonic()
         seconds, done = 0.0, 0
         for job, work, (score, why) in zip(task.jobs, _work(task.jobs), value, strict=True):
-            self._outcomes.append(ScoredArch(job.arch, score, why, member.device, member.name, job.block))
+            self._outcomes.append(ScoredArch(job, score, why, member.device, member.name))
             if score is not None:
-                each = score.seconds + (score.calibration_seconds or 0.0)
+                each, kind = score.seconds + (score.calibration_seconds or 0.0), _kind(job)
                 seconds, done = seconds + each, done + work
-                self._slowest = max(self._slowest or 0.0, each)
+                self._slowest[kind] = max(self._slowest.get(kind, 0.0), each / _images(job))
         if seconds and done:
-            kind, pace = _is_block(task.jobs[0]), seconds / done
+            kind, pace = _kind(task.jobs[0]), seconds / done
             self._pace[kind] = 0.8 * self._pace.get(kind, pace) + 0.2 * pace
 
     # -- trouble -------------------------------------------------------------------------------------------------------
 
-    def limit_s(self) -> float:
+    def limit_s(self, jobs: Sequence[Job]) -> float:
         """Return the current time limit of a task."""
         if self._time_limit_s is not None:
             return self._time_limit_s
-        return 1800.0 if self._slowest is None else 60.0 + 20.0 * self._slowest
+        if (slowest := self._slowest.get(_kind(jobs[0]))) is None:
+            return 1800.0
+        return 60.0 + 20.0 * slowest * max(map(_images, jobs))
 
     def _watch(self) -> None:
-        now, limit = time.monotonic(), self.limit_s()
+        now = time.monotonic()
         for member in list(self._members):
-            if member.tasks and now - member.since > limit:
+            if member.tasks and now - member.since > (limit := self.limit_s(member.tasks[0].jobs)):
                 self._replace(member, f"no answer within {limit:.0f} s (time_limit_s)", False)
         if self.ready:
             self._none_ready_since = self._told = now
@@ -300,7 +306,7 @@ class Supervisor:
         if self._lost[arch.id] < TRIES:
             return [jobs]
         text = f"{TRIES} replicas were lost at it, the last: {why}"
-        self._outcomes.append(ScoredArch(arch, None, text, member.device, member.name, jobs[0].block))
+        self._outcomes.append(ScoredArch(jobs[0], None, text, member.device, member.name))
         return []
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -342,11 +348,16 @@ class Supervisor:
 def _work(jobs: Sequence[Job]) -> list[int]:
     """Return what jobs cost, to compare them with each other: MACs, of blocks times their images."""
     macs = [macs for macs, _ in macs_and_params([job.arch for job in jobs])]
-    return [each * (job.block[1] - job.block[0] if job.block else 1) for each, job in zip(macs, jobs, strict=True)]
+    return [each * _images(job) for each, job in zip(macs, jobs, strict=True)]
 
 
-def _is_block(job: Job) -> bool:
-    return job.block is not None
+def _images(job: Job) -> int:
+    """Return the number of images of a block; 1 for all images, since all such jobs have equally many."""
+    return 1 if job.block is None else job.block[1] - job.block[0]
+
+
+def _kind(job: Job) -> Kind:
+    return job.block is not None, job.proxy
 
 
 def _why_it_died(error: RayActorError) -> str:

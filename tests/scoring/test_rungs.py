@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
+from raynas.costs import cost
+from raynas.errors import UserError
 from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.runs.run import Run
+from raynas.scoring import score_arch
 from raynas.scoring.local import LocalScorer
+from raynas.scoring.pool import ScorePool
 from raynas.search import Evolution, Rung, run_search
 from raynas.space import Arch, Space
 from tests.scoring.scoring_parts import Graded, graded_images, make_run
@@ -40,6 +46,41 @@ def test_training_free_scores_are_those_of_rank_and_are_computed_once(
         (arch.id, "naswot", value, whole, 0) for arch, value in zip(archs, expected, strict=True)
     ]
     assert run.arch(archs[0].id) == archs[0]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_replicas_compute_training_free_scores_and_this_process_none(
+    tmp_path: Path, space: Space, archs: list[Arch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", space)
+    data = run.data()
+    images = proxy_images(space, data.search, data.normalisation)
+    expected = {by: ProxyScorer(space, by, images).score(archs[:4]) for by in ("naswot", "az_nas")}
+    monkeypatch.setattr(score_arch, "find", None)
+    with ScorePool(run, replicas=1) as pool:
+        assert {by: pool.score_proxy(archs[:4], by) for by in expected} == expected
+
+
+def test_an_arch_without_a_training_free_score_is_the_last_of_all(
+    space: Space, archs: list[Arch], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    find = score_arch.find
+
+    def failing(proxy: str, arch: Arch, images: Tensor, seed: int) -> Any:
+        if arch == archs[2]:
+            raise ValueError("this arch is odd")
+        return find(proxy, arch, images, seed)
+
+    monkeypatch.setattr(score_arch, "find", failing)
+    with LocalScorer.from_parts(space, Graded(space), *graded_images(IMAGES)) as scorer:
+        values = scorer.score_proxy(archs, "params")
+        assert [index for index, value in enumerate(values) if math.isnan(value)] == [2]
+        assert values[0] == cost(space, archs[:1])["params"][0]
+        rows = run_search(evolution(space), scorer, batch=15, rungs=[Rung(by="params", keep=0.5)]).history
+        assert len(rows) == 45
+        with pytest.raises(UserError, match="unknown proxy 'synflo'"):
+            scorer.score_proxy(archs, "synflo")
+    assert f"arch {archs[2].id} has no params: ValueError: this arch is odd" in caplog.text
 
 
 @pytest.mark.parametrize("after", [1, 3])

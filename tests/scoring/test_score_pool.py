@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
@@ -108,6 +109,36 @@ def test_archs_are_pulled_as_there_is_room_and_neither_a_kill_nor_a_call_given_u
         assert {row["status"] for row in rows} == {"ok"}
     assert "was lost (its process has ended: it was killed" in caplog.text
     assert sorted(run.store.read("scores")["arch"].to_pylist()) == sorted(arch.id for arch in archs)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_blocks_that_an_interrupted_call_left_are_no_whole_scores(
+    space: Space, archs: list[Arch], digits: Digits
+) -> None:
+    archs = archs[:8]
+    naughty = Naughty(space, {arch.id: "slow" for arch in archs})
+    with LocalScorer.from_parts(space, Naughty(space), *digits) as local:
+        expected = [row["accuracy"] for row in local.score(archs)]
+        blocks = local.score_block(archs, 0, 10)
+    with ScorePool.from_parts(space, naughty, *digits, replicas=1) as pool:
+        pool.score_block(archs[:1], 0, 10)
+        interrupted = pool._outcomes(Job(arch, (0, 10)) for arch in archs)
+        next(interrupted)
+        interrupted.close()  # type: ignore[attr-defined]
+        assert pool.supervisor.in_flight()
+        assert [row["accuracy"] for row in pool.score(archs)] == expected
+        for found, block in zip(pool.score_block(archs, 0, 10), blocks, strict=True):
+            np.testing.assert_array_equal(found, block)
+
+
+def test_a_task_s_time_is_limited_by_the_slowest_of_its_kind(space: Space, archs: list[Arch]) -> None:
+    watched = supervisor.Supervisor(0, lambda name: None, space, None, 60.0, "1 CPU")
+    whole, block, proxy = Job(archs[0]), Job(archs[0], (0, 64)), Job(archs[0], proxy="dss")
+    assert watched.limit_s([whole]) == 1800
+    watched._slowest = {supervisor._kind(proxy): 0.1, supervisor._kind(block): 0.5 / 64}
+    assert watched.limit_s([proxy]) == 62 and watched.limit_s([whole]) == 1800
+    assert watched.limit_s([block]) == 70
+    assert watched.limit_s([Job(archs[0], (64, 50_000))]) > 20 * 0.5 / 64 * 49_000  # as many more images as it has
 
 
 @pytest.mark.usefixtures("ray_session")
