@@ -24,7 +24,7 @@ def bench_score(
     run: Run | str | None = None,
     space: Space | str = "digits/vit",
     data: str = "digits",
-    archs: int = 200,
+    archs: int = 1200,
     replicas: int = 2,
     batch_size: int = 256,
     threads: int = 1,
@@ -43,7 +43,7 @@ def bench_score(
     Args:
         run: has a trained supernet and its data; None for a fresh supernet of `space` on `data`.
         space, data: used if there is no run.
-        archs: number of archs to score, over all rounds.
+        archs: number of archs to score, over all rounds; a round should take seconds, as it waits for its last archs.
         replicas, batch_size, threads, gpus, images, precision: as for `ScorePool`.
         seconds: duration of each measurement of the limit.
         rounds: parts in which the archs are scored.
