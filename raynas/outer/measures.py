@@ -214,9 +214,10 @@ MEASURES: dict[str, Measure] = {
 """The measures by name. Time and energy are those of the phases that the other measures asked for need."""
 
 
-def unknown_measure(name: str) -> str:
-    """Return the message for a name that is no measure."""
-    return f"no measure {shown(name)}{nearest(name, list(MEASURES))}"
+def unknown_measure(name: str, tuned: bool = False) -> str:
+    """Return the message for a name that is no measure, or none that a tuning can go by."""
+    known = [each.name for each in MEASURES.values() if each.tuned or not tuned]
+    return f"no measure {shown(name)}{nearest(name, known)}"
 
 
 def check_measures(names: Collection[str], preset: Preset, truth: str | None = None, tuned: bool = False) -> None:
@@ -231,7 +232,7 @@ def check_measures(names: Collection[str], preset: Preset, truth: str | None = N
     for name in names:
         measure = MEASURES.get(name)
         if measure is None:
-            raise UserError(unknown_measure(name))
+            raise UserError(unknown_measure(name, tuned))
         if tuned and not measure.tuned:
             raise UserError(
                 f"{name} is no objective: the test split is for reporting alone; tune by retrained, which is measured "

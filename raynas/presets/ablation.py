@@ -19,6 +19,9 @@ from raynas.text import nearest, shown
 Changes = dict[str, Any]
 """Values of a preset by dotted key."""
 
+SEEDS = ("recipe.seed", "search.seed", "retrain.seeds")
+"""Keys that every row gets from the ablation's seeds."""
+
 MOST_TOGGLES = 8
 """The most toggles of a grid, which has a row for each of their combinations."""
 
@@ -65,6 +68,8 @@ class AblationConfig(Config):
             raise ValueError(f"toggles: a grid of more than {MOST_TOGGLES} has too many rows: give rows")
         if not self.rows and not self.generate:
             raise ValueError("give rows, or toggles and generate")
+        if twice := next((name for name in self.measure if self.measure.count(name) > 1), None):
+            raise ValueError(f"measure: {twice} is there twice")
         return self
 
     def toggled(self) -> dict[str, tuple[str, ...] | Changes]:
@@ -156,6 +161,9 @@ class Ablation:
 
     def _override(self, preset: Preset, changes: Mapping[str, Any], places: Mapping[str, Location]) -> Preset:
         """Return a changed preset; mistakes are named by their place in the file."""
+        if seeded := next((key for key in changes if key in SEEDS), None):
+            told = "every row is carried out with each of the ablation's seeds: leave it out, and give seeds"
+            raise self.document.error((*places[seeded], seeded), told)
         try:
             return override(preset, changes)
         except UserError as error:

@@ -88,6 +88,12 @@ def test_rows_are_lists_of_toggles_or_changes_of_their_own() -> None:
         ({"generate": "grid", "toggles": {str(n): {"recipe.seed": n} for n in range(9)}}, "more than 8 has too many"),
         ({}, "give rows, or toggles and generate"),
         ({"rows": {"a": {}}, "seeds": [1, 1]}, "the same seed twice"),
+        ({"rows": {"a": {}}, "measure": ["probes", "tau", "probes"]}, "measure: probes is there twice"),
+        (
+            {"rows": {"a": {}, "b": {"recipe.lr": 0.1, "recipe.seed": 3}}},
+            r"ablation.yaml:\d+: rows.b.recipe.seed: every row is carried out with each of the ablation's seeds",
+        ),
+        ({"rows": {"a": {}}, "set": {"retrain.seeds": [1]}}, r"ablation.yaml:\d+: set.retrain.seeds: every row"),
         (
             {"rows": {"a": {}}, "set": {"recip.lr": 1}},
             r"ablation.yaml:\d+: set.recip.lr: .*unknown key 'recip' .did you mean 'recipe'",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from raynas.cluster.resources import Resources
-from raynas.config import Document, validate
+from raynas.config import Document, Location, validate
 from raynas.errors import UserError
 from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of
@@ -52,9 +52,11 @@ def run_ablation(
     """
     progress, resources = reporter(progress), placed(resources, several=True)
     rows, measures, truth = ablation.rows(preset), ablation.config.measure, ablation.config.truth
-    for place, name in enumerate(measures):
+    named: list[tuple[Location, str]] = [(("measure", place), name) for place, name in enumerate(measures)]
+    named += [(("published", row, name), name) for row, each in ablation.config.published.items() for name in each]
+    for at, name in named:
         if name not in MEASURES:
-            raise ablation.document.error(("measure", place), unknown_measure(name))
+            raise ablation.document.error(at, unknown_measure(name))
     for row in rows:
         with _naming(row):
             check_measures(measures, row.preset, truth)

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.config import Document, validate
+from raynas.energy import counters
 from raynas.errors import ConfigError, UserError
 from raynas.outer.measures import MEASURES, carry_out, check_measures
 from raynas.outer.tuning.function import numbers
@@ -47,7 +49,10 @@ def tune_preset(
     check(config)
     _check_objectives(config, preset)
     spaces = _check_params(config, preset)
+    _check_pruner(config, preset)
     if not has_begun(run_dir, SETTINGS):
+        if "energy" in config.objectives:
+            _check_energy()
         check_images(preset, progress, see_with(resources))
     preflight(_applied(preset, next(_extremes(config.params))[1]), resources, progress=progress, look=False)
     common = preset.model_copy(update={"tune": None})
@@ -84,6 +89,23 @@ def _check_objectives(config: TuneConfig, preset: Preset) -> None:
             raise UserError(
                 f"pruner: trials are ended by the accuracy of the probes, which says nothing of {name}: leave it out"
             )
+
+
+def _check_pruner(config: TuneConfig, preset: Preset) -> None:
+    """Refuse a pruner of trials none of which is probed before its last epoch."""
+    recipes = [_applied(preset, values).recipe for _, values in _extremes(config.params)]
+    if config.pruner.name != "none" and all(recipe.health.probe_every >= recipe.epochs for recipe in recipes):
+        raise UserError(
+            f"pruner: the probes are scored every {recipes[0].health.probe_every} epochs, and there are "
+            f"{recipes[0].epochs}, so that no trial would be ended early: set recipe.health.probe_every: 1"
+        )
+
+
+def _check_energy() -> None:
+    """Refuse to measure energy where nothing counts it, as far as that is known here."""
+    reading = counters.read_counters(counters.POWERCAP, counters.GPUS)
+    if not on_cluster() and not reading.counters:
+        raise UserError(f"objectives: energy cannot be measured on this machine ({'; '.join(reading.unread)})")
 
 
 def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:

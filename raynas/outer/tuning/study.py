@@ -9,7 +9,7 @@ seed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -19,21 +19,18 @@ from raynas.outer.trials import TRIALS, Proposed, Proposer, Trial
 from raynas.outer.tuning.params import decode, distribution, encode, grid, suggest
 from raynas.outer.tuning.pruners import build_pruner
 from raynas.outer.tuning.study_file import STUDY, StudyFile
+from raynas.outer.tuning.warm_start import FROM, frozen_trials
 from raynas.presets.tune import TuneConfig
 from raynas.runs.run import Run
 from raynas.search.optuna_samplers import build_sampler
-
-FROM = "warm_start"
-"""Attribute of a trial that is of another study: its name."""
 
 
 class Study(Proposer):
     """A proposer of trials by Optuna.
 
     Args:
-        run: the run directory of the tuning, whose rows may be read back.
+        run: the run directory of the tuning, whose rows may be read back, as may the trials that it began with.
         config: parameters, objectives, sampler and pruner.
-        earlier: trials of other studies to begin with.
         name: returns the name of a trial, by its number and values.
     """
 
@@ -41,7 +38,6 @@ class Study(Proposer):
         self,
         run: Run,
         config: TuneConfig,
-        earlier: Iterable[FrozenTrial] = (),
         name: Callable[[int, Mapping[str, Any]], str] = lambda number, values: f"{number:04d}",
     ):
         self._run, self._config, self._name = run, config, name
@@ -53,8 +49,7 @@ class Study(Proposer):
         for row in run.store.read("trial_steps").to_pylist():
             self._steps[row["number"]][row["step"]] = row["value"]
         if self._file.is_new:
-            for trial in earlier:
-                self._study.add_trial(trial)
+            self._study.add_trials(frozen_trials(run, config.params))
             self._file.publish()
         self._earlier = sum(FROM in trial.user_attrs for trial in self._study.get_trials(deepcopy=False))
         self._known: set[int] = set()

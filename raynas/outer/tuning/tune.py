@@ -19,7 +19,7 @@ from raynas.outer.tuning.pruners import build_pruner
 from raynas.outer.tuning.study import Study
 from raynas.outer.tuning.study_file import STUDY
 from raynas.outer.tuning.tuned import SETTINGS, Tuned
-from raynas.outer.tuning.warm_start import earlier_trials
+from raynas.outer.tuning.warm_start import EARLIER, earlier_trials
 from raynas.outer.work import Work
 from raynas.presets.tune import TuneConfig
 from raynas.progress.reporter import Progress, reporter, silent
@@ -74,11 +74,17 @@ def tune(
         UserError: a study to begin with does not fit.
     """
     settings = {**about, "tune": config.model_dump(mode="json", exclude=LIMITS)}
-    earlier = earlier_trials(config, progress) if not has_begun(run_dir, SETTINGS) else []
+    begins = not has_begun(run_dir, SETTINGS)
+    earlier = earlier_trials(config, about.get("spaces", ()), progress) if begins else []
     run = Run(run_dir, create=True)
     with run.lock():
-        if not begin(run, SETTINGS, settings):
-            run.delete(STUDY)  # of other settings, under which no trial has begun
+        begun = begin(run, SETTINGS, settings)
+        if begins:
+            for file in (STUDY, EARLIER):  # of an attempt in which no trial has begun
+                run.delete(file)
+            if earlier:
+                run.write_json(EARLIER, earlier)
+        if not begun:
             if code is not None:
                 run.write_yaml(FUNCTION, {"code": code})
         elif run.exists(FUNCTION) and run.read_yaml(FUNCTION, "code")["code"] != code:
@@ -87,7 +93,7 @@ def tune(
                 "function; if they cannot be compared, take another run directory",
                 stacklevel=5,
             )
-        study = Study(run, config, earlier)
+        study = Study(run, config)
         objective, *others = config.objectives
         limits = {name: getattr(config, name) for name in LIMITS}
         stop = Stop(objective=None if others else objective, better=config.objectives[objective], **limits)

@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.engine import make_url
 
 from raynas.errors import UserError, reason
 from raynas.locations import hide_secrets
 from raynas.outer.trials import read_trials
 from raynas.outer.tuning.params import distribution, encode
-from raynas.outer.tuning.study import FROM
+from raynas.outer.tuning.tuned import SETTINGS
 from raynas.presets.tune import Param, TuneConfig, in_order, is_active
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.run import Run, open_run
+from raynas.text import nearest
+from raynas.text import shown as quoted
+
+EARLIER = "warm_start.json"
+"""File with the trials that a study began with, from which it is made anew if its own file is lost."""
+
+FROM = "warm_start"
+"""Attribute of a trial that is of another study: its name."""
 
 Known = tuple[dict[str, Any], list[float]]
 """The values of a finished trial by name, and its results by objective."""
 
 
-def earlier_trials(config: TuneConfig, progress: Progress = silent) -> list[FrozenTrial]:
+class Earlier(TypedDict):
+    """A finished trial of another study, as plain values.
+
+    Attributes:
+        values: its values by parameter.
+        results: its results, in the order of the objectives.
+        source: the study.
+    """
+
+    values: dict[str, Any]
+    results: list[float]
+    source: str
+
+
+def earlier_trials(
+    config: TuneConfig, spaces: Sequence[Mapping[str, Any]] = (), progress: Progress = silent
+) -> list[Earlier]:
     """Return the finished trials of the studies to begin with, as far as their values are the tuning's.
 
     Args:
+        spaces: the spaces of the tuning's trials, if it tunes a preset.
         progress: called with a line about each study.
 
     Raises:
-        UserError: a study cannot be read, has other parameters or objectives, or no trial with values of the tuning's.
+        UserError: a study cannot be read, has other spaces, parameters or objectives, or no trial with values of the
+            tuning's.
     """
-    found: list[FrozenTrial] = []
+    found: list[Earlier] = []
     for source in config.warm_start:
-        known = list(_of_study(source, config) if "#" in source else _of_run(open_run(source), config))
+        known = list(_of_study(source, config) if "#" in source else _of_run(open_run(source), config, spaces))
         shown = hide_secrets(source)
         if strange := {name for values, _ in known for name in values} - config.params.keys():
             raise UserError(f"warm_start {shown}: it tunes {min(strange)}, which is no parameter here")
@@ -42,11 +70,23 @@ def earlier_trials(config: TuneConfig, progress: Progress = silent) -> list[Froz
             told = f"none of its {len(known)} finished trials has values of these parameters"
             raise UserError(f"warm_start {shown}: {told}")
         progress(f"beginning with {len(taken)} of the {len(known)} finished trials of {shown}")
-        found += [_frozen(config.params, values, results, shown) for values, results in taken]
+        found += [Earlier(values=values, results=results, source=shown) for values, results in taken]
     return found
 
 
-def _of_run(run: Run, config: TuneConfig) -> Iterator[Known]:
+def frozen_trials(run: Run, params: Mapping[str, Param]) -> list[FrozenTrial]:
+    """Return the trials that the study of a run directory began with, as Optuna has them."""
+    return [_frozen(params, **earlier) for earlier in (run.read_json(EARLIER) if run.exists(EARLIER) else [])]
+
+
+def _of_run(run: Run, config: TuneConfig, spaces: Sequence[Mapping[str, Any]]) -> Iterator[Known]:
+    settings = run.read_yaml(f"{SETTINGS}.yaml", "settings")["settings"] if run.exists(f"{SETTINGS}.yaml") else {}
+    theirs = settings.get("spaces", [])
+    if spaces and theirs and not any(space in spaces for space in theirs):
+        raise UserError(
+            f"warm_start {run.name}: its trials are of another space ({theirs[0].get('name')}, not "
+            f"{spaces[0].get('name')}), so that their results say nothing of these"
+        )
     for trial in read_trials(run):
         if trial.state == "finished":
             if missing := [name for name in config.objectives if name not in trial.results]:
@@ -56,15 +96,24 @@ def _of_run(run: Run, config: TuneConfig) -> Iterator[Known]:
 
 def _of_study(source: str, config: TuneConfig) -> Iterator[Known]:
     storage, _, name = source.rpartition("#")
+    hidden = hide_secrets(source)
     try:
+        url = make_url(storage)
+        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():  # SQLite would make it
+            raise UserError(f"warm_start {hidden}: there is no file {url.database}")
+        names = optuna.get_all_study_names(storage)
+        if name not in names:
+            raise UserError(f"warm_start {hidden}: it has no study {quoted(name)}{nearest(name, names)}")
         study = optuna.load_study(study_name=name, storage=storage)
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    except UserError:
+        raise
     except Exception as error:  # of SQLAlchemy, of a driver, or of Optuna, by what is wrong
-        raise UserError(f"warm_start {hide_secrets(source)}: it cannot be read: {reason(error)}") from error
+        raise UserError(f"warm_start {hidden}: it cannot be read: {reason(error)}") from error
     directions = [direction.name.lower()[:3] for direction in study.directions]
     if directions != list(config.objectives.values()):
         raise UserError(
-            f"warm_start {hide_secrets(source)}: its objectives are {', '.join(directions)}, not "
+            f"warm_start {hidden}: its objectives are {', '.join(directions)}, not "
             f"{', '.join(config.objectives.values())}"
         )
     for trial in trials:

@@ -144,6 +144,10 @@ def refused(file: Path, run: Path) -> None:
     ("settings", "message"),
     [
         ({"measure": ["probs"]}, "measure.0: no measure 'probs' .did you mean 'probes'"),
+        (
+            {"published": {"default": {"serched": 3.0}}},
+            "yaml:[0-9]+: published.default.serched: no measure 'serched' .did you mean 'searched'",
+        ),
         ({"measure": ["tau"]}, "row 'default': tau needs a table"),
         ({"measure": ["conflict"]}, "set recipe.health.conflict"),
         ({"measure": ["probes"], "rows": {"a": {}, "b": {"search.evaluations": 3}}}, "'a' and 'b' are equal in all"),

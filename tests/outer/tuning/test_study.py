@@ -14,7 +14,7 @@ from raynas.errors import RunDirError, UserError
 from raynas.outer.trials import Proposed, Trial, read_trials
 from raynas.outer.tuning.study import Study
 from raynas.outer.tuning.study_file import STUDY
-from raynas.outer.tuning.warm_start import earlier_trials
+from raynas.outer.tuning.warm_start import EARLIER, earlier_trials
 from raynas.runs.run import Run
 from tests.outer.tuning_parts import PARAMS, carry_on, config, table
 
@@ -98,10 +98,11 @@ def test_earlier_trials_are_learnt_from(tmp_path: Path) -> None:
     lines: list[str] = []
     sources = (str(first.path), f"sqlite:///{tmp_path}/other.db#mine")
     settings = config(warm_start=sources)
-    earlier = earlier_trials(settings, lines.append)
+    earlier = earlier_trials(settings, progress=lines.append)
     assert len(earlier) == 3 + 2 and "beginning with 2 of the 3 finished trials" in lines[1]
     run = Run(tmp_path / "lr", create=True)
-    study = Study(run, settings, earlier)
+    run.write_json(EARLIER, earlier)
+    study = Study(run, settings)
     proposed = study.ask()
     assert isinstance(proposed, Proposed) and proposed.number == len(earlier)
     study.tell(Trial(proposed.number, proposed.name, proposed.values, proposed.run, "failed", reason="it did"))
@@ -110,9 +111,40 @@ def test_earlier_trials_are_learnt_from(tmp_path: Path) -> None:
         ({"params": {"z": {"low": 0, "high": 1}}}, "it tunes opt, which is no parameter here"),
         ({"objectives": {"error": "min"}}, "its trials have no error"),
         ({"params": {**PARAMS, "x": {"low": 2.0, "high": 3.0}}}, "none of its 3 finished trials has values"),
-        ({"warm_start": ("sqlite:////nowhere/a.db#b",)}, "it cannot be read"),
+        ({"warm_start": ("nothing://a#b",)}, "it cannot be read"),
+        ({"warm_start": (f"sqlite:///{tmp_path}/another.db#mine",)}, "there is no file .*another.db"),
+        ({"warm_start": (f"sqlite:///{tmp_path}/other.db#mien",)}, "it has no study 'mien' .did you mean 'mine'"),
         ({"objectives": {"loss": "max"}, "warm_start": sources[1:]}, "its objectives are min, not max"),
     ):
         with pytest.raises(UserError, match=message):
             earlier_trials(config(**{"warm_start": sources[:1], **wrong}))
-    assert read_trials(first) and not read_trials(run)
+    assert read_trials(first) and not read_trials(run) and not (tmp_path / "another.db").exists()
+
+
+def test_a_lost_study_is_made_anew_with_what_it_began_with(tmp_path: Path) -> None:
+    """Even if the studies that it began with are gone, or have gone on."""
+    first = Run(tmp_path / "first", create=True)
+    carry_on(first, config(), 3)
+    undisturbed, lost = (Run(tmp_path / name / "lr", create=True) for name in ("undisturbed", "lost"))
+    settings = config(warm_start=(str(first.path),), sampler="tpe")
+    for run in (undisturbed, lost):
+        run.write_json(EARLIER, earlier_trials(settings))
+        carry_on(run, settings, 2)
+    carry_on(first, config(), 5)
+    Path(f"{lost.path}/{STUDY}").unlink()
+    for run in (undisturbed, lost):
+        carry_on(run, settings, 4)
+    assert [row[0] for row in table(lost)] == [3, 4, 5, 6] and table(lost) == table(undisturbed)
+    found, wanted = (study_of(run).trials for run in (lost, undisturbed))
+    assert [(t.number, t.params, t.value) for t in found] == [(t.number, t.params, t.value) for t in wanted]
+
+
+def test_trials_of_another_space_are_no_start(tmp_path: Path) -> None:
+    first = Run(tmp_path / "first", create=True)
+    carry_on(first, config(), 1)
+    ours, other = ({"name": name, "dimensions": {"depth": [size]}} for name, size in (("ours", 3), ("other", 4)))
+    first.write_yaml("tune.yaml", {"settings": {"spaces": [other]}})
+    settings = config(warm_start=(str(first.path),))
+    assert len(earlier_trials(settings, [ours, other])) == 1
+    with pytest.raises(UserError, match=r"its trials are of another space .other, not ours."):
+        earlier_trials(settings, [ours])

@@ -40,6 +40,8 @@ def test_wholes_are_applied_before_their_parts() -> None:
         ({"params": {"space": {"choices": ["digits/vit", "digits/vti"]}}}, "did you mean 'digits/vit'"),
         ({"params": {"tune.trials": {"low": 1, "high": 3}}}, "a tuning does not tune itself"),
         ({"objectives": {"searhced": "max"}}, "no measure 'searhced' .did you mean 'searched'"),
+        ({"objectives": {"accuracy": "max"}}, r"no measure 'accuracy' .known: probes, [^.]*retrained, tau, conflict"),
+        ({"pruner": "asha"}, "pruner: the probes are scored every .* no trial would be ended early: set recipe.health"),
         ({"objectives": {"searched": "min"}}, "searched is better the more it is: max"),
         ({"objectives": {"tested": "max"}}, "tested is no objective: the test split is for reporting"),
         ({"objectives": {"seconds": "min"}, "pruner": "asha"}, "accuracy of the probes, which says nothing of seconds"),
@@ -55,6 +57,14 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
     with pytest.raises(UserError, match=message) as raised:
         raynas.tune(PRESET, tmp_path / "run", **given)
     assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
+
+
+def test_energy_is_no_objective_where_nothing_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raynas.energy.counters.POWERCAP", tmp_path / "none")
+    monkeypatch.setattr("raynas.energy.counters.GPUS", tmp_path / "none")
+    with pytest.raises(UserError, match=r"energy cannot be measured on this machine .*CPU: no counters in"):
+        raynas.tune(PRESET, tmp_path / "run", LR, objectives={"energy": "min"})
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_preset_without_the_section_says_what_to_give(tmp_path: Path) -> None:
