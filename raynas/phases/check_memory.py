@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from raynas.costs import Constraints, cost, sample_within
+from raynas.data.config import Size
+from raynas.data.images import ImageSet
+from raynas.data.load import load_test
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
 from raynas.phases.check_node import HERE, Seen
 from raynas.phases.check_place import Finding, Place
 from raynas.phases.preflight import Ready, preflight
+from raynas.phases.retrain import at_size
+from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
+from raynas.search.config import TIMED
+from raynas.space import Arch
 from raynas.training.memory import TrainingMemory, training_memory, weights_bytes
+from raynas.training.recipe import Recipe
+from raynas.training.teachers import predictions_bytes
 
 PROCESS = 700 * 2**20  # bytes of a worker's process with torch and Ray, before it holds anything
 CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
+TRIED = 256  # archs within the limits of the search, of which the dearest is taken for its winner
 
 
 def check_memory(place: Place, preset: Preset, seen: Mapping[str, Seen]) -> Iterator[Finding]:
@@ -36,24 +48,163 @@ def check_memory(place: Place, preset: Preset, seen: Mapping[str, Seen]) -> Iter
         yield _store(place, ready)
 
 
+@dataclass(frozen=True)
+class _Need:
+    """The memory of a process of one phase, in bytes.
+
+    Attributes:
+        what: the phase.
+        parts: what takes the memory.
+        device: what it holds at most on its GPU, or else beside the rest.
+        host: what it holds at most in the machine's memory in any case.
+        count: number of such processes.
+        mend: what makes it smaller.
+    """
+
+    what: str
+    parts: str
+    device: int
+    host: int
+    count: int
+    mend: str
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.device + self.host
+
+
 def _memory(place: Place, ready: Ready, seen: Mapping[str, Seen]) -> Finding:
-    """Compare the memory of a training's workers with what nodes and GPUs have."""
-    workers, gpus = max(place.resources.fewest_workers, 1), place.resources.gpus
-    need = training_memory(ready.space, ready.preset.recipe, workers, _sets(ready))
-    found = f"a worker needs {_size(need.total + (CUDA if gpus else PROCESS))}: {_parts(need, ready, workers)}"
-    lines = []
-    counts = {node.name: place.workers_on(node) for node in place.nodes} or {HERE: 1}
-    for name, count in counts.items():
-        this = seen.get(name)
+    """Compare the memory that the processes of all phases need with what nodes and GPUs have; the worst is shown."""
+    needs = [_training(place, ready), *_retrainings(place, ready), *_calibrating(ready), *_evaluating(ready)]
+    short = {need.what: lines for need in needs if (lines := list(_shortages(place, need, seen)))}
+    worst = max(needs, key=lambda need: (need.what in short, need.total * need.count))
+    gpus = place.resources.gpus
+    found = f"{worst.what} needs {_size(worst.total + (CUDA if gpus else PROCESS))} in a process: {worst.parts}"
+    others = [f"{need.what} {_size(need.total)}" for need in needs if need is not worst]
+    found += f"; the rest needs less ({', '.join(others)})" if others and not short else ""
+    lines = [f"{what}: {line}" for what, each in short.items() for line in each]
+    mends = dict.fromkeys(need.mend for need in needs if need.what in short)
+    return Finding("memory", "; ".join([found, *lines]), ", or ".join(mends) if short else None)
+
+
+def _shortages(place: Place, need: _Need, seen: Mapping[str, Seen]) -> Iterator[str]:
+    """Yield for each node that has too little what it has."""
+    gpus = place.resources.gpus
+    for name, room in ({node.name: node.holds(place.resources.of(1)) for node in place.nodes} or {HERE: 1}).items():
+        this, count = seen.get(name), min(room, need.count)
         if this is None or not count:
             continue
-        if not gpus and count * (need.total + PROCESS) > this.memory:
-            lines.append(f"{name} has {_size(this.memory)} for {count} worker(s)")
-        on_one = max(1, int(1 / gpus)) if gpus else 0
-        if gpus and this.gpu_memory and min(on_one, count) * (need.total + CUDA) > min(this.gpu_memory):
-            lines.append(f"{name} has {_size(min(this.gpu_memory))} on a GPU for {min(on_one, count)} worker(s)")
-    mend = "raise recipe.accumulate, lower recipe.batch_size, or take more workers or larger nodes"
-    return Finding("memory", "; ".join([found, *lines]), mend if lines else None)
+        if count * (need.host + (0 if gpus else need.device) + PROCESS) > this.memory:
+            yield f"{name} has {_size(this.memory)} for {count} process(es)"
+        on_one = min(max(1, int(1 / gpus)) if gpus else 0, count)
+        if gpus and this.gpu_memory and on_one * (need.device + CUDA) > min(this.gpu_memory):
+            yield f"{name} has {_size(min(this.gpu_memory))} on a GPU for {on_one} process(es)"
+
+
+def _training(place: Place, ready: Ready) -> _Need:
+    recipe, workers = ready.preset.recipe, max(place.resources.fewest_workers, 1)
+    need = training_memory(ready.space, recipe, workers, _sets(ready))
+    return _of_training("training the supernet", need, recipe, place, ready, "recipe", _taught(recipe, ready))
+
+
+def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
+    """Yield the memory of the winner's training on its own, and of its fine-tuning at another image size."""
+    preset, workers = ready.preset, max(place.resources.fewest_workers, 1)
+    winner = _largest_winner(ready)
+    macs, scored = int(cost(winner.space, [winner])["macs"][0]), preset.retrain.train_on == "train"
+    stages: list[tuple[str, Recipe, Size | None, str]] = []
+    stages.append(("retraining", preset.retrain_recipe_at(macs), None, "retrain.recipe"))
+    if (finetune := preset.retrain.finetune) is not None:
+        stages.append(("fine-tuning", preset.finetune_recipe_at(macs), finetune.size, "retrain.finetune.recipe"))
+    for what, recipe, size, keys in stages:
+        arch, _ = at_size(winner, size, preset.retrain.windows)
+        space = arch.space.fix(arch)
+        need = training_memory(space, recipe, workers)
+        host = _decoded(ready.data.search, space.channels, space.input_size) if scored else 0
+        yield _of_training(what, need, recipe, place, ready, keys, _taught(recipe, ready), host)
+
+
+def _of_training(
+    what: str,
+    need: TrainingMemory,
+    recipe: Recipe,
+    place: Place,
+    ready: Ready,
+    keys: str,
+    taught: int,
+    scored: int = 0,
+) -> _Need:
+    """Return the memory of a training's worker.
+
+    Args:
+        keys: where the recipe's keys are in the preset.
+        taught: bytes of its teachers.
+        scored: bytes of the decoded images on which the network is scored at the end.
+    """
+    images = recipe.micro_batch(max(place.resources.fewest_workers, 1))
+    parts = (
+        f"weights {_size(need.parameters)}, gradients {_size(need.gradients)}, optimiser {_size(need.optimizer)}, "
+        f"activations of {images} image(s) {_size(need.activations)}"
+    )
+    parts += f", teachers {_size(taught)}" if taught else ""
+    parts += f", {len(ready.data.search):,} decoded images to score it {_size(scored)}" if scored else ""
+    mend = f"raise {keys}.accumulate, lower {keys}.batch_size, or take more workers or larger nodes"
+    return _Need(what, parts, need.total + taught, scored, max(place.resources.most_workers, 1), mend)
+
+
+def _taught(recipe: Recipe, ready: Ready) -> int:
+    """Return the bytes of a recipe's teachers, and of their predictions if they are kept."""
+    if recipe.teachers is None:
+        return 0
+    teachers = ready.teachers if recipe.teachers == ready.preset.recipe.teachers else None
+    teachers = teachers or load_teachers(recipe, ready.data)
+    assert teachers is not None
+    weights = sum(t.numel() * t.element_size() for one in teachers.teachers for t in one.network.state_dict().values())
+    return weights + predictions_bytes(recipe, len(ready.data.train), ready.data.classes)
+
+
+def _largest_winner(ready: Ready) -> Arch:
+    """Return an arch as large as the search's winner may be: the largest one, or the dearest of some within the limits.
+
+    Limits on latency and throughput are left out.
+    """
+    space = ready.space
+    bounds = {name: each for name, each in ready.preset.search.constraints.items() if name not in TIMED}
+    limits = Constraints(space, bounds)
+    if limits.feasible(space.encode([space.largest()])).all():
+        return space.largest()
+    codes = sample_within(space, limits, np.random.default_rng(0), TRIED)
+    return space.decode(codes[[int(cost(space, codes)["macs"].argmax())]])[0]
+
+
+def _calibrating(ready: Ready) -> Iterator[_Need]:
+    """Yield the memory of a subnet's calibration for its evaluation, which holds all images at once."""
+    if drawn := _calibration_bytes(ready):
+        held = weights_bytes(ready.space)
+        parts = f"weights {_size(held)}, {ready.preset.calibration.images:,} calibration images {_size(drawn)}"
+        mend = "lower calibration.images, or take larger nodes"
+        yield _Need("calibrating a subnet", parts, held, drawn, 1, mend)
+
+
+def _evaluating(ready: Ready) -> Iterator[_Need]:
+    """Yield the memory of the evaluation, which decodes the test split at the size of the largest images."""
+    preset = ready.preset
+    assert preset.data is not None
+    try:
+        images = load_test(preset.data)
+    except UserError:  # there is none, which evaluating says
+        return
+    finetune = preset.retrain.finetune
+    sizes = [ready.space.input_size, *([] if finetune is None else [finetune.size])]
+    decoded = sum(_decoded(images, ready.space.channels, size) for size in sizes)
+    parts = f"{len(images):,} decoded test images {_size(decoded)}"
+    yield _Need("evaluating", parts, 0, decoded, 1, "take larger nodes, or fewer test images")
+
+
+def _decoded(images: ImageSet, channels: int, size: tuple[int, int]) -> int:
+    """Return the bytes of decoded images of a size (height, width)."""
+    return len(images) * channels * math.prod(size)
 
 
 def _sets(ready: Ready) -> int:
@@ -63,14 +214,6 @@ def _sets(ready: Ready) -> int:
     rng = np.random.default_rng(recipe.seed)
     passes = plan.build_sampler()(opened, rng, lambda archs: [0.0] * len(archs))
     return len(set(plan.build_gradients().assign(passes)))
-
-
-def _parts(need: TrainingMemory, ready: Ready, workers: int) -> str:
-    images = ready.preset.recipe.micro_batch(workers)
-    return (
-        f"weights {_size(need.parameters)}, gradients {_size(need.gradients)}, optimiser {_size(need.optimizer)}, "
-        f"activations of {images} image(s) {_size(need.activations)}"
-    )
 
 
 def _store(place: Place, ready: Ready) -> Finding:

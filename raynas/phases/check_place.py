@@ -39,7 +39,3 @@ class Place:
             return {HERE: question(*arguments)}  # type: ignore[operator]
         except Exception as error:
             return {HERE: error}
-
-    def workers_on(self, node: Node) -> int:
-        """Return the most workers that a node may get."""
-        return min(self.resources.most_workers, node.holds(self.resources.of(1)))

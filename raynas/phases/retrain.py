@@ -79,7 +79,7 @@ def retrain(
         data = run.data_config
         trainings = []
         for arch in archs:
-            at, other_size = _at_size(arch, size, windows)
+            at, other_size = at_size(arch, size, windows)
             start = Network(arch, "inherited") if how == "finetuned" else None
             own = recipe if isinstance(recipe, Recipe) else recipe(arch)
             for seed in seeds:
@@ -123,7 +123,7 @@ def finetune_resized(
                 raise UserError(
                     f"{network.name} is no network that was trained in {run.name}: raynas retrain trains one"
                 )
-            at, other_size = _at_size(network.arch, size, windows)
+            at, other_size = at_size(network.arch, size, windows)
             if other_size is None:
                 height, width = at.space.input_size
                 raise UserError(f"{network.name} is of {height} x {width} pixels already: give another size")
@@ -147,8 +147,12 @@ def _label(arch: Arch, seed: int, size: Size | None, labels: Mapping[str, str] |
     return f"{(labels or {}).get(arch.id, arch.id)}, seed {seed}{where}"
 
 
-def _at_size(arch: Arch, size: int | Size | None, windows: Windows) -> tuple[Arch, Size | None]:
-    """Return the arch for an image size, and that size; the arch itself and None if it has that size already."""
+def at_size(arch: Arch, size: int | Size | None, windows: Windows) -> tuple[Arch, Size | None]:
+    """Return the arch for an image size, and that size; the arch itself and None if it has that size already.
+
+    Args:
+        size: in pixels; None for the arch's own.
+    """
     wanted = (size, size) if isinstance(size, int) else size
     if wanted is None or wanted == arch.space.input_size:
         return arch, None

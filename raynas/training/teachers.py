@@ -150,7 +150,7 @@ class Teachers:
         Ranks share the work; every rank gets all predictions.
         """
         images, classes = len(loader.images), loader.data.classes
-        if changes_images(recipe) or 4 * images * classes > CACHED_UP_TO:
+        if not predictions_bytes(recipe, images, classes):
             return
         if context.rank == 0:
             context.event({"kind": "message", "text": f"  asking the teachers about {images:,} images, once for all"})
@@ -182,6 +182,12 @@ def _calibrate(teacher: Teacher, context: Context) -> None:
         (found,) = calibrate(network, network.space.smallest(), batches).averages.values()
         averages = {name: tensor.cpu() for name, tensor in found.items()}
     network.load_state_dict(context.gather(averages)[0], strict=False)
+
+
+def predictions_bytes(recipe: Recipe, images: int, classes: int) -> int:
+    """Return the size of all predictions if they are kept; 0 if they change with the images, or are too many."""
+    size = 4 * images * classes
+    return 0 if changes_images(recipe) or size > CACHED_UP_TO else size
 
 
 def changes_images(recipe: Recipe) -> bool:

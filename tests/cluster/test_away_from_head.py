@@ -13,8 +13,10 @@ import pytest
 
 import raynas
 from raynas.config import write_yaml
+from raynas.space import load_space
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 from tests.cluster.test_growing import wait_for_nodes
+from tests.scoring.test_calibrated_scores import make_hybrid_run
 from tests.small_run import SPACE, small_run
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +55,8 @@ def test_every_phase_from_no_nodes_and_back(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     with autoscaling_cluster(tmp_path / "cluster", {"CPU": 2}, most=2, idle_s=15) as cluster:
         assert cluster.raylets() == []
-        output = on_head(cluster, "pipeline", "digits", "--run", run, *SHORT)
+        by_proxy = ("--set", "search.rungs=[{by: naswot, keep: 0.5}]")
+        output = on_head(cluster, "pipeline", "digits", "--run", run, *SHORT, *by_proxy)
         assert "wait for 1 CPU (0 of the cluster's 0 are free)" in output, output
         assert len(raynas.open_run(run).network_rows()) == 2  # the winner and the reference
         wait_for_nodes(cluster, 0)
@@ -61,6 +64,10 @@ def test_every_phase_from_no_nodes_and_back(tmp_path: Path) -> None:
         assert "The test split has been read 6 time(s)" in output, output
         two = ("--set", "retrain.recipe.epochs=2", "--on", "train")
         on_head(cluster, "retrain", run, "--seeds", "2", *two)
+        teacher = make_hybrid_run(tmp_path / "teacher", load_space("digits/nasvit"))
+        taught = ("--set", f"retrain.recipe.teachers={{models: [{{run: {teacher.path}}}]}}")
+        output = on_head(cluster, "retrain", run, "--arch", "digits/deit", *two, *taught)
+        assert f"calibrating the batch norms of largest of {teacher.path}" in output, output
         on_head(cluster, "rank", run, "--archs", "16", "--buckets", "2", "--train", "2", "--replicas", "1", *two[:2])
         on_head(cluster, "export", run, "--inherited", "--to", str(tmp_path / "export"), "--no-onnx")
         wait_for_nodes(cluster, 0)

@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
 
 from raynas.cluster.nodes import Node
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
+from raynas.costs import cost
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
 from raynas.errors import UserError
 from raynas.phases.check import _data, _run, _teachers, check_cluster
-from raynas.phases.check_memory import _store
+from raynas.phases.check_memory import _largest_winner, _memory, _retrainings, _store
 from raynas.phases.check_node import HERE, Probe, look
 from raynas.phases.check_place import Finding, Place
 from raynas.phases.preflight import preflight
@@ -24,6 +26,7 @@ from raynas.training.memory import weights_bytes
 from tests.cluster.simulated import autoscaling_cluster
 from tests.data.pictures import write_classes
 from tests.small_run import PRESET
+from tests.training.training_parts import teacher_file
 
 ROOT = Path(__file__).parents[2]
 ALONE = Resources(workers=0, replicas=0)
@@ -99,6 +102,44 @@ def test_a_preset_too_large_for_memory_is_told() -> None:
     large = override(PRESET, {"recipe.batch_size": 1_000_000})
     found = by_name(check_cluster(large, large.data, ALONE))["memory"]
     assert found.mend is not None and "recipe.accumulate" in found.mend and "activations of 1000000" in found.found
+
+
+def test_the_memory_of_the_worst_phase_is_told(tmp_path: Path) -> None:
+    def memory(**changes: object) -> Finding:
+        return by_name(check_cluster(preset := override(PRESET, changes), preset.data, ALONE))["memory"]
+
+    plain = memory()
+    assert plain.mend is None and plain.found.startswith("training the supernet needs")
+    assert "the rest needs less (retraining " in plain.found and "evaluating " in plain.found
+    large = memory(**{"retrain.recipe.batch_size": 1_000_000})
+    assert large.found.startswith("retraining needs") and "activations of 1000000 image(s)" in large.found
+    assert large.mend is not None and "retrain.recipe.accumulate" in large.mend
+    resized = memory(**{"retrain.finetune": {"size": 16, "recipe": {"batch_size": 1_000_000}}})
+    assert resized.found.startswith("fine-tuning needs") and "retrain.finetune.recipe.accumulate" in str(resized.mend)
+    hybrid = override(PRESET, {"space": "digits/nasvit", "search.constraints": {}, "calibration.images": 10**6})
+    small = {HERE: replace(look(None, None), memory=900 * 2**20)}
+    drawn = _memory(Place((), ALONE), preflight(override(hybrid, {"reference": None}), ALONE, look=False), small)
+    assert drawn.found.startswith("calibrating a subnet needs") and "calibration.images" in str(drawn.mend)
+    assert f"1,000,000 calibration images {4 * 10**6 * 8 * 8 / 1e6:.3g} MB" in drawn.found
+
+
+def test_teachers_and_the_winner_s_limits_count_in_the_memory(tmp_path: Path) -> None:
+    teacher = teacher_file(tmp_path / "teacher.safetensors")
+    size = sum(
+        t.numel() * t.element_size() for t in timm.create_model("test_resnet", num_classes=10).state_dict().values()
+    )
+    place = Place((), ALONE)
+    taught = preflight(override(PRESET, {"retrain.recipe.teachers": {"models": [teacher]}}), ALONE, look=False)
+    plain, (winner,) = preflight(PRESET, ALONE, look=False), _retrainings(place, taught)
+    kept = 4 * len(plain.data.train) * 10  # its predictions, since images are not augmented
+    (untaught,) = _retrainings(place, plain)
+    assert winner.device == untaught.device + size + kept
+    assert untaught.host == len(plain.data.search) * 8 * 8  # decoded, to score what was trained without them
+    largest = preflight(override(PRESET, {"search.constraints": {}}), ALONE, look=False)
+    assert _largest_winner(largest) == largest.space.largest()
+    limited = _largest_winner(plain)  # of at most 900,000 MACs
+    assert 800_000 < cost(plain.space, [limited])["macs"][0] <= 900_000
+    assert untaught.device < next(_retrainings(place, largest)).device
 
 
 def test_a_teacher_of_the_retraining_that_a_node_lacks_is_told(tmp_path: Path) -> None:
