@@ -78,8 +78,7 @@ def raynas_vit(
     model.remove_token_head()  # its parameters would be without gradients
     model.register_load_state_dict_pre_hook(_without_token_head)
     model.set_input_size(img_size)
-    if global_pool is not None:
-        model.reset_classifier(model.num_classes, global_pool)
+    model.set_pooling(global_pool)
     model.dropout, model.drop_path, model.drop_path_over = drop_rate, drop_path_rate, "network"
     most = min(3 if model.space.family == "vit" else 4, len(model.levels()))
     features: dict[str, Any] = {"features_only": True, "out_indices": most if out_indices is None else out_indices}

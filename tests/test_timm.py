@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,35 @@ def test_channels_follow_timms_rule(folders: dict[str, Path]) -> None:
             found = model.state_dict()[f"{model.pretrained_cfg['first_conv']}.weight"]
             torch.testing.assert_close(found, adapt_input_conv(channels, before, base_chans=own.in_chans))
             assert model.in_chans == channels == timm.data.resolve_model_data_config(model)["input_size"][0]
+
+
+@every_family
+@torch.no_grad()
+def test_pooling_leaves_the_classifier_as_it_was_trained(name: str, folders: dict[str, Path]) -> None:
+    model = load(folders[name])
+    x = torch.randn(2, *model.pretrained_cfg["input_size"])
+    assert torch.equal(load(folders[name], global_pool=model.pooling)(x), model(x))
+    assert all(map(torch.equal, load(folders[name], global_pool="").state_dict().values(), model.state_dict().values()))
+
+
+@every_family
+@pytest.mark.parametrize("safe", [True, False])
+@torch.no_grad()
+def test_timm_saves_it_for_a_hub(name: str, safe: bool, folders: dict[str, Path], tmp_path: Path) -> None:
+    """As it is then, without the folder that it was read from, by timm's own functions (`push_to_hf_hub` uses them)."""
+    shutil.copytree(folders[name], tmp_path / "given")
+    model = load(tmp_path / "given", num_classes=4)
+    shutil.rmtree(tmp_path / "given")
+    for classes in (4, 6, 0):
+        if classes != 4:
+            model.reset_classifier(classes)
+        place = tmp_path / str(classes)
+        timm.models.save_for_hf(model, str(place), safe_serialization=safe)
+        again = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+        x = torch.randn(2, *model.pretrained_cfg["input_size"])
+        assert torch.equal(again(x), model(x)) and again.num_classes == classes
+        assert timm.data.resolve_model_data_config(again) == timm.data.resolve_model_data_config(model)
+        assert timm.create_model(f"local-dir:{place}", pretrained=True, num_classes=3).eval()(x).shape == (2, 3)
 
 
 def test_a_supernet_of_many_archs_has_no_levels() -> None:

@@ -7,7 +7,7 @@ timm's MobileNetV3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -117,6 +117,7 @@ class TimmConventions(Classifiers):
     _removed: Removed
     _settled: tuple[Any, list[int]] | None
     _described: dict[str, Any] | None = None
+    _asked: Mapping[str, Any] | None = None
 
     # -- implemented by a family -----------------------------------------------------------------------------------
 
@@ -248,6 +249,18 @@ class TimmConventions(Classifiers):
     def default_cfg(self, config: dict[str, Any]) -> None:
         self._described = config
 
+    @property
+    def _model_args(self) -> dict[str, Any]:
+        """The arguments of `timm.create_model` that make the network again, which timm saves with it for a hub.
+
+        The arch is the network's own, as it is now, in place of the file that it was read from.
+        """
+        return {**(self._asked or {}), "arch": self.space.to_dict()}
+
+    @_model_args.setter
+    def _model_args(self, asked: Mapping[str, Any]) -> None:
+        self._asked = asked
+
     # -- features --------------------------------------------------------------------------------------------------
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -359,9 +372,7 @@ class TimmConventions(Classifiers):
         Raises:
             UserError: the family has no such pooling.
         """
-        if global_pool not in (None, "", self.pooling):
-            raise UserError(f"global_pool={global_pool!r}: the network pools by {self.pooling!r}, or not at all ('')")
-        self.global_pool = self.global_pool if global_pool is None else global_pool
+        self.set_pooling(global_pool)
         if not num_classes:
             self._remove(replace(self._removed, head=True))
             return
@@ -372,6 +383,16 @@ class TimmConventions(Classifiers):
         for head in (self.head, self.token_head, self.distillation_head):
             if head is not None:
                 head.to(like.device, like.dtype).train(self.training)
+
+    def set_pooling(self, global_pool: str | None) -> None:
+        """Pool as the family does, or not at all if empty; None for no change. The classifiers stay as they are.
+
+        Raises:
+            UserError: the family has no such pooling.
+        """
+        if global_pool not in (None, "", self.pooling):
+            raise UserError(f"global_pool={global_pool!r}: the network pools by {self.pooling!r}, or not at all ('')")
+        self.global_pool = self.global_pool if global_pool is None else global_pool
 
     def remove_token_head(self) -> None:
         """Remove the token head, which has gradients from labels of patches alone, from the network and its space."""

@@ -17,6 +17,9 @@ from raynas.nets.layers import new_parameter
 from raynas.nets.supernet import Supernet, adopt
 from raynas.space import Space
 
+HEADS = ("head", "token_head", "distillation_head")
+"""Names of the classifiers."""
+
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:
     """Read a safetensors file.
@@ -114,11 +117,21 @@ def _with_own_head(state: dict[str, Tensor], space: Space) -> dict[str, Tensor]:
         return state
     print(f"the weights are for {len(head)} classes: a new head for {space.classes} classes is initialised")
     fresh = {}
-    for name in ("head", "token_head", "distillation_head"):
+    for name in HEADS:
         if f"{name}.weight" in state:
             fresh[f"{name}.weight"] = new_parameter(space.classes, head.shape[1]).detach().to(head)
             fresh[f"{name}.bias"] = torch.zeros(space.classes).to(head)
     return {**state, **fresh}
+
+
+def new_classifiers(space: Space) -> dict[str, Tensor]:
+    """Return the parameters of new classifiers for the supernet of a space."""
+    with torch.device("meta"):
+        wanted = build_supernet(space).state_dict()
+    heads = {name: tensor.shape for name, tensor in wanted.items() if name.partition(".")[0] in HEADS}
+    return {
+        name: new_parameter(*shape).detach() if len(shape) > 1 else torch.zeros(shape) for name, shape in heads.items()
+    }
 
 
 def weights_fingerprint(state: Mapping[str, Tensor]) -> str:

@@ -26,6 +26,9 @@ WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 """File in an export from which timm builds the network, in Hugging Face's layout; see `hub_config`."""
 
+TORCH_FILE = "pytorch_model.bin"
+"""File with the weights in a folder that timm wrote (`timm.models.save_for_hf`) without safetensors."""
+
 ABOUT_FILE = "network.json"
 """File with a retrained network's row and preprocessing."""
 
@@ -95,10 +98,11 @@ def load_network_of_config(
 
         state = load_state_dict_from_hf(place, weights_only=True, cache_dir=cache_dir)
     elif weights:
-        file = Path(place) / WEIGHTS_FILE
-        if not file.is_file():
+        files = [Path(place) / name for name in (WEIGHTS_FILE, TORCH_FILE)]
+        file = next((file for file in files if file.is_file()), None)
+        if file is None:
             raise UserError(f"{place} has no {WEIGHTS_FILE}: load it without weights (pretrained=False)")
-        state = file.read_bytes()
+        state = file.read_bytes() if file.name == WEIGHTS_FILE else _read_torch(file)
     model = build_network(found, state, place, classes, channels)
     size = config.get("input_size") or (found.space.channels, *found.space.input_size)
     content = {name: config[name] for name in ("mean", "std", "crop_pct", "interpolation") if name in config}
@@ -106,6 +110,12 @@ def load_network_of_config(
     reading = parse_preprocessing(content, f"{place}: pretrained_cfg")
     _check_names(reading, found.space, f"{place}: label_names")
     return _described(model, reading)
+
+
+def _read_torch(file: Path) -> Mapping[str, Tensor]:
+    from raynas.nets.released import read_parameters
+
+    return read_parameters(file, (), "a file of weights")
 
 
 def _check_names(reading: Preprocessing, space: Space, where: str) -> None:
@@ -202,7 +212,7 @@ def build_network(
         UserError: the weights do not fit the arch.
     """
     from raynas.nets import build_supernet
-    from raynas.nets.weights import adapt_channels, load_supernet, parse_weights
+    from raynas.nets.weights import adapt_channels, load_supernet, new_classifiers, parse_weights
 
     fixed = arch.space.fix(arch)
     space = fixed.with_input(channels=channels, classes=classes or None)
@@ -211,6 +221,8 @@ def build_network(
     else:
         try:
             state = parse_weights(weights, name) if isinstance(weights, bytes) else dict(weights)
+            if classes is not None and "head.weight" not in state:  # a network that was saved without its classifier
+                state |= new_classifiers(space)
             model = load_supernet(space, adapt_channels(state, fixed, space.channels))
         except UserError as error:
             raise UserError(f"{name} does not fit arch {arch.id}: {error}") from error
