@@ -1,7 +1,7 @@
 """Supervision of a pool's replicas, which are Ray actors: starting, feeding, watching, replacing and ending them.
 
-A lost replica costs only the archs that were sent to it. Its first task is blamed, not the one queued behind it, unless
-the whole node was lost.
+A lost replica costs only the archs that were sent to it. Its first task is blamed, not the one queued behind it. If the
+whole node was lost it is so only after several losses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from raynas.space import Space
 
 log = logging.getLogger(__name__)
 
-TRIES = 3  # replicas that an arch may break before it counts as failed
+TRIES = 3  # replicas that an arch may break before it counts as failed,
+NODES = 5  # or nodes that may be lost at it: clouds take several away at once
 IN_FLIGHT = 2  # tasks at each replica: one at work, one waiting
 TASK_S = 0.5  # approximate length of a task,
 DRIVER_S = 0.001  # or longer with many replicas, since sending and receiving a task takes the driver so long,
@@ -94,6 +95,7 @@ class Supervisor:
         self._work = 0  # of all of these
         self._ended = False  # no more jobs come
         self._lost: dict[str, int] = {}  # replicas lost by arch id
+        self._nodes: dict[str, int] = {}  # nodes lost by arch id
         self._pace: dict[Kind, float] = {}  # seconds for a unit of work lately
         self._slowest: dict[Kind, float] = {}  # seconds of an arch, of blocks for each image
         self._failed_starts = 0
@@ -155,7 +157,8 @@ class Supervisor:
         So a harmless arch may be blamed once, but sent alone never again.
         """
         chunks = [task.jobs for task in member.tasks]
-        return bool(chunks) and any(job.arch.id in self._lost for chunk in (*chunks, self._queue[0]) for job in chunk)
+        suspects = self._lost.keys() | {arch for arch, count in self._nodes.items() if count > 1}
+        return bool(chunks) and any(job.arch.id in suspects for chunk in (*chunks, self._queue[0]) for job in chunk)
 
     def _pull(self, jobs: Iterator[Job]) -> None:
         """Make the next task. The last ones are shorter, with the costly jobs first, so that replicas end together."""
@@ -281,7 +284,7 @@ class Supervisor:
         return "; ".join([text, *coming_nodes()]) + ". Ask for fewer or smaller replicas, or free some"
 
     def _replace(self, member: _Member, why: str, starting: bool) -> None:
-        """End a replica, put its archs back, and start another in its place; a lost node is no fault of either."""
+        """End a replica, put its archs back, and start another in its place."""
         ray.kill(member.actor, no_restart=True)
         self._failed_starts += starting and why != NODE_LOST
         if self._failed_starts >= TRIES:
@@ -292,20 +295,27 @@ class Supervisor:
             return
         log.warning("%s was lost (%s); another takes its place", member.name, why)
         chunks = [task.jobs for task in member.tasks]
-        if chunks and why != NODE_LOST:
+        if chunks:
             chunks[:1] = self._blame(chunks[0], member, why)
         self._queue.extendleft(reversed(chunks))
         self._members[self._members.index(member)] = self._member(member.slot)
 
     def _blame(self, jobs: list[Job], member: _Member, why: str) -> list[list[Job]]:
-        """Return the tasks in place of one that broke a replica: each arch alone, to find the one to blame."""
+        """Return the tasks in place of one that broke a replica: each arch alone, to find the one to blame.
+
+        A lost node is mostly no fault of an arch, so that a second one has to be lost before archs are suspected.
+        """
+        lost, most, what = (self._nodes, NODES, "nodes") if why == NODE_LOST else (self._lost, TRIES, "replicas")
+        if why == NODE_LOST or len(jobs) == 1:
+            for job in jobs:
+                lost[job.arch.id] = lost.get(job.arch.id, 0) + 1
+        if why == NODE_LOST and lost[jobs[0].arch.id] == 1:
+            return [jobs]
         if len(jobs) > 1:
             return [[job] for job in jobs]
-        arch = jobs[0].arch
-        self._lost[arch.id] = self._lost.get(arch.id, 0) + 1
-        if self._lost[arch.id] < TRIES:
+        if lost[jobs[0].arch.id] < most:
             return [jobs]
-        text = f"{TRIES} replicas were lost at it, the last: {why}"
+        text = f"{most} {what} were lost at it" + ("" if why == NODE_LOST else f", the last: {why}")
         self._outcomes.append(ScoredArch(jobs[0], None, text, member.device, member.name))
         return []
 

@@ -252,6 +252,32 @@ def test_lost_nodes_shrink_no_pool_and_are_no_fault_of_archs(space: Space, archs
 
 
 @pytest.mark.usefixtures("no_actors")
+def test_an_arch_at_which_node_after_node_is_lost_is_a_failed_row(space: Space, archs: list[Arch]) -> None:
+    """It shares its task with two others at first, which are scored."""
+
+    class LosesItsNode(OnLostNodes):
+        """A replica whose node is lost at one of the archs."""
+
+        def __init__(self) -> None:
+            super().__init__(starts=True)
+            self.score = SimpleNamespace(remote=self._score)
+
+        def _score(self, sent: list[Any]) -> Any:
+            lost.extend([1] * (bad := any(values == dict(archs[1]) for values, *_ in sent)))
+            return lose_node.remote() if bad else ray.put([(None, "scored") for _ in sent])
+
+    lost: list[int] = []
+    pool = supervisor.Supervisor(1, lambda name: LosesItsNode(), space, None, 60.0, "1 CPU")
+    pool._queue.append([Job(arch) for arch in archs[:3]])
+    found: dict[str, Any] = {}
+    while len(found) < 3:
+        pool.feed(iter([]))
+        found |= {outcome.arch.id: outcome.reason for outcome in pool.poll(1.0)}
+    assert found == {archs[0].id: "scored", archs[1].id: "5 nodes were lost at it", archs[2].id: "scored"}
+    assert len(lost) == supervisor.NODES
+
+
+@pytest.mark.usefixtures("no_actors")
 def test_as_many_replicas_share_a_gpu_as_its_memory_holds(space: Space) -> None:
     def found(*actors: Any) -> int:
         left = list(actors)
