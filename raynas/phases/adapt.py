@@ -150,12 +150,8 @@ def fit(
     if data.config.mean is None:
         data = load_data(model.as_trained(data.config, "mean", "std"))
     new_head = config.head == "new" or not model.knows(data)
-    if not new_head and model.class_names is None:
-        progress(
-            f"the {data.classes} classes of {model.name} are taken for those of the data, in their order "
-            f"({', '.join(data.class_names[:4])}{', ...' if data.classes > 4 else ''}); for a new classifier: "
-            "--set adapt.head=new"
-        )
+    if not new_head:
+        model.say_classes(data, progress, "; for a new classifier: --set adapt.head=new")
     model = model.fitted(data, new_head, preset.recipe.seed, progress)
     own = model.network.space
     if space is None:

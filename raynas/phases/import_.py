@@ -128,14 +128,15 @@ def transfer(
         asked = preset.model_copy(update={"data": model.as_trained(config, *names)})
         return asked.model_copy(update={"data": resolve_data(asked, space)})
 
-    files = are_files(config)  # other images are read as they are
-    found = settled(config, *["crop_pct"] * files)
-    model.check_channels(data := load_data(named_data(found)))
-    if files:
-        found = settled(named_data(found), "mean", "std")
-        data = load_data(named_data(found))
+    found = settled(config, *["crop_pct"] * are_files(config))  # other images are not cropped
+    model.check_channels(load_data(named_data(found)))
+    found = settled(named_data(found), "mean", "std")
+    data = load_data(named_data(found))
+    new_head = not model.knows(data)
+    if not new_head:
+        model.say_classes(data, progress)
     scaled = preset.retrain.windows == "scaled"
-    network = model.fitted(data, not model.knows(data), preset.recipe.seed, progress, scaled).network
+    network = model.fitted(data, new_head, preset.recipe.seed, progress, scaled).network
     return write_imported(run_dir, "raynas", os.fspath(source), network.space, network.state_dict(), found, data)
 
 

@@ -55,6 +55,15 @@ class Pretrained:
             return self.class_names == data.class_names
         return self.network.space.classes == data.classes
 
+    def say_classes(self, data: Data, progress: Progress, advice: str = "") -> None:
+        """Say that the model's classes are taken for those of a dataset, if nothing but their number is known."""
+        if self.class_names is None:
+            first = ", ".join(data.class_names[:4]) + (", ..." if data.classes > 4 else "")
+            told = (
+                f"the {data.classes} classes of {self.name} are taken for those of the data, in their order ({first})"
+            )
+            progress(told + advice)
+
     def as_trained(self, config: DataConfig, *names: str) -> DataConfig:
         """Return settings in which those of these names that are left out are as the model was trained."""
         unset = {name: self.reading.get(name) for name in names if getattr(config, name) is None}

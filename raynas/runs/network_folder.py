@@ -57,7 +57,9 @@ def load_network_folder(
     found = load_arch(file)
     beside = file.parent / WEIGHTS_FILE
     if weights and not beside.is_file():
-        raise UserError(f"{file} has no {WEIGHTS_FILE} beside it: load it without weights (pretrained=False)")
+        raise UserError(
+            f"{file} has no {WEIGHTS_FILE} beside it: export the network again, or in timm give pretrained=False"
+        )
     name = str(beside if weights else file)
     model = build_network(found, beside.read_bytes() if weights else None, name, classes, channels)
     reading = _preprocessing(file.parent, found.space)

@@ -245,7 +245,7 @@ def _of_width(space: Space, width: Any) -> Space:
         ("MODEL", {"adapt.elastic.window": [0.5]}, "cannot be elastic in window"),
         ("MODEL", {"adapt.finetune.recipe.epoch": 3}, "adapt.finetune.recipe.epoch: unknown key 'epoch'"),
         ("MODEL", {"adapt.finetune.always": True, "adapt.finetune.recipe.opt": "sgdd"}, "sgdd"),
-        ("WEIGHTLESS", {}, "has no model.safetensors beside it"),
+        ("WEIGHTLESS", {}, "has no model.safetensors beside it: export the network again"),
         ("NAN", {}, "holds NaN or infinite"),
         ("UNSEARCHED", {}, "has no winner: search it first"),
         (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +69,25 @@ def test_a_folder_is_fine_tuned_on_other_classes_and_sizes_and_goes_on(root: Pat
     assert other.space.classes == 2 and other.space.input_size == (16, 16)
     own, kept = run.model(trained).state_dict(), weights(tmp_path / "birds_run")
     assert {name for name, value in kept.items() if not torch.equal(value, own[name])} == {"head.weight", "head.bias"}
-    same = raynas.import_model("transfer", str(tmp_path / "run"), tmp_path / "same", str(root / "pets"))
+    lines.clear()
+    same = raynas.import_model(
+        "transfer", str(tmp_path / "run"), tmp_path / "same", str(root / "pets"), progress=lines.append
+    )
+    assert not any("classes" in line for line in lines)  # they are known by name
     assert same.has_arch("best")
     assert all(torch.equal(value, own[name]) for name, value in weights(tmp_path / "same").items())
+
+
+def test_embedded_images_are_read_as_the_network_was_trained(root: Path, tmp_path: Path) -> None:
+    """As files are; and its classes, of which only the number is known, are said to be those of the data."""
+    shutil.copytree(root / "network", tmp_path / "network")
+    about = {"mode": "L", "channels": 1, "size": [8, 8], "mean": [0.25], "std": [0.5], "crop_pct": 1.0}
+    (tmp_path / "network" / "preprocessing.json").write_text(json.dumps({**about, "interpolation": "bicubic"}))
+    lines: list[str] = []
+    run = raynas.import_model("transfer", str(tmp_path / "network"), tmp_path / "run", "digits", progress=lines.append)
+    assert (run.data().mean, run.data().std) == ((0.25,), (0.5,))
+    told = "classes of .*network are taken for those of the data, in their order .0, 1, 2, 3, ..."
+    assert sum(re.search(told, line) is not None for line in lines) == 1
 
 
 def test_a_timm_model_is_transferred_with_its_own_normalisation(root: Path, tmp_path: Path) -> None:
