@@ -213,3 +213,7 @@ def test_caits_parts_in_vitas_networks_of_1_3_gmacs(name: str, heads: int, head_
     assert cheaper["params"][0] == params + 12 * 2 * width - width
     assert cheaper["params"][0] // 10**6 == params // 10**6 == {"deit_tiny": 5}.get(name.rpartition("/")[2], 6)
     assert cheaper["macs"][0] < 0.88 * before["macs"][0]
+    shorter["dimensions"]["depth"] = [12]  # and behind all blocks they are too large
+    shorter["constants"]["max_depth"] = shorter["constants"]["max_depth"] and 14
+    larger = cost(space := Space.from_dict(shorter, "more"), [space.smallest()])
+    assert round(larger["params"][0] / 1e6, 2) == {3 * 64: 6.61}.get(width, 6.99)
