@@ -12,15 +12,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy import stats
 from tables import Row, spread_to_noise
 from truths import NETWORKS, PRESET, STORED, archs_of
 
 from raynas.bench.truths import Truth, load_truth
+from raynas.correlation import correlations
+from raynas.data.load import load_data
 from raynas.presets.preset import load_preset
+from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.search.predictors import fit_forest
 
 EPOCHS = (2, 4, 8)
+PROXIES = ("synflow", "naswot", "dss", "az_nas")
 FOLDS = 5
 FEWEST = 10
 """Networks that a correlation needs."""
@@ -86,35 +89,47 @@ def noise(truths: dict[str, Truth]) -> None:
 
 
 def taus(truths: dict[str, Truth]) -> None:
-    """How costs, short trainings, another seed and a model rank the networks."""
+    """How costs, training-free scores, short trainings, another seed and a model rank the networks."""
     truths = {family: truth for family, truth in truths.items() if len(truth.archs) >= FEWEST}
     if not truths:
         return print(f"(Correlations need {FEWEST} networks.)")
     found = {family: ranked(truth) for family, truth in truths.items()}
-    print(f"| tau with accuracy on test by | {' | '.join(f'`truths/{family}`' for family in found)} |")
+    print(f"| tau with accuracy on the test images by | {' | '.join(f'`truths/{family}`' for family in found)} |")
     print(f"|---|{'---|' * len(found)}")
     for name in dict.fromkeys(name for each in found.values() for name in each):
         print(f"| {name} | {' | '.join(each[name] for each in found.values())} |")
 
 
 def ranked(truth: Truth) -> dict[str, str]:
-    """Kendall's tau of several quantities with the accuracy on the test images, by name."""
+    """Kendall's tau of several quantities with the accuracy on the test images, with its 95 % interval, by name."""
     final = truth.accuracies(split="test")
     quantities = {
         "MACs": truth.macs,
         "parameters": truth.params,
         "milliseconds": truth.ms,
+        **{f"`{proxy}`": np.array(scorer_of(truth, proxy).score(truth.archs)) for proxy in PROXIES},
         **{f"accuracy on the search split after {n} epochs": truth.accuracies(n) for n in EPOCHS},
         "accuracy on the search split": truth.accuracies(),
         f"a forest, {FOLDS} folds": predicted(truth),
     }
-    found = {name: f"{stats.kendalltau(values, final).statistic:.2f}" for name, values in quantities.items()}
+    found = {name: tau(values, final) for name, values in quantities.items()}
     first, second = (truth.accuracies(seed=seed, split="test") for seed in (0, 1))
     both = ~np.isnan(first) & ~np.isnan(second)
-    enough = both.sum() >= FEWEST
-    found["one seed by another"] = f"{stats.kendalltau(first[both], second[both]).statistic:.2f}" if enough else "-"
+    found["one seed by another"] = tau(first[both], second[both]) if both.sum() >= FEWEST else "-"
     error = 100 * np.sqrt(np.mean((quantities[f"a forest, {FOLDS} folds"] - truth.accuracies()) ** 2))
     return {**found, "error of the forest (RMSE), points": f"{error:.1f}"}
+
+
+def tau(values: np.ndarray, final: np.ndarray) -> str:
+    rows = correlations(values.tolist(), final.tolist(), np.random.default_rng(0))
+    found = next(row for row in rows if row["statistic"] == "kendall")
+    return f"{found['value']:.2f} [{found['lower']:.2f}, {found['upper']:.2f}]"
+
+
+def scorer_of(truth: Truth, proxy: str) -> ProxyScorer:
+    """A training-free score on images of the search split."""
+    data = load_data(load_preset(PRESET).data)
+    return ProxyScorer(truth.space, proxy, proxy_images(truth.space, data.search, data.normalisation))
 
 
 def predicted(truth: Truth) -> np.ndarray:
