@@ -27,6 +27,7 @@ import numpy as np
 import ray
 import torch
 
+from raynas.cluster.metrics import Rate
 from raynas.costs import cost
 from raynas.data.pixels import Normalisation
 from raynas.nets import build_supernet
@@ -149,7 +150,7 @@ class SimulatedPool(ScorePool):
     def _start(self, scored: ScoredSupernet) -> None:
         self.supervisor = Supervisor(self.replicas, self.cluster.start, scored.space, None, 60.0, "1 CPU")
         self._finished = []
-        self._subnets, self._best = 0, 0.0
+        self._subnets, self._best, self._rate = 0, 0.0, Rate()
 
     def _finish(self) -> None:
         pass
@@ -304,7 +305,7 @@ class SleepingPool(SimulatedPool):
 
         self.cluster = Cluster(Costs(), {})
         self.supervisor = Supervisor(self.replicas, start, scored.space, None, 60.0, "nothing")
-        self._finished, self._subnets, self._best = [], 0, 0.0
+        self._finished, self._subnets, self._best, self._rate = [], 0, 0.0, Rate()
         self._stack.callback(self.supervisor.end)
 
 

@@ -16,7 +16,7 @@ from raynas.arguments import checked
 from raynas.cluster.connection import is_local, ray_cluster
 from raynas.cluster.growth import WAIT_S
 from raynas.cluster.losses import NODE_LOST, why_lost
-from raynas.cluster.metrics import set_gauge
+from raynas.cluster.metrics import Rate, set_gauge
 from raynas.cluster.resources import MOST_PER_GPU, Resources
 from raynas.errors import UserError, reason
 from raynas.results import Store
@@ -142,6 +142,7 @@ class ScorePool(Scorer):
         )
         self._finished: list[ScoredArch] = []
         self._subnets, self._best = 0, 0.0  # scored so far, and the best accuracy of these
+        self._rate = Rate()
         self._stack.callback(self.supervisor.end)
 
     def _finish(self) -> None:
@@ -178,6 +179,7 @@ class ScorePool(Scorer):
         set_gauge("replicas", len(ready), name)
         set_gauge("busy_replicas", sum(bool(member.tasks) for member in ready), name)
         set_gauge("subnets", self._subnets, name)
+        set_gauge("scores_per_s", self._rate.at(self._subnets), name)
         set_gauge("best_accuracy", self._best, name)
 
     def _taken(self) -> list[ScoredArch]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from raynas.cluster.metrics import Rate
 from tests.cluster.simulated import autoscaling_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -38,4 +39,16 @@ def test_trainings_and_pools_are_seen_in_the_cluster_s_metrics(tmp_path: Path) -
         assert code == 0, output
         best, found = json.loads(output.splitlines()[-1])
         assert found["ray_raynas_images_per_s"] > 0 and 0 < found["ray_raynas_loss"] < 3
+        assert 0 < found["ray_raynas_scores_per_s"] <= 5
         assert found["ray_raynas_subnets"] == 5 and found["ray_raynas_best_accuracy"] == pytest.approx(best)
+
+
+def test_a_rate_is_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("raynas.cluster.metrics.time.monotonic", lambda: now[0])
+    rate = Rate()
+    found = []
+    for second, count in ((0.1, 1), (2, 4), (8, 16), (20, 16), (30.5, 16), (31, 26)):
+        now[0] = 100 + second
+        found.append(rate.at(count))
+    assert found == [1, 2, 2, (16 - 16) / 12, 0, 10 / 11]
