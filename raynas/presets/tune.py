@@ -82,7 +82,10 @@ class Param(Config):
             return any(value == choice and type(value) is type(choice) for choice in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return (not self.whole or value == int(value)) and self.low <= value <= self.high  # type: ignore[operator]
+        assert self.low is not None and self.high is not None
+        steps = 0.0 if self.step is None else (value - self.low) / self.step
+        on_grid = abs(steps - round(steps)) < 1e-8 and (not self.whole or value == int(value))
+        return on_grid and self.low <= value <= self.high
 
 
 class TuneConfig(Config):

@@ -10,6 +10,7 @@ from typing import Any
 from raynas.errors import UserError
 from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES
 from raynas.outer.trials import TRIALS, Listed, Proposed, Trial, Wait
+from raynas.phases.search import BASELINE
 from raynas.presets.ablation import AblationRow
 from raynas.presets.preset import Preset, override
 from raynas.runs.searches import MAIN
@@ -75,7 +76,8 @@ def cells_of(rows: Sequence[AblationRow], seeds: Sequence[int], measures: Collec
             name = as_name(row.name)
             folder = folders.setdefault(trained, f"{TRIALS}/{name}-{seed}")
             others = any(cell.run == folder for cell in found)
-            search = searches.setdefault(searched, name if others else MAIN)
+            own = f"{name}_" if name in (MAIN, BASELINE) else name
+            search = searches.setdefault(searched, own if others else MAIN)
             # By recipe alone, so that searches with the same winner share its training.
             retraining = retrainings.setdefault(trained + _key(dumped, ("retrain",)), name if others else None)
             found.append(Cell(row, seed, folder, search, retraining, preset))

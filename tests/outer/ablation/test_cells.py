@@ -44,6 +44,11 @@ def test_rows_share_the_phases_that_they_have_in_common() -> None:
     assert {cell[4] for cell in found[5:]} == {4}
 
 
+def test_a_row_called_as_the_runs_own_searches_has_a_search_of_its_own() -> None:
+    rows = {name: {"search.evaluations": n} for n, name in enumerate(("default", "search", "random"), start=100)}
+    assert [cell[2] for cell in cells(rows, ["searched"], (0,))] == ["search", "search_", "random_"]
+
+
 def test_every_seed_is_that_of_training_search_and_retraining() -> None:
     read = load_ablation({"preset": "digits", "rows": ROWS})
     for cell in cells_of(read.rows(), [3], ["tested"]):

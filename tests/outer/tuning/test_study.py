@@ -139,6 +139,18 @@ def test_a_lost_study_is_made_anew_with_what_it_began_with(tmp_path: Path) -> No
     assert [(t.number, t.params, t.value) for t in found] == [(t.number, t.params, t.value) for t in wanted]
 
 
+def test_earlier_values_between_steps_are_left_out(tmp_path: Path) -> None:
+    foreign = optuna.create_study(storage=f"sqlite:///{tmp_path}/other.db", study_name="mine", direction="minimize")
+    for x in (0.25, 0.3, 0.75):
+        foreign.add_trial(create_trial(params={"x": x}, distributions={"x": FloatDistribution(0, 1)}, value=x))
+    params = {"x": {"low": 0.0, "high": 1.0, "step": 0.25}}
+    settings = config(params=params, warm_start=(f"sqlite:///{tmp_path}/other.db#mine",))
+    run = Run(tmp_path / "lr", create=True)
+    run.write_json(EARLIER, earlier_trials(settings))
+    Study(run, settings)
+    assert [trial.params["x"] for trial in study_of(run).trials] == [0.25, 0.75]
+
+
 def test_trials_of_another_space_are_no_start(tmp_path: Path) -> None:
     first = Run(tmp_path / "first", create=True)
     carry_on(first, config(), 1)
