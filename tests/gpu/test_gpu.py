@@ -13,6 +13,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from raynas.bench import PARTS
+from raynas.bench.all import bench_all
 from raynas.bench.mixed import bench_mixed
 from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
@@ -20,17 +22,23 @@ from raynas.energy import counters
 from raynas.latency.timing import Conditions, time_arch
 from raynas.nets import build_supernet
 from raynas.phases.check_workers import all_reduce
+from raynas.phases.evaluate import evaluate
+from raynas.phases.retrain import retrain
+from raynas.phases.teachers import load_teachers
 from raynas.progress.reporter import Reporter
+from raynas.runs.networks import Network
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
+from raynas.scoring.replica import device_name
 from raynas.space import load_space
 from raynas.training.context import Context, DistributedContext, check_connection
-from raynas.training.loop import Trainer
+from raynas.training.loop import Trainer, train_loop
 from raynas.training.memory import training_memory
 from raynas.training.plan import Plan
 from raynas.training.recipe import Recipe
 from tests.families.test_autoformer_golden import DATA, SUBNETS, golden_arch, golden_supernet
 from tests.gpu.conftest import Tell
+from tests.scoring.test_calibrated_scores import make_hybrid_run
 from tests.small_run import SPACE, small_run
 from tests.training.training_parts import few
 
@@ -158,23 +166,68 @@ def test_compiled(device: str, tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("amp", ["none", "bf16"])
-def test_peak_memory(cuda: str, amp: Literal["none", "bf16"], tell: Tell) -> None:
-    space = load_space("autoformer/tiny")
-    said = training_memory(space, Recipe(epochs=1, batch_size=64, lr=1e-3, amp=amp))
-    torch.cuda.empty_cache()
-    model = build_supernet(space).to(cuda).train()
-    images = torch.randn(64, space.channels, *space.input_size, device=cuda)
-    optimizer = torch.optim.AdamW(model.parameters())
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(2):  # the optimiser's state comes with the first step
-        with torch.autocast("cuda", torch.bfloat16, enabled=amp != "none"):
-            loss = model(images, space.largest()).float().sum()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    peak = torch.cuda.max_memory_allocated()
-    assert 0.6 < said.total / peak < 1.5
-    tell(f"peak memory in {amp}", f"{peak / 1e9:.2f} GB; said {said.total / 1e9:.2f} GB")
+def test_peak_memory(device: str, amp: Literal["none", "bf16"], tell: Tell) -> None:
+    """Of a training whose steps include the largest subnet."""
+    name, images = ("digits/vit", 32) if device == "cpu" else ("autoformer/tiny", 64)
+    data = few(images, 2).resized(load_space(name).input_size)
+    space = load_space(name).with_input(size=data.size, channels=data.channels, classes=data.classes)
+    health = {"probe_every": 2}  # none in the only epoch
+    recipe = Recipe.model_validate({"epochs": 1, "batch_size": images, "lr": 1e-3, "amp": amp, "health": health})
+    plan = Plan.model_validate({"sampler": "sandwich"})
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    state = train_loop(space, data, plan, recipe, Context(device=device))
+    said, peak = training_memory(space, recipe), state.history[-1]["memory"]
+    if device == "cpu":  # of the whole process
+        assert peak > said.total
+    else:
+        assert 0.6 < said.total / peak < 1.5
+    tell(f"peak memory of the trainer in {amp}", f"{peak / 1e9:.2f} GB; said {said.total / 1e9:.2f} GB")
+
+
+def test_batch_norms_are_calibrated(device: str, tmp_path: Path, tell: Tell) -> None:
+    """As on the CPU: of a subnet, in its score, and of a teacher."""
+    run = make_hybrid_run(tmp_path / "run", space := load_space("digits/nasvit"))
+    archs = [space.largest(), space.sample(np.random.default_rng(0))]
+    worst = 0.0
+    for arch in archs:
+        expected = run.model(Network(arch, "inherited")).state_dict()
+        for name, tensor in run.supernet(device).subnet(arch).state_dict().items():
+            torch.testing.assert_close(tensor.cpu(), expected[name], rtol=1e-3, atol=1e-4)
+            worst = max(worst, float((tensor.cpu() - expected[name]).abs().max()))
+    scores = []
+    for place in ("cpu", device):
+        with LocalScorer(make_hybrid_run(tmp_path / f"scored-{place}", space), device=place) as scorer:
+            scores.append([row["accuracy"] for row in scorer.score(archs)])
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.03)  # an image or two may fall on the other side
+    settings = Recipe.model_validate(
+        {"epochs": 1, "batch_size": 32, "lr": 1e-3, "teachers": {"models": [{"run": str(run.path)}]}}
+    )
+    teachers = load_teachers(settings, few())
+    assert teachers is not None
+    teachers.join(Context(device=device))
+    expected = run.model(Network(archs[0], "inherited")).state_dict()
+    for name, tensor in teachers.teachers[0].network.state_dict().items():
+        assert tensor.device.type == torch.device(device).type
+        torch.testing.assert_close(tensor.cpu(), expected[name], rtol=1e-3, atol=1e-4)
+    tell("calibrated batch norms", f"off by {worst:.1e} at most from those of the CPU")
+
+
+def test_a_training_and_a_task_of_ray(device: str, tmp_path: Path, tell: Tell) -> None:
+    """A worker and a task have the GPU, and do what this process does."""
+    recipe = Recipe(epochs=3, batch_size=128, lr=2e-3, lr_base_batch=None, warmup_epochs=0)
+    arch, found, seconds = SPACE.largest(), [], []
+    for workers in (0, 1):
+        resources = Resources(workers=workers, replicas=workers, gpus=0 if device == "cpu" else 1)
+        began, run = time.monotonic(), small_run(tmp_path / f"{workers}")
+        (trained,) = retrain(run, [arch], recipe, resources=resources)
+        (evaluated,) = evaluate(run, [Network(arch, "scratch", 0, trained["path"])], resources=resources)
+        seconds.append(time.monotonic() - began)
+        assert {row["device"] for row in (trained, evaluated)} == {device_name(torch.device(device))}
+        found.append([trained["accuracy"], evaluated["accuracy"], trained["loss"]])
+    np.testing.assert_allclose(found[1], found[0], atol=0.05)
+    tell("training and evaluating", f"{seconds[0]:.1f} s here, {seconds[1]:.1f} s by a worker and a task of Ray")
 
 
 def test_ratios(device: str, tell: Tell) -> None:
@@ -184,3 +237,13 @@ def test_ratios(device: str, tell: Tell) -> None:
         ratios = sorted(float(np.median(timing.ratios)) for timing in timings)
         assert all(np.isfinite(ratios))
         tell(f"bench mixed: {timings[0].name}", f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})")
+
+
+def test_ratios_of_bench_all(device: str, tell: Tell) -> None:
+    """Rows without a reference have a speed alone. On a CPU only one part, since all take minutes."""
+    rows = bench_all(("archs",) if device == "cpu" else PARTS, rounds=1 if device == "cpu" else 3, device=device)
+    for row in rows:
+        values = row.ratios or row.ours
+        assert all(np.isfinite(values)) and min(values) > 0
+        unit = "" if row.reference else f" {row.unit}"
+        tell(f"bench all: {row.name}", f"{np.median(values):,.3f}{unit} ({min(values):,.3f} to {max(values):,.3f})")
