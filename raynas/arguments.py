@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from raynas.errors import UserError
+from raynas.locations import refuse_credentials
 from raynas.text import shown
 
 P = ParamSpec("P")
@@ -32,7 +34,7 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         places: modules of the names that the function's module imports for type checkers alone.
 
     Raises:
-        UserError: by the function, an argument is of another type.
+        UserError: by the function, an argument is of another type, or a location with credentials.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -47,6 +49,8 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             bound = signature.bind(*args, **kwargs)
             for name, value in bound.arguments.items():
+                if isinstance(value, str | os.PathLike):  # which messages and files may repeat
+                    refuse_credentials(os.fsdecode(value), name)
                 annotation = signature.parameters[name].annotation
                 if annotation is inspect.Parameter.empty:
                     continue

@@ -13,7 +13,9 @@ import torch
 
 import raynas
 from raynas.arguments import checked
+from raynas.config import parse_yaml, validate
 from raynas.errors import UserError
+from raynas.training.teacher_config import TeacherConfig
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -145,3 +147,17 @@ def test_a_wrong_type_is_one_line(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(UserError, match=words.replace(" | ", " or ")) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda location: raynas.load_space(location),
+        lambda location: raynas.adapt("test_vit", data="digits", run_dir="unused", weights=Path(location)),
+        lambda location: validate(TeacherConfig, parse_yaml(f"{{timm: test_vit, weights: '{location}'}}", "p.yaml")),
+    ],
+)
+def test_a_location_with_credentials_is_refused_and_not_repeated(call: Callable[[str], Any]) -> None:
+    with pytest.raises(UserError, match="must hold no credentials") as caught:
+        call("s3://key:s3cr3t@bucket/x")
+    assert "s3cr3t" not in str(caught.value)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
-from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage
+from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage, room_for
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.progress.reporter import Activity
@@ -41,18 +41,23 @@ def run_elsewhere(
     # On any node, even if this process is in a placement group, as a trial of Ray Tune is.
     task = ray.remote(_with_threads).options(num_returns="streaming", scheduling_strategy="DEFAULT", **options)
     results = task.remote(work, *arguments)
-    began, begun = time.monotonic(), False
+    since, begun = time.monotonic(), False
     try:
         while True:
             if not ray.wait([results], timeout=LOOK_S, fetch_local=False)[0]:
-                lack = None if begun else describe_shortage(needed)
+                # Once it runs, others may lack something; it does only if its node was lost and no other has room.
+                lack = None if begun and room_for(needed) else describe_shortage(needed)
                 activity.update(detail="" if lack is None else f"waits for {lack}; for {duration(WAIT_S)} at most")
-                if lack is not None and time.monotonic() - began > WAIT_S:
+                if lack is None:
+                    since = time.monotonic()
+                elif time.monotonic() - since > WAIT_S:
                     raise UserError(f"this needs {lack}; waited {duration(WAIT_S)}: use fewer, or a larger cluster")
                 continue
             activity.update(detail="")
+            result = ray.get(next(results))
+            if begun:
+                yield result
             begun = True
-            yield ray.get(next(results))
     except StopIteration:
         return
     except ray.exceptions.RayTaskError as error:
@@ -61,11 +66,12 @@ def run_elsewhere(
         ray.cancel(results)
 
 
-def _with_threads(work: Callable[..., Iterator[ResultT]], *arguments: Any) -> Iterator[ResultT]:
+def _with_threads(work: Callable[..., Iterator[ResultT]], *arguments: Any) -> Iterator[ResultT | None]:
     import ray
     import torch
 
     torch.set_num_threads(int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+    yield None  # says that it runs
     yield from work(*arguments)
 
 

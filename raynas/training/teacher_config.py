@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from raynas.config import Config, added_field
 from raynas.data.config import Size, square
+from raynas.locations import refuse_credentials
 
 
 class TeacherConfig(Config):
@@ -42,6 +43,8 @@ class TeacherConfig(Config):
     @classmethod
     def _absolute(cls, value: Any) -> Any:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(value, str):
+            refuse_credentials(value)
         return os.path.abspath(value) if isinstance(value, str) and os.path.exists(value) else value
 
     @model_validator(mode="after")

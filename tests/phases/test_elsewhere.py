@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 import torch
 
+from raynas.cluster import task
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.phases.evaluate import evaluate
 from raynas.phases.export import export
+from raynas.progress.reporter import Reporter
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -18,6 +24,7 @@ from raynas.space import load_space
 from tests.scoring.scoring_parts import make_run
 from tests.small_run import SPACE, small_run
 
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks do not see this folder
 ARCH = SPACE.smallest()
 
 
@@ -38,6 +45,31 @@ def test_a_task_elsewhere_measures_the_same(tmp_path: Path) -> None:
         evaluate(there, networks, again=True, resources=Resources(workers=0, replicas=1, gpus=1))
     with pytest.raises(UserError, match="not in space"):
         evaluate(there, [Network(SPACE.off_grid({**ARCH, "width": 33}), "inherited")], resources=away)
+
+
+def _slow(seconds: float, folder: Path) -> Iterator[str]:
+    (folder / "begun").touch()
+    time.sleep(seconds)
+    yield "done"
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_only_what_has_not_begun_or_has_lost_its_node_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job may ask for nodes all the while."""
+    monkeypatch.setattr(task, "LOOK_S", 0.1)
+    monkeypatch.setattr(task, "describe_shortage", lambda needed: "1 CPU" if (tmp_path / "begun").exists() else None)
+    monkeypatch.setattr(task, "WAIT_S", 0.5)
+
+    def found() -> list[str]:
+        with Reporter().doing("working") as activity:
+            return list(task.run_elsewhere(_slow, 2.0, tmp_path, resources=Resources(), activity=activity))
+
+    assert found() == ["done"]
+    monkeypatch.setattr(task, "room_for", lambda needed: 0)
+    with pytest.raises(UserError, match=r"this needs 1 CPU; waited .*: use fewer"):
+        found()
 
 
 @pytest.mark.usefixtures("ray_session")

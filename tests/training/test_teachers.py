@@ -360,6 +360,7 @@ def test_a_teacher_of_other_classes(resnet: dict[str, Any], tmp_path: Path) -> N
         ("{timm: test_vit}", "teacher test_vit: say where its weights are: weights: FILE, or pretrained: true"),
         ("{timm: test_vit, weights: a.pth, pretrained: true}", "say where its weights are"),
         ("{run: runs/a, pretrained: true}", "teacher runs/a: weights, pretrained and options are of timm models"),
+        ("{timm: test_vit, weights: 's3://key:secret@bucket/x'}", "must hold no credentials"),
         ("{tim: test_vit}", "unknown key 'tim' (did you mean 'timm'?)"),
     ],
 )
