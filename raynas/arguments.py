@@ -9,10 +9,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from raynas.errors import UserError
 from raynas.locations import refuse_credentials
@@ -28,7 +28,7 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator: its function refuses arguments of other types than its signature says, in one line.
 
     Arguments are passed on as they are, but numpy's numbers as Python's, and tuples and ranges as lists. The function's
-    module postpones its annotations; parameters without one are not checked.
+    module postpones its annotations; parameters without one, or with a type variable, are not checked.
 
     Args:
         places: modules of the names that the function's module imports for type checkers alone.
@@ -52,7 +52,7 @@ def checked(**places: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 if isinstance(value, str | os.PathLike):  # which messages and files may repeat
                     refuse_credentials(os.fsdecode(value), name)
                 annotation = signature.parameters[name].annotation
-                if annotation is inspect.Parameter.empty:
+                if annotation is inspect.Parameter.empty or isinstance(names.module.get(annotation), TypeVar):
                     continue
                 try:
                     bound.arguments[name] = _plain(value)
@@ -91,7 +91,8 @@ class _Names(dict[str, Any]):
             return Annotated[object, AfterValidator(functools.partial(_of_module, self.places[name], name))]
         if isinstance(value := self.module.get(name), str):
             return eval(value, self.module, self)
-        if is_dataclass(value):  # pydantic would look into its fields
+        if is_dataclass(value) or (isinstance(value, type) and issubclass(value, BaseModel)):
+            # pydantic would look into its fields, and take a mapping for it
             return Annotated[object, AfterValidator(functools.partial(_of_class, value))]
         raise KeyError(name)  # eval goes on in the module
 
@@ -101,6 +102,8 @@ class _Names(dict[str, Any]):
 
     def _spelt(self, name: str) -> str:
         value = self.module.get(name)
+        if get_origin(value) is Literal:
+            return " or ".join(map(repr, get_args(value)))
         described = (getattr(each, "description", None) for each in getattr(value, "__metadata__", ()))
         return value if isinstance(value, str) else next(filter(None, described), name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 
 import pydantic
 import yaml
@@ -64,6 +64,21 @@ class Config(pydantic.BaseModel):
     """Base of all configuration models: immutable; unknown keys, NaN and bools as numbers are errors."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    if not TYPE_CHECKING:  # which take the fields for the signature
+
+        def __init__(self, /, **values: Any):
+            """Build it from values by name, as Python callers do.
+
+            Raises:
+                ConfigError: a value is wrong.
+            """
+            try:
+                super().__init__(**values)
+            except pydantic.ValidationError as error:
+                raise _first_error(type(self), error, Document(values, type(self).__name__), ()) from error
+
+        __init__.__pydantic_base_init__ = True  # pydantic does not call it for a configuration in another one
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

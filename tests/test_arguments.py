@@ -15,6 +15,9 @@ import raynas
 from raynas.arguments import checked
 from raynas.config import parse_yaml, validate
 from raynas.errors import UserError
+from raynas.nets.device import device_there
+from raynas.search import Rung
+from raynas.search import run_search as typed_run_search
 from raynas.training.teacher_config import TeacherConfig
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ def take(
 
 given: Any = take  # not checked by types here
 untyped: Any = raynas
+run_search: Any = typed_run_search
 
 
 def test_right_arguments_are_passed_on_and_numpys_numbers_as_pythons() -> None:
@@ -56,6 +60,19 @@ def test_a_checked_function_keeps_its_name_and_signature() -> None:
     assert take.__doc__ == "Take them." and take.__name__ == "take"
     with pytest.raises(TypeError):
         given()
+
+
+class Scores:
+    """A scorer of a user's own that returns something else than scores."""
+
+    def __init__(self, returned: Any):
+        self.returned = returned
+
+    def score(self, archs: Any) -> Any:
+        return self.returned
+
+
+OF_ONE: Any = Scores([0.5])
 
 
 def tell(score: Any) -> None:
@@ -132,6 +149,25 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: untyped.Evolution(SPACE, constraints=np.array([1, 2])), "constraints: give a mapping"),
     (lambda: untyped.Evolution(SPACE).tell(5, [0.1]), "tell a list of archs"),
     (lambda: untyped.Evolution(SPACE).tell([], iter([0.1])), "tell a list of archs"),
+    (lambda: untyped.Evolution("digits/vit"), r"give a space, such as raynas.load_space\('digits/vit'\), not"),
+    (lambda: untyped.NSGA2(3), "give a space"),
+    (lambda: untyped.ParetoEvolution(space=None), "give a space"),
+    (lambda: untyped.RandomSearch([]), "give a space"),
+    (lambda: untyped.Evolution(SPACE, costs=[1]), "costs: give functions of codes by name"),
+    (lambda: untyped.Evolution(SPACE, costs={"latency": 5}), "costs: give functions of codes by name"),
+    (lambda: untyped.Evolution(SPACE).ranking(1.5), "ranking: n must be int, not 1.5"),
+    (lambda: run_search(raynas.Evolution(SPACE), OF_ONE, batch="5"), "batch must be a whole number from 1, not '5'"),
+    (lambda: run_search(raynas.Evolution(SPACE), OF_ONE, progress=True), "run_search: progress must be"),
+    (lambda: run_search(raynas.Evolution(SPACE), OF_ONE, begin=5), "run_search: begin must be"),
+    (lambda: run_search(raynas.Evolution(SPACE), OF_ONE, rungs=3), "rungs must be Sequence"),
+    (lambda: run_search(raynas.Evolution(SPACE), OF_ONE, racing="on"), "racing must be 'off' or 'conservative' or"),
+    (lambda: run_search(raynas.Evolution(SPACE), Scores(5)), "must return a list of scores; it returned the number 5"),
+    (lambda: run_search(raynas.Evolution(SPACE), Scores(None)), "must return a list of scores"),
+    (lambda: Rung(images=3, keep=2), "^Rung: keep: Input should be less than 1, found 2$"),
+    (lambda: untyped.ProxyScorer(SPACE, "dss", seed=-1), "seed must be"),
+    (lambda: untyped.ProxyScorer(SPACE, "dss", reference=0), "reference must be a whole number from 1, not 0"),
+    (lambda: device_there("/dev/null"), "device '/dev/null': "),
+    (lambda: device_there("cuda:99"), "device 'cuda:99': "),
     (lambda: SPACE.encode(None), "expected archs"),
     (lambda: SPACE.encode(SPACE.smallest()), "expected archs in a list"),
     (lambda: untyped.cost(SPACE, 0.5), "expected archs"),

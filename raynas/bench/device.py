@@ -8,17 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
-from raynas.errors import UserError, first_line
+from raynas.nets.device import device_there
 from raynas.phases.where import threads as torch_threads
 
 
 @contextmanager
 def on_device(name: str, threads: int) -> Iterator[torch.device]:
     """Make a torch device, which must be there, and set the number of torch's threads while the block runs."""
-    try:
-        device = torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name!r}: {first_line(error)}") from error
+    device = device_there(name)
     with torch_threads(threads):
         yield device
 

@@ -41,7 +41,10 @@ class Constraints:
         if not isinstance(constraints, Mapping):
             raise ConfigError(f"constraints: give a mapping such as {{'macs': (None, 1e9)}}, not {shown(constraints)}")
         self.space = space
-        self.functions = dict(functions or {})
+        functions = {} if functions is None else functions
+        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+            raise ConfigError(f"costs: give functions of codes by name ({{'latency': f}}), not {shown(functions)}")
+        self.functions = dict(functions)
         for name in COSTS:
             if name in self.functions:
                 raise ConfigError(f"{name} is counted exactly: a cost of your own needs another name")
@@ -54,14 +57,25 @@ class Constraints:
 
     def costs(self, codes: Codes) -> dict[str, np.ndarray]:
         """Return every cost by name, counted and custom ones, [n] each."""
-        return {**cost(self.space, codes), **{name: function(codes) for name, function in self.functions.items()}}
+        return {**cost(self.space, codes), **{name: self.custom(name, codes) for name in self.functions}}
+
+    def custom(self, name: str, codes: Codes) -> np.ndarray:
+        """Return a custom cost of codes, [n].
+
+        Raises:
+            ConfigError: its function returns something else.
+        """
+        values = np.asarray(self.functions[name](codes))
+        if values.shape != (len(codes),) or values.dtype.kind not in "iuf":
+            raise ConfigError(f"cost {shown(name)}: its function must return a number for each of {len(codes)} codes")
+        return values
 
     def feasible(self, codes: Codes) -> np.ndarray:
         """Return True for each row that meets every bound, bool [n]."""
         meets = np.ones(len(codes), dtype=bool)
         if self.bounds:
             costs = cost(self.space, codes)
-            costs.update({name: function(codes) for name, function in self.functions.items() if name in self.bounds})
+            costs.update({name: self.custom(name, codes) for name in self.functions if name in self.bounds})
             for name, (low, high) in self.bounds.items():
                 meets &= (low <= costs[name]) & (costs[name] <= high)
         return meets
@@ -99,7 +113,7 @@ class Constraints:
     def _span(self, name: str) -> str:
         if name not in self.functions:
             return interval(*span(self.space)[name])
-        values = self.functions[name](self.space.sample_codes(np.random.default_rng(0), _SPAN_SAMPLES))
+        values = self.custom(name, self.space.sample_codes(np.random.default_rng(0), _SPAN_SAMPLES))
         return f"about [{values.min():.4g}, {values.max():.4g}]"
 
 

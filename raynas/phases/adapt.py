@@ -297,7 +297,7 @@ def _write_given(run: Run, given: Network, model: Pretrained, data: Data) -> Non
         "weights": weights_fingerprint(weights),
         **input_size(given.arch),
     }
-    if not run.exists(about) or run.read_json(about)["weights"] != row["weights"]:
+    if not run.exists(about) or run.read_json(about, "weights")["weights"] != row["weights"]:
         run.write_network(given, weights, {**row, "preprocessing": preprocessing_of(data), "model": model.name})
 
 
@@ -305,7 +305,7 @@ def _note_given(run: Run, given: Network) -> None:
     """Write the model's row among the run's networks; its accuracy is the score of the largest subnet."""
     if run.has_network(given):
         return
-    row = run.read_json(f"{given.path}/{ABOUT_FILE}")
+    row = run.read_json(f"{given.path}/{ABOUT_FILE}", "preprocessing", "model")
     del row["preprocessing"], row["model"]
     of_largest = (pc.field("arch") == given.arch.id) & (pc.field("supernet") == run.about_start[ORDERED])
     (score,) = run.table("scores", ["accuracy", "device"], of_largest).slice(0, 1).to_pylist()

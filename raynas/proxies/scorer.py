@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from raynas.arguments import checked
+from raynas.config import Positive, Seed
 from raynas.costs import cost
 from raynas.data.images import ImageSet, choose_images, decode
 from raynas.data.pixels import Normalisation, normalise
@@ -102,7 +103,7 @@ class ProxyScorer:
 
     @checked()
     def __init__(
-        self, space: Space, proxy: str, images: Tensor | None = None, seed: int = 0, reference: int = REFERENCE
+        self, space: Space, proxy: str, images: Tensor | None = None, seed: Seed = 0, reference: Positive = REFERENCE
     ):
         check_proxy(proxy)
         size = space.channels, *space.input_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -199,30 +199,27 @@ class RunDir:
             raise RunDirError(
                 f"{where} is damaged: it is not text; restore it, or use another run directory"
             ) from error
-        content = document.data
-        missing = keys if not isinstance(content, dict) else [key for key in keys if key not in content]
-        if missing or not isinstance(content, dict):
-            what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
-            raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
-        document.data = without_credentials(content)
+        document.data = without_credentials(_mapping(document.data, where, keys))
         return document
 
     def write_yaml(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as YAML, keeping the order of keys."""
         self.write_bytes(name, yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True).encode())
 
-    def read_json(self, name: str) -> Any:
-        """Return the values of a JSON file.
+    def read_json(self, name: str, *keys: str) -> Any:
+        """Return the values of a JSON file; with keys it must hold a mapping that has them.
 
         Raises:
-            RunDirError: it is not there, or not JSON.
+            RunDirError: it is not there, not JSON, or has not the keys.
         """
         content = self.read_bytes(name)
         try:
-            return json.loads(content)
-        except ValueError as error:  # Python says of a number of thousands of digits how to have it read
+            values = json.loads(content)
+        except (ValueError, RecursionError) as error:  # Python says of thousands of digits how to have them read
             why = error if isinstance(error, json.JSONDecodeError) else "not text, or a number of too many digits"
+            why = "nested too deeply" if isinstance(error, RecursionError) else why
             raise RunDirError(f"{self.name}/{name}: not valid JSON: {why}") from error
+        return _mapping(values, f"{self.name}/{name}", keys) if keys else values
 
     def write_json(self, name: str, value: Any) -> None:
         """Write plain values (or a pydantic model) as JSON."""
@@ -260,6 +257,15 @@ class RunDir:
         """Return True if there is such a file, or such a folder with anything in it."""
         kind = self._kind(name)
         return bool(self.list(name)) if kind == fs.FileType.Directory else kind != fs.FileType.NotFound
+
+
+def _mapping(content: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a file, which must be a mapping with some keys."""
+    missing = keys if not isinstance(content, dict) else [key for key in keys if key not in content]
+    if missing or not isinstance(content, dict):
+        what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
+        raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
+    return content
 
 
 def run_around(path: str | os.PathLike[str]) -> Path | None:

@@ -161,7 +161,7 @@ class RunFiles(RunDir):
     @property
     def about_supernet(self) -> Row:
         """The record of the supernet: `fingerprint`, `seed` and so on; empty if it is not trained."""
-        return dict(self.read_json(SUPERNET)) if self.exists(SUPERNET) else {}
+        return dict(self.read_json(SUPERNET, "fingerprint")) if self.exists(SUPERNET) else {}
 
     def weights(self) -> dict[str, Tensor]:
         """The supernet's weights by name."""
@@ -182,7 +182,7 @@ class RunFiles(RunDir):
     @property
     def about_start(self) -> Row:
         """The record of the weights that adapting begins with, see `write_start`; empty if there are none."""
-        return dict(self.read_json(START)) if self.exists(START) else {}
+        return dict(self.read_json(START, "original")) if self.exists(START) else {}
 
     def write_start(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Write the weights that the training of an adapted supernet begins with, and then their record.

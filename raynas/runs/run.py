@@ -160,7 +160,7 @@ class Run(RunFiles):
         if not self.exists(f"{row['path']}/{ARCH_FILE}"):
             return False
         about = f"{row['path']}/{ABOUT_FILE}"
-        return not self.exists(about) or self.read_json(about)["weights"] == row["weights"]
+        return not self.exists(about) or self.read_json(about, "weights")["weights"] == row["weights"]
 
     def networks(self) -> list[Network]:
         """Return the networks that were retrained in the run and still exist."""

@@ -10,6 +10,7 @@ from raynas.data.calibration import Calibration
 from raynas.data.load import Data
 from raynas.errors import UserError
 from raynas.nets.calibration import calibrate, wants_calibration
+from raynas.nets.device import device_there
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
 from raynas.runs.files import RunFiles
@@ -21,7 +22,7 @@ class TrainedSupernet:
     """A run's supernet and the calibration images of its subnets, each read once when needed."""
 
     def __init__(self, run: RunFiles, device: torch.device | str = "cpu"):
-        self._run, self.device = run, torch.device(device)
+        self._run, self.device = run, device_there(device)
 
     def subnet(self, arch: Arch, calibrated: bool = True) -> Supernet:
         """Return the subnet of an arch, with inherited weights.

@@ -10,6 +10,7 @@ import torch
 
 from raynas.arguments import checked
 from raynas.data.images import decode
+from raynas.nets.device import device_there
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
@@ -51,7 +52,7 @@ class LocalScorer(Scorer):
     ):
         super().__init__(run, scored, store, batch_size, images, precision)
         self.threads = threads
-        self.device = torch.device(device)
+        self.device = device_there(device)
 
     def _start(self, scored: ScoredSupernet) -> None:
         pixels, labels = decode(scored.images)

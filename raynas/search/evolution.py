@@ -10,6 +10,7 @@ from raynas.errors import UserError
 from raynas.search.base import SearchArguments, at_least
 from raynas.search.genetic import Crossover, GeneticSearch, Mutation
 from raynas.search.history import FINALISTS, Cut
+from raynas.search.problem import check_space
 from raynas.space import Codes, Space
 from raynas.text import shown
 
@@ -73,6 +74,7 @@ class Evolution(GeneticSearch):
         Raises:
             UserError: an option is out of range, or there are several objectives.
         """
+        check_space(space)
         at_least(1, parents=parents)
         if not isinstance(any_pair, bool):
             raise UserError(f"any_pair must be true or false, not {shown(any_pair)}")

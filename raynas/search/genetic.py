@@ -11,6 +11,7 @@ import numpy as np
 
 from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments, at_least
+from raynas.search.problem import check_space
 from raynas.space import INACTIVE, Codes, Space
 from raynas.text import shown
 
@@ -61,6 +62,7 @@ class GeneticSearch(Search):
 
     def __init__(self, space: Space, *problem: Any, **arguments: Unpack[SearchArguments]):
         """Check the options of mutation and crossover, which a subclass has set, and build the search."""
+        check_space(space)
         at_least(1, population=self.population, initial=self.initial, tries=self.tries)
         at_least(0, mutations=self.mutations, crossovers=self.crossovers)
         check_crossover(self.crossover)

@@ -87,7 +87,7 @@ def check_rungs(rungs: Sequence[Rung], batch: int, images: int | None = None) ->
 
 def going_on(rung: Rung, archs: int) -> int:
     """Return how many of the archs on a rung go on."""
-    return math.ceil(rung.keep * archs - 1e-9)  # a product may be just above a whole number
+    return max(1, math.ceil(rung.keep * archs - 1e-9))  # a product may be just above a whole number
 
 
 def early_stops(search: Any, racing: Racing = "off", rungs: Sequence[Rung] = ()) -> Scored | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from raynas.arguments import checked
 from raynas.comparison import best_first
 from raynas.errors import UserError
 from raynas.search.objectives import Stopped, non_dominated
@@ -87,6 +88,7 @@ class History:
         keep = non_dominated(self.objectives.minimised([row.objectives for row in good if row.objectives is not None]))
         return [row for row, kept in zip(good, keep, strict=True) if kept]
 
+    @checked()
     def ranking(self, n: int) -> list[Evaluated]:
         """Return the best n rows, the best first; with several objectives the whole front, in order."""
         if len(self.objectives.names) > 1:

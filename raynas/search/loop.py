@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from raynas.arguments import checked
+from raynas.config import Positive
 from raynas.errors import UserError
 from raynas.progress.reporter import Activity, Progress, reporter, silent
 from raynas.search.base import AskTell
@@ -19,10 +21,11 @@ from raynas.user_code import kind
 SearchT = TypeVar("SearchT", bound=AskTell)
 
 
+@checked()
 def run_search(
     search: SearchT,
     scorer: Any,
-    batch: int = 50,
+    batch: Positive = 50,
     progress: Progress = silent,
     name: str = "search",
     begin: Callable[[Activity], None] = lambda activity: None,
@@ -58,12 +61,8 @@ def run_search(
             search of the user's own breaks its contract (see `OwnSearch`), or racing or rungs are not possible with the
             search or the scorer.
     """
-    if batch < 1:
-        raise UserError(f"batch must be at least 1, not {batch}")
     if not callable(getattr(scorer, "score", None)) and not callable(getattr(scorer, "score_iter", None)):
         raise UserError(f"a scorer must have score(archs), or score_iter(archs); it is {kind(scorer)}")
-    if wrong := [rung for rung in rungs if not isinstance(rung, Rung)]:
-        raise UserError(f"rungs are a list of raynas.search.Rung(by=..., images=..., keep=...), found {kind(wrong[0])}")
     _check_objectives(search, scorer)
     early = early_stops(search, racing, rungs)
     if early is not None:
@@ -114,7 +113,10 @@ def _check_objectives(search: AskTell, scorer: Any) -> None:
 def _score(scorer: Any, archs: Sequence[Arch], shown: _Shown) -> list[Any]:
     """Return the archs' scores, in order."""
     if not hasattr(scorer, "score_iter"):
-        scores = list(scorer.score(archs))
+        given = scorer.score(archs)
+        if not isinstance(given, Iterable):
+            raise UserError(f"score(archs) of the scorer must return a list of scores; it returned {kind(given)}")
+        scores = list(given)
         if len(scores) != len(archs):
             raise UserError(f"the scorer gave {len(scores)} scores for {len(archs)} archs")
         for score in scores:

@@ -10,6 +10,7 @@ from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments, at_least
 from raynas.search.genetic import Crossover, Mutation, check_crossover, check_mutation, check_probability
 from raynas.search.history import Cut
+from raynas.search.problem import check_space
 from raynas.search.survival import survive
 from raynas.space import Codes, Space
 
@@ -54,6 +55,7 @@ class NSGA2(Search):
         Raises:
             UserError: an option is out of range.
         """
+        check_space(space)
         at_least(1, population=population, tries=tries)
         if parents is not None:
             at_least(1, parents=parents)

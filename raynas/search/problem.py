@@ -15,6 +15,12 @@ from raynas.space.codes import Uniform
 from raynas.text import shown
 
 
+def check_space(space: object) -> None:
+    """Refuse what is no space, such as the name of one."""
+    if not isinstance(space, Space):
+        raise UserError(f"give a space, such as raynas.load_space('digits/vit'), not {shown(space)}")
+
+
 class Problem:
     """A search problem: the archs of a space within bounds on their costs, and the objectives that rank them.
 
@@ -42,6 +48,7 @@ class Problem:
         Raises:
             UserError: an objective, a constraint or a cost is wrong; the message names it.
         """
+        check_space(space)
         self.space = space
         self.constraints = Constraints(space, {} if constraints is None else constraints, costs)
         known = [*COSTS, *self.constraints.functions]
@@ -88,5 +95,5 @@ class Problem:
                     f"space {shown(self.space.name)}"
                 )
             codes = self.space.encode([arch])
-            costs |= {name: float(function(codes)[0]) for name, function in functions.items()}
+            costs |= {name: float(self.constraints.custom(name, codes)[0]) for name in functions}
         return costs

@@ -141,3 +141,11 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes
     (tmp_path / "raynas.yaml").write_bytes(content)
     with pytest.raises(RunDirError, match=r"raynas\.yaml is damaged"):
         Run(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"null", b"[1]", b"{}", b"text", b"\xff", b"[" * 100_000])
+def test_a_damaged_record_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
+    run = Run(tmp_path, create=True)
+    (tmp_path / "supernet.json").write_bytes(content)
+    with pytest.raises(RunDirError, match=r"supernet\.json(:| is damaged:) [^\n]+$"):
+        _ = run.about_supernet

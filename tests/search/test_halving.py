@@ -13,7 +13,7 @@ from raynas.costs import cost
 from raynas.errors import UserError
 from raynas.proxies.scorer import PROXIES
 from raynas.search import Evolution, RandomSearch, Rung, SearchConfig, build_search, run_search
-from raynas.search.halving import Judge, halve
+from raynas.search.halving import Judge, going_on, halve
 from raynas.space import Arch, Space
 from tests.search.test_racing import BOTH, SMALL, Images
 
@@ -145,8 +145,12 @@ def test_searches_and_scorers_that_cannot_have_rungs_are_refused(small: Space) -
         run_search(Evolution(small), Judged(100), rungs=rungs)
     with pytest.raises(UserError, match="use one of them"):
         run_search(Evolution(small), Judged(), racing="default", rungs=rungs)
-    with pytest.raises(UserError, match=r"rungs are a list of raynas\.search\.Rung"):
+    with pytest.raises(UserError, match="rungs must be Sequence\\[Rung\\], not"):
         run_search(Evolution(small), Judged(), rungs=[{"by": "params", "keep": 0.5}])  # type: ignore[list-item]
+
+
+def test_the_smallest_share_of_a_batch_is_one_arch() -> None:
+    assert [going_on(Rung(images=1, keep=keep), 7) for keep in (1e-12, 0.1, 1 / 7, 0.2)] == [1, 1, 1, 2]
 
 
 def test_rungs_are_recorded_only_where_there_are_any() -> None:

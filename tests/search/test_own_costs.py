@@ -136,3 +136,9 @@ def test_candidates_are_costed_piece_by_piece_until_enough_are_taken() -> None:
     assert list(map(tuple, taken.tolist())) == list(fitting)[:900]
     assert sum(asked) == -(-tally["tried"] // 1024) * 1024 < 5000  # and not all 9,000
     assert tally["taken"] == 900 and tally.total() == 2 * tally["tried"]
+
+
+@pytest.mark.parametrize("returned", [None, 5.0, [1.0], np.full((126, 2), 1.0), ["a"] * 126])
+def test_a_function_that_returns_something_else_is_refused(small: Space, returned: Any) -> None:
+    with pytest.raises(ConfigError, match="cost 'latency': its function must return a number for each of 126 codes"):
+        Constraints(small, {}, {"latency": lambda codes: returned}).costs(small.encode(small.enumerate()))

@@ -276,7 +276,7 @@ def test_a_scorer_without_blocks_is_refused(small: Space) -> None:
     with pytest.raises(UserError, match=r"racing needs a scorer with score_block"):
         run_search(Evolution(small), OnlyWhole(), racing="default")
     for wrong in (False, True, None, "on"):
-        with pytest.raises(UserError, match=r"give one of off, conservative, default"):
+        with pytest.raises(UserError, match=r"racing must be .off. or .conservative. or .default., not"):
             run_search(Evolution(small), OnlyWhole(), racing=wrong)  # type: ignore[arg-type]
 
 

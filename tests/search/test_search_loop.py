@@ -103,7 +103,7 @@ def test_a_row_for_every_arch(small: Space) -> None:
 
     with pytest.raises(UserError, match="no row for 1 of 10 archs"):
         run_search(RandomSearch(small, evaluations=10), Forgetful())
-    with pytest.raises(UserError, match="batch must be at least 1"):
+    with pytest.raises(UserError, match="batch must be a whole number from 1"):
         run_search(RandomSearch(small), Scorer(), batch=0)
 
 
