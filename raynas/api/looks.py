@@ -34,9 +34,12 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
 
     Raises:
         RunDirError: it is not a run directory.
+        UserError: event files are of one run, and this is an ablation.
     """
     opened = opened_run(run)
     if opened.exists("ablation.html"):  # written after each of its trials
+        if tensorboard is not None:
+            raise UserError(f"{opened.name} is an ablation: give one of its trials, such as {opened.name}/trials/NAME")
         return f"{opened.name}/ablation.html"
     from raynas.outer.report_data import searched_spaces, trial_findings, tuning_findings
     from raynas.phases.report_data import traces

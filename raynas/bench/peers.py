@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -222,7 +223,7 @@ def importable(folder: Path, file: str) -> Iterator[None]:
     Raises:
         UserError: the folder lacks a file.
     """
-    if not (folder / file).is_file():
+    if not os.path.isfile(folder / file):  # False for a name that is too long, too
         raise UserError(f"{folder}: there is no {file}: give the folder of the clone that holds it")
     before = set(sys.modules)
     six = ModuleType("torch._six")

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import raynas
-from raynas.commands.options import given
+from raynas.commands.options import add_figure, given
 from raynas.text import columns, duration, one_line
 
 EXAMPLES = "raynas compare runs/a runs/b\nraynas compare runs/a runs/b --figure fronts.png"
@@ -17,8 +17,7 @@ _LONGEST = 40  # characters of a setting
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories: paths, or URIs")
-    text = "also draw the fronts of all runs into a file: .png, .svg or .pdf"
-    parser.add_argument("--figure", metavar="FILE", help=text)
+    add_figure(parser, "also draw the fronts of all runs into a file")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,6 +124,11 @@ def add_number(parser: argparse.ArgumentParser, name: str, default: int | None, 
     parser.add_argument(name, type=positive, default=default, metavar="N", help=text + said)
 
 
+def add_figure(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the file of a figure, which can be written, since it is drawn last."""
+    parser.add_argument("--figure", type=_figure, metavar="FILE", help=f"{text}: .png, .svg or .pdf")
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the device to measure on."""
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1 (default: %(default)s)")
@@ -184,6 +190,19 @@ def number_or_range(text: str) -> int | tuple[int, int]:
 def number_or_fit(text: str) -> int | str:
     """Read the number of replicas that share a GPU."""
     return text if text == "fit" else whole(1, MOST_PER_GPU)(text)
+
+
+def _figure(text: str) -> str:
+    """Read the path of a figure."""
+    from matplotlib.figure import Figure
+
+    folder = os.path.dirname(text) or "."
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: there is no such folder, or it cannot be written to")
+    kind = os.path.splitext(text)[1].lower().removeprefix(".")
+    if kind not in Figure().canvas.get_supported_filetypes() or os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text}: give a file that ends in .png, .svg or .pdf")
+    return text
 
 
 def _seeds(text: str) -> range:

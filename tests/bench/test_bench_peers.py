@@ -27,5 +27,7 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
         bench_peers(tmp_path)
     with pytest.raises(UserError, match=r"no models/attentive_nas_dynamic_model\.py"):
         bench_peers(nasvit=tmp_path)
+    with pytest.raises(UserError, match=r"there is no supernet_engine\.py"):
+        bench_peers("n" * 300)  # longer than any name of a file
     with pytest.raises(UserError, match="give a folder of released code, autoformer or nasvit"):
         bench_peers()

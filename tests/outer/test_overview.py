@@ -139,5 +139,9 @@ def test_runs_are_compared_by_what_differs(
     }
     (axes,) = raynas.compare([runs / "of_today/fresh", other]).plot_front().axes  # the first has no scores
     assert len(axes.lines) + len(axes.collections) > 0
+    for figure, why in (("a.yaml", "ends in .png"), ("no/fronts.png", "no such folder"), ("other", "ends in .png")):
+        assert main(["compare", "runs/demo", "other", "--figure", figure]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and f"argument --figure: {figure}: " in err and why in err and err.count("\n") == 1
     assert main(["compare", "other"]) == 2
     assert "two or more" in capsys.readouterr().err

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from raynas.commands.options import above_0, add_number, doing
-from raynas.errors import UserError
+from raynas.commands.options import above_0, add_figure, add_number, doing
 from raynas.text import columns
 
 
@@ -15,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--macs", type=above_0, default=1e6, metavar="N", help=text)
     add_number(parser, "--evaluations", 400, "number of evaluations of each search")
     add_number(parser, "--seeds", 20, "number of searches of each algorithm")
-    parser.add_argument("--figure", metavar="FILE", help="draw regret against evaluations into this file")
+    add_figure(parser, "draw regret against evaluations into this file")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -23,8 +21,6 @@ def run(options: argparse.Namespace) -> None:
     from raynas.bench.measured import over_seeds
     from raynas.bench.search import bench_search
 
-    if options.figure:
-        _check_figure(Path(options.figure))
     with doing("searching") as progress:
         found = bench_search(options.macs, options.evaluations, options.seeds, progress=progress)
     places = [n for n in (50, 100, 200, 400, 800, 1600) if n <= next(iter(found.values())).shape[1]]
@@ -36,14 +32,3 @@ def run(options: argparse.Namespace) -> None:
 
         regret(found).savefig(options.figure, dpi=160)
         print(f"Figure: {options.figure}")
-
-
-def _check_figure(path: Path) -> None:
-    """Raise UserError if a figure cannot be written to a path, before there is anything to draw."""
-    from matplotlib.figure import Figure
-
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: there is no such folder")
-    kinds = Figure().canvas.get_supported_filetypes()
-    if path.is_dir() or path.suffix.lower().removeprefix(".") not in kinds:
-        raise UserError(f"{path}: give a file that ends in .png, .svg or .pdf")

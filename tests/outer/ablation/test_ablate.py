@@ -119,6 +119,8 @@ def check_numbers(run: Path, rows: list[dict[str, Any]]) -> None:
         {name: row[name] for name in ("row", "measure", "mean")} for row in rows
     ]
     assert raynas.report(run) == f"{run}/ablation.html"
+    with pytest.raises(UserError, match="is an ablation: give one of its trials"):
+        raynas.report(run, tensorboard=run)
     assert (run / "ablation.png").stat().st_size > 1000 and "<svg" in (run / "ablation.html").read_text()
 
 
