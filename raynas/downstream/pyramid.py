@@ -141,6 +141,7 @@ class Pyramid(nn.Module):
         elif hasattr(network, "feature_info") and not hasattr(network, "forward_features"):
             if out_indices is not None:
                 raise UserError("give the levels to timm: timm.create_model(..., features_only=True, out_indices=...)")
+            self.channels_last = getattr(network, "output_fmt", "NCHW") == "NHWC"  # timm's Swin
             about: Any = network.feature_info
             self.channels, self.reductions = about.channels(), about.reduction()
             self.body, self.norms, self.plain = network, nn.ModuleList(), False
@@ -153,7 +154,8 @@ class Pyramid(nn.Module):
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         """Map images [batch, channels, height, width] to maps [batch, channels, rows, columns] by name."""
         if not self.norms:
-            return _named(self.body(images))
+            maps = self.body(images)
+            return _named([each.permute(0, 3, 1, 2).contiguous() for each in maps] if self.channels_last else maps)
         maps = self.body(images, self.indices)
         maps = maps * len(self.norms) if len(maps) == 1 else maps
         if self.plain:

@@ -87,6 +87,23 @@ def test_maps_are_as_large_as_their_tokens_say(name: str) -> None:
         assert pyramid.reductions == [4, 8, 16, 32][: len(pyramid.reductions)]
 
 
+def test_timms_swin_whose_channels_are_last() -> None:
+    """The maps are those that timm's own `forward_intermediates` puts in front."""
+    small: dict[str, Any] = {"img_size": 64, "embed_dim": 8, "depths": (1, 1, 1), "num_heads": (1, 2, 4)}
+    features = timm.create_model("swin_tiny_patch4_window7_224", features_only=True, out_indices=(0, 1, 2), **small)
+    model = timm.create_model("swin_tiny_patch4_window7_224", **small).eval()
+    images = torch.randn(1, 3, 64, 64)
+    pyramid = Pyramid(features).eval()
+    model.load_state_dict(
+        {key.replace("layers_", "layers."): each for key, each in features.state_dict().items()}, False
+    )
+    with torch.no_grad():
+        maps = list(pyramid(images).values())
+        wanted = model.forward_intermediates(images, intermediates_only=True)
+        assert all(map(torch.equal, maps, wanted)) and len(maps) == 3
+        assert semantic_fpn(pyramid, 5, 8, 8).eval()(images).shape == (1, 5, 64, 64)
+
+
 def test_networks_of_timm() -> None:
     images = torch.randn(1, 3, 64, 96)
     other = timm.create_model("resnet10t", features_only=True, out_indices=(1, 2, 3, 4))
