@@ -39,6 +39,9 @@ SEARCHES = {"search", "test", "retrain", "evaluate"}
 RETRAINS = {"retrain", "evaluate"}
 """Those that need a search, or a retraining."""
 
+TRAINING = ("space", "fix", "data", "plan", "recipe", "calibration")
+"""The parts of a preset that a supernet and the scores of its subnets depend on."""
+
 
 @dataclass(frozen=True)
 class Measured:

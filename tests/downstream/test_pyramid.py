@@ -91,7 +91,7 @@ def test_timms_swin_whose_channels_are_last() -> None:
     """The maps are those that timm's own `forward_intermediates` puts in front."""
     small: dict[str, Any] = {"img_size": 64, "embed_dim": 8, "depths": (1, 1, 1), "num_heads": (1, 2, 4)}
     features = timm.create_model("swin_tiny_patch4_window7_224", features_only=True, out_indices=(0, 1, 2), **small)
-    model = timm.create_model("swin_tiny_patch4_window7_224", **small).eval()
+    model: Any = timm.create_model("swin_tiny_patch4_window7_224", **small).eval()
     images = torch.randn(1, 3, 64, 64)
     pyramid = Pyramid(features).eval()
     model.load_state_dict(

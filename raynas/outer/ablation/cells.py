@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from raynas.errors import UserError
-from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES
+from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING
 from raynas.outer.trials import TRIALS, Listed, Proposed, Trial, Wait
 from raynas.phases.search import BASELINE
 from raynas.presets.ablation import AblationRow
 from raynas.presets.preset import Preset, override
 from raynas.runs.searches import MAIN
-
-TRAINING = ("space", "fix", "data", "plan", "recipe", "calibration")
-"""The parts of a preset that a supernet and the scores of its subnets depend on."""
 
 
 @dataclass(frozen=True)

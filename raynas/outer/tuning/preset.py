@@ -12,7 +12,7 @@ from raynas.cluster.resources import Resources
 from raynas.config import Document, validate
 from raynas.energy import counters
 from raynas.errors import ConfigError, UserError
-from raynas.outer.measures import MEASURES, carry_out, check_measures
+from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_measures
 from raynas.outer.tuning.function import numbers
 from raynas.outer.tuning.tune import check, tune
 from raynas.outer.tuning.tuned import SETTINGS, Tuned
@@ -110,6 +110,13 @@ def _check_energy() -> None:
 
 def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:
     """Refuse a parameter that is no key of the preset, or values that it does not take; return all spaces of trials."""
+    needs = {MEASURES[name].needs for name in config.objectives}
+    acting = [*TRAINING, *["search"] * bool(needs & SEARCHES), *["retrain"] * bool(needs & RETRAINS)]
+    for name in config.params:
+        part = name.partition(".")[0]
+        if part in type(preset).model_fields and part not in [*acting, "tune"]:
+            depends = f"{', '.join(config.objectives)} {'does' if len(config.objectives) == 1 else 'do'}"
+            raise ConfigError(f"tune.params: {name}: {depends} not depend on it: leave it out, or add an objective")
     spaces: list[dict[str, Any]] = []
     for name, values in _extremes(config.params):
         if name.partition(".")[0] == "tune":

@@ -38,6 +38,18 @@ def test_wholes_are_applied_before_their_parts() -> None:
         ({"params": {"fix.depth": {"choices": [3, 9]}}}, "fix.depth: 9: fix: depth of digits/vit is one of 3, 4, 5"),
         ({"params": {"fix.dept": {"choices": [3]}}}, "has no dimension 'dept' .did you mean 'depth'"),
         ({"params": {"space": {"choices": ["digits/vit", "digits/vti"]}}}, "did you mean 'digits/vit'"),
+        (
+            {"params": {**LR, "retrain.recipe.epochs": {"low": 1, "high": 2}}},
+            "tune.params: retrain.recipe.epochs: searched does not depend on it",
+        ),
+        (
+            {
+                "params": {"search.evaluations": {"low": 9, "high": 20}},
+                "objectives": {"probes": "max", "seconds": "min"},
+            },
+            "search.evaluations: probes, seconds do not depend on it",
+        ),
+        ({"params": {"space_evolution.tau": {"low": 0.1, "high": 0.2}}}, "searched does not depend on it"),
         ({"params": {"tune.trials": {"low": 1, "high": 3}}}, "a tuning does not tune itself"),
         ({"objectives": {"searhced": "max"}}, "no measure 'searhced' .did you mean 'searched'"),
         ({"objectives": {"accuracy": "max"}}, r"no measure 'accuracy' .known: probes, [^.]*retrained, tau, conflict"),
