@@ -47,7 +47,7 @@ def time_archs(
 
     Raises:
         UserError: there is no such device, or it is not what `on` says.
-        ClusterError: one node after the other was lost on which a subnet was timed; the other timings are kept.
+        ClusterError: one node after the other was lost on which timing was to begin; the timings before are kept.
         RunDirError: rows cannot be written.
     """
     predicted = dict(zip(archs, predicted_ms, strict=True)) if predicted_ms is not None else {}

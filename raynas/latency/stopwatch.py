@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from raynas.cluster.connection import is_local, ray_cluster
+from raynas.cluster.connection import is_local, on_cluster, ray_cluster
 from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage
 from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.errors import ClusterError, UserError, reason
@@ -164,6 +164,11 @@ def stopwatch(
         UserError: there is no such device, or no such resources.
     """
     if resources is None:
+        if on_cluster():
+            progress(
+                f"timing on this machine ({platform.node()}), not on a node of the cluster: for one, say which "
+                "resources it has (search.latency.resources)"
+            )
         yield Stopwatch(conditions)
         return
     with ray_cluster(cpus=conditions.threads):

@@ -73,7 +73,7 @@ def export(
     """
     _check_folder(to)
     folder = Path(os.path.realpath(to))  # the user's own link is followed
-    wanted, model = _onnx_here(onnx, progress), _model(run, network, resources, progress)
+    wanted, model = _onnx_here(onnx, progress), load_network(run, network, resources, progress)
     try:
         with (
             reporter(progress).doing("exporting"),
@@ -88,8 +88,14 @@ def export(
     return files
 
 
-def _model(run: Run, network: Network, resources: Resources | None, progress: Progress) -> Supernet:
-    """Load a network; if its batch norms are to be calibrated, a Ray task does that where the resources say so."""
+def load_network(
+    run: Run, network: Network, resources: Resources | None = None, progress: Progress = silent
+) -> Supernet:
+    """Load a network; if its batch norms are to be calibrated, a Ray task does that where the resources say so.
+
+    Args:
+        resources: None for those of `default_resources`.
+    """
     resources = resources or default_resources()
     if network.path is not None or not resources.replicas:
         return run.model(network)
@@ -300,7 +306,7 @@ def export_into_run(
         The folder's path, or its URI without credentials.
     """
     with run.lock():
-        model = _model(run, network, resources, progress)
+        model = load_network(run, network, resources, progress)
         wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}
         wanted["onnx"] = not _missing_for_onnx() if onnx is None else onnx
         if _is_exported(run, wanted):

@@ -19,7 +19,7 @@ from raynas.nets.released import check_finite
 from raynas.nets.supernet import Supernet
 from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet
-from raynas.phases.export import choose_network
+from raynas.phases.export import choose_network, load_network
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import MARKER
 from raynas.runs.network_folder import ARCH_FILE, load_network_folder
@@ -146,7 +146,7 @@ def _of_run(run: Run) -> Pretrained:
             f"({run.name}/networks/..., with its {ARCH_FILE})"
         )
     network = choose_network(run.networks(), run.arch("best") if run.has_arch("best") else space.largest())
-    model = run.model(network)
+    model = load_network(run, network)
     reading = preprocessing_of(run.data().resized(model.space.input_size))
     return Pretrained(f"{run.name} ({network.name})", model.eval(), reading.timm_config(model.space.classes))
 

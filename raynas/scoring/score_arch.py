@@ -119,8 +119,8 @@ def score_arch(
         normalisation: mean and deviation of pixels.
         batch_size: images in one pass.
         precision: fp32, or bf16 or fp16 by autocast.
-        calibration: normalised images [batches, batch, channels, height, width] on the same device, to calibrate batch
-            norms on first; None to use their running averages.
+        calibration: normalised images [batches, batch, channels, height, width] to calibrate batch norms on first,
+            which are moved to the labels' device batch by batch; None to use their running averages.
         only: ascending indices of the images to score, int64 [some]; None for all.
         averages: batch-norm statistics of the subnet, computed before: nothing is calibrated then.
 
@@ -137,7 +137,8 @@ def score_arch(
     elif calibration is not None:
         began = time.perf_counter()
         with autocast:
-            options["statistics"] = calibrate(cast(Supernet, supernet), arch, calibration)
+            batches = (some.to(labels.device) for some in calibration)
+            options["statistics"] = calibrate(cast(Supernet, supernet), arch, batches)
         calibration_seconds = time.perf_counter() - began
     top5_counts = None
     began = time.perf_counter()
@@ -167,7 +168,7 @@ def placed_images(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]
     """Return images on a device; what would take more than half of a GPU's free memory is moved batch by batch later.
 
     Args:
-        parts: images [n, channels, height, width] in one or more parts.
+        parts: images [..., channels, height, width] in one or more parts.
     """
     room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
     fits = sum(part.nbytes for part in parts) <= room
@@ -210,7 +211,8 @@ class ArchScorer:
     def __post_init__(self) -> None:
         self.supernet, self.labels = self.supernet.to(self.device), self.labels.to(self.device)
         self.images = placed_images(self.images, self.device)
-        self.calibration = None if self.calibration is None else self.calibration.to(self.device)
+        if self.calibration is not None:
+            (self.calibration,) = placed_images([self.calibration], self.device)
 
     def score(self, job: Job) -> tuple[Score | ProxyScore | None, str | None]:
         """Return what a job asks for or, if there is none, None and the reason.

@@ -216,6 +216,14 @@ def test_a_subnet_whose_node_is_lost_is_timed_again(monkeypatch: pytest.MonkeyPa
     assert watch.time(ARCHS[0]).reason == "3 nodes were lost at it"
 
 
+@pytest.mark.parametrize("cluster", [True, False])
+def test_timing_without_resources_says_on_a_cluster_where_it_is(cluster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raynas.latency.stopwatch.on_cluster", lambda: cluster)
+    told: list[str] = []
+    with stopwatch(QUICK, None, told.append):
+        assert [line.startswith("timing on this machine") for line in told] == [True] * cluster
+
+
 @pytest.mark.usefixtures("ray_session")
 def test_a_trial_of_tune_can_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is in a placement group with room for nothing, which Ray puts its actors into unless told not to."""

@@ -16,6 +16,7 @@ from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.phases.evaluate import evaluate
 from raynas.phases.export import export
+from raynas.phases.pretrained import read_pretrained
 from raynas.progress.reporter import Reporter
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
@@ -88,3 +89,7 @@ def test_batch_norms_are_calibrated_in_a_task(tmp_path: Path, monkeypatch: pytes
     found = load_network_folder(tmp_path / "out").state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
+    run.write_arch("best", hybrid.smallest())  # of a run that begins with this subnet
+    monkeypatch.setattr("raynas.phases.export.default_resources", lambda: Resources(workers=0, replicas=1))
+    begun = read_pretrained(run.uri).network.state_dict()
+    assert all(torch.equal(begun[name], expected[name]) for name in expected)
