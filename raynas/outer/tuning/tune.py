@@ -25,7 +25,7 @@ from raynas.presets.tune import TuneConfig
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
-from raynas.search.optuna_samplers import check_sampler
+from raynas.search.optuna_samplers import build_sampler
 
 FUNCTION = "function.yaml"
 """File with a digest of the code of the function that is tuned."""
@@ -117,11 +117,11 @@ def _check_travels(function: Callable[..., Any]) -> None:
 
 def check(config: TuneConfig) -> None:
     """Refuse a sampler or a pruner that cannot be built, and a grid without end."""
-    check_sampler(config.sampler.name, config.sampler.options, len(config.objectives))
+    combinations = grid(config.params) if config.sampler.name == "grid" else ()
+    build_sampler(config.sampler.name, config.sampler.options, objectives=len(config.objectives), grid=combinations)
     build_pruner(config.pruner)
     if config.sampler.name == "cmaes" and all(param.choices or param.when for param in config.params.values()):
         raise UserError("sampler cmaes learns ranges of numbers that all trials have, and there are none: take tpe")
-    if config.sampler.name == "grid":
-        grid(config.params)
-    elif config.trials is None and config.seconds is None and config.target is None and config.patience is None:
+    limits = (config.trials, config.seconds, config.target, config.patience)
+    if config.sampler.name != "grid" and limits == (None,) * 4:
         raise UserError("this tuning would never end: give trials, seconds, target or patience")

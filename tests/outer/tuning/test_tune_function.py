@@ -214,6 +214,7 @@ def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
         ({"params": {"lr": {"low": 2, "high": 1}}}, "tune: params.lr: low 2 is above high 1"),
         ({"sampler": "tep"}, "unknown sampler 'tep' .did you mean 'tpe'"),
         ({"sampler": {"name": "tpe", "n_startup": 3}}, "did you mean 'n_startup_trials'"),
+        ({"sampler": "optuna.samplers:BaseSampler"}, "making it failed: TypeError"),
         ({"sampler": "grid"}, "lr has no end of values for sampler grid"),
         ({"pruner": "asah"}, "unknown pruner 'asah' .did you mean 'asha'"),
         ({"pruner": {"name": "asha", "min_resorce": 3}}, "did you mean 'min_resource'"),
