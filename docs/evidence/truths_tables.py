@@ -16,7 +16,7 @@ from tables import Row, spread_to_noise
 from truths import NETWORKS, PRESET, STORED, archs_of
 
 from raynas.bench.truths import Truth, load_truth
-from raynas.correlation import correlations
+from raynas.correlation import RESAMPLES, correlations, kendall
 from raynas.data.load import load_data
 from raynas.presets.preset import load_preset
 from raynas.proxies.scorer import ProxyScorer, proxy_images
@@ -115,6 +115,7 @@ def ranked(truth: Truth) -> dict[str, str]:
     found = {name: tau(values, final) for name, values in quantities.items()}
     first, second = (truth.accuracies(seed=seed, split="test") for seed in (0, 1))
     both = ~np.isnan(first) & ~np.isnan(second)
+    found["*`synflow` less parameters*"] = ahead(quantities["`synflow`"], truth.params, final)
     found["one seed by another"] = tau(first[both], second[both]) if both.sum() >= FEWEST else "-"
     error = 100 * np.sqrt(np.mean((quantities[f"a forest, {FOLDS} folds"] - truth.accuracies()) ** 2))
     return {**found, "error of the forest (RMSE), points": f"{error:.1f}"}
@@ -124,6 +125,24 @@ def tau(values: np.ndarray, final: np.ndarray) -> str:
     rows = correlations(values.tolist(), final.tolist(), np.random.default_rng(0))
     found = next(row for row in rows if row["statistic"] == "kendall")
     return f"{found['value']:.2f} [{found['lower']:.2f}, {found['upper']:.2f}]"
+
+
+def ahead(values: np.ndarray, others: np.ndarray, final: np.ndarray) -> str:
+    """How much better one quantity ranks than another, over the same networks, with its 95 % bootstrap interval."""
+    draws = np.random.default_rng(0).integers(len(final), size=(RESAMPLES, len(final)))
+    every = np.concatenate([np.arange(len(final))[None], draws])
+    less, *resampled = kendall(values, final, every) - kendall(others, final, every)
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    return f"{less:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def patches(truth: Truth) -> None:
+    """How good the networks of each patch size are, and how MACs rank them."""
+    final, sizes = truth.accuracies(split="test"), np.array([arch["patch_size"] for arch in truth.archs])
+    print("\n| patch size | networks | accuracy, test, % | tau with MACs |\n|---|---|---|---|")
+    for size in np.unique(sizes):
+        there = sizes == size
+        print(f"| {size} | {there.sum()} | {100 * final[there].mean():.1f} | {tau(truth.macs[there], final[there])} |")
 
 
 def scorer_of(truth: Truth, proxy: str) -> ProxyScorer:
@@ -153,3 +172,4 @@ if __name__ == "__main__":
     networks(there)
     noise(there)
     taus(there)
+    patches(there["vit"])
