@@ -34,7 +34,7 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
 
     Raises:
         RunDirError: it is not a run directory.
-        UserError: event files are of one run, and this is an ablation.
+        UserError: the folder for event files cannot be made, or the run is an ablation, which has none.
     """
     opened = opened_run(run)
     if opened.exists("ablation.html"):  # written after each of its trials

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
+from raynas.errors import UserError, first_line
 from raynas.reports.collect import Trace
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
@@ -22,7 +23,14 @@ def write_events(run: Run, folder: Path, traces: list[Trace]) -> list[Path]:
 
     Returns:
         The folders, one for each training and each search.
+
+    Raises:
+        UserError: the folder cannot be made.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: no folder can be made there ({first_line(error)}): give another") from error
     curves: dict[str, list[tuple[str, float, int, float | None]]] = {}
     for what, row in _epochs(run):
         points = curves.setdefault(what, [])

@@ -14,6 +14,7 @@ import raynas
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.costs import cost
+from raynas.errors import UserError
 from raynas.phases.search import search_fully
 from raynas.results.phases import note_phase
 from raynas.runs.run import Run
@@ -102,6 +103,8 @@ def test_tensorboard_gets_the_rows_of_trainings_probes_and_searches(demo: Path, 
     for row in probes:
         assert points[f"accuracy/{row['role']}", epochs[-1]["step"]] == pytest.approx(row["accuracy"])
     assert {*os.listdir(tmp_path / "events/search")} == {"evolution", "random search"}
+    with pytest.raises(UserError, match="no folder can be made there"):
+        raynas.report(demo, tensorboard=demo / "raynas.yaml" / "events")
 
 
 def test_each_search_shows_its_own_scores_and_best(tmp_path: Path) -> None:

@@ -215,6 +215,8 @@ def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
         ({"sampler": "tep"}, "unknown sampler 'tep' .did you mean 'tpe'"),
         ({"sampler": {"name": "tpe", "n_startup": 3}}, "did you mean 'n_startup_trials'"),
         ({"sampler": "optuna.samplers:BaseSampler"}, "making it failed: TypeError"),
+        ({"pruner": {"name": "hyperband", "max_resource": 0}}, "pruner hyperband: ValueError"),
+        ({"pruner": {"name": "hyperband", "reduction_factor": 1}}, "pruner hyperband: ZeroDivisionError"),
         ({"sampler": "grid"}, "lr has no end of values for sampler grid"),
         ({"pruner": "asah"}, "unknown pruner 'asah' .did you mean 'asha'"),
         ({"pruner": {"name": "asha", "min_resorce": 3}}, "did you mean 'min_resource'"),
