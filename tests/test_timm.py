@@ -357,6 +357,15 @@ def test_timm_saves_it_for_a_hub(name: str, safe: bool, folders: dict[str, Path]
         assert torch.equal(again(x), model(x)) and again.num_classes == classes
         assert timm.data.resolve_model_data_config(again) == timm.data.resolve_model_data_config(model)
         assert timm.create_model(f"local-dir:{place}", pretrained=True, num_classes=3).eval()(x).shape == (2, 3)
+    if name == "hybrid":  # its networks are of one resolution
+        return
+    channels, *size = model.pretrained_cfg["input_size"]
+    model.set_input_size([2 * side for side in size])
+    timm.models.save_for_hf(model, str(tmp_path / "larger"), safe_serialization=safe)
+    larger = torch.randn(2, channels, *(2 * side for side in size))
+    assert torch.equal(
+        timm.create_model(f"local-dir:{tmp_path / 'larger'}", pretrained=True).eval()(larger), model(larger)
+    )
 
 
 def test_a_supernet_of_many_archs_has_no_levels() -> None:

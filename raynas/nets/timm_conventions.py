@@ -118,6 +118,7 @@ class TimmConventions(Classifiers):
     _settled: tuple[Any, list[int]] | None
     _described: dict[str, Any] | None = None
     _asked: Mapping[str, Any] | None = None
+    _as_built: Mapping[str, Any] | None = None
 
     # -- implemented by a family -----------------------------------------------------------------------------------
 
@@ -260,6 +261,15 @@ class TimmConventions(Classifiers):
     @_model_args.setter
     def _model_args(self, asked: Mapping[str, Any]) -> None:
         self._asked = asked
+
+    @property
+    def _traits(self) -> dict[str, Any]:
+        """What timm notes of a network as it is built, with the image size that it has now."""
+        return {**(self._as_built or {}), "img_size": self.space.input_size}
+
+    @_traits.setter
+    def _traits(self, built: Mapping[str, Any]) -> None:
+        self._as_built = built
 
     # -- features --------------------------------------------------------------------------------------------------
 
