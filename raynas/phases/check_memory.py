@@ -77,6 +77,7 @@ class _Need:
 def _memory(place: Place, ready: Ready, seen: Mapping[str, Seen]) -> Finding:
     """Compare the memory that the processes of all phases need with what nodes and GPUs have; the worst is shown."""
     needs = [_training(place, ready), *_retrainings(place, ready), *_calibrating(ready), *_evaluating(ready)]
+    needs += [] if place.nodes or place.resources.replicas else [_scoring(ready)]
     short = {need.what: lines for need in needs if (lines := list(_shortages(place, need, seen)))}
     worst = max(needs, key=lambda need: (need.what in short, need.total * need.count))
     gpus = place.resources.gpus
@@ -185,6 +186,14 @@ def _calibrating(ready: Ready) -> Iterator[_Need]:
         parts = f"weights {_size(held)}, {ready.preset.calibration.images:,} calibration images {_size(drawn)}"
         mend = "lower calibration.images, or take larger nodes"
         yield _Need("calibrating a subnet", parts, held, drawn, 1, mend)
+
+
+def _scoring(ready: Ready) -> _Need:
+    """Return the memory of scoring in this process."""
+    held, images, drawn = weights_bytes(ready.space), ready.estimate.search_bytes, _calibration_bytes(ready)
+    parts = f"weights {_size(held)}, {ready.estimate.search_images:,} decoded images {_size(images)}"
+    parts += f", calibration images {_size(drawn)}" if drawn else ""
+    return _Need("scoring", parts, held, images + drawn, 1, "lower data.search_per_class, or take a larger machine")
 
 
 def _evaluating(ready: Ready) -> Iterator[_Need]:

@@ -111,6 +111,7 @@ def test_the_memory_of_the_worst_phase_is_told(tmp_path: Path) -> None:
     plain = memory()
     assert plain.mend is None and plain.found.startswith("training the supernet needs")
     assert "the rest needs less (retraining " in plain.found and "evaluating " in plain.found
+    assert "scoring " in plain.found
     large = memory(**{"retrain.recipe.batch_size": 1_000_000})
     assert large.found.startswith("retraining needs") and "activations of 1000000 image(s)" in large.found
     assert large.mend is not None and "retrain.recipe.accumulate" in large.mend
@@ -118,7 +119,11 @@ def test_the_memory_of_the_worst_phase_is_told(tmp_path: Path) -> None:
     assert resized.found.startswith("fine-tuning needs") and "retrain.finetune.recipe.accumulate" in str(resized.mend)
     hybrid = override(PRESET, {"space": "digits/nasvit", "search.constraints": {}, "calibration.images": 10**6})
     small = {HERE: replace(look(None, None), memory=900 * 2**20)}
-    drawn = _memory(Place((), ALONE), preflight(override(hybrid, {"reference": None}), ALONE, look=False), small)
+    drawn = _memory(
+        Place((), Resources(workers=0, replicas=1)),
+        preflight(override(hybrid, {"reference": None}), ALONE, look=False),
+        small,
+    )
     assert drawn.found.startswith("calibrating a subnet needs") and "calibration.images" in str(drawn.mend)
     assert f"1,000,000 calibration images {4 * 10**6 * 8 * 8 / 1e6:.3g} MB" in drawn.found
 
