@@ -22,6 +22,7 @@ from raynas.locations import hide_secrets, inside, without_credentials
 from raynas.results import lock
 from raynas.results.folder import whole_folder, write_together
 from raynas.results.store import Store
+from raynas.text import named
 
 MARKER = "raynas.yaml"
 FORMAT = 1
@@ -259,13 +260,27 @@ class RunDir:
         return bool(self.list(name)) if kind == fs.FileType.Directory else kind != fs.FileType.NotFound
 
 
+_KINDS = {"settings": dict, "starts": list, "data": dict, "recipe": dict, "objectives": dict, "values": dict}
+"""The kinds of values in the files of run directories, by the last part of their keys."""
+
+
 def _mapping(content: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a file, which must be a mapping with some keys."""
-    missing = keys if not isinstance(content, dict) else [key for key in keys if key not in content]
-    if missing or not isinstance(content, dict):
-        what = f"it has no {missing[0]!r}" if missing else "it is no mapping"
+    """Return the content of a file, which must be a mapping with some (dotted) keys."""
+    what = "" if isinstance(content, dict) or keys else "it is no mapping"
+    for key in keys:
+        value = content
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                what = what or f"it has no {key!r}"
+                break
+            value = value[part]
+        else:
+            if not isinstance(value, _KINDS.get(part, object)):
+                what = what or f"its {key!r} is {named(value)}"
+    if what:
         raise RunDirError(f"{where} is damaged: {what}; restore it, or use another run directory")
-    return content
+    result: dict[str, Any] = content
+    return result
 
 
 def run_around(path: str | os.PathLike[str]) -> Path | None:

@@ -120,7 +120,9 @@ class RunFiles(RunDir):
     def data_config(self) -> DataConfig:
         """The settings of the data, which can be read even if the rest of the preset cannot."""
         self.require(PRESET)
-        return stored_config(self.read_yaml(PRESET, "data"))
+        document = self.read_document(PRESET, "data")
+        validate(DataConfig, document, ("data",))
+        return stored_config(document.data)
 
     def data(self) -> Data:
         """Load the data.
@@ -138,9 +140,10 @@ class RunFiles(RunDir):
         from raynas.data.calibration import Calibration, calibration_batches
         from raynas.data.config import CalibrationConfig
 
-        preset = self.read_yaml(PRESET)
-        config = CalibrationConfig.model_validate(preset.get("calibration", {}))
-        augment = AugmentConfig.model_validate(preset.get("recipe", {}).get("augment", {}))
+        document = self.read_document(PRESET, "recipe")
+        there = "calibration" in document.data, "augment" in document.data["recipe"]
+        config = validate(CalibrationConfig, document, ("calibration",)) if there[0] else CalibrationConfig()
+        augment = validate(AugmentConfig, document, ("recipe", "augment")) if there[1] else AugmentConfig()
         return Calibration(config, partial(calibration_batches, data, augment, config))
 
     def write_space(self, space: Space) -> None:

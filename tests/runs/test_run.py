@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from raynas.config import Config
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, check_settings, is_bound
 
@@ -149,3 +150,30 @@ def test_a_damaged_record_is_one_line_that_names_it(tmp_path: Path, content: byt
     (tmp_path / "supernet.json").write_bytes(content)
     with pytest.raises(RunDirError, match=r"supernet\.json(:| is damaged:) [^\n]+$"):
         _ = run.about_supernet
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"data": 5}, "its 'data' is int 5"),
+        ({"data": {"name": "digits", "size": "abc"}}, "data.size: expected a list"),
+        ({"calibration": {"images": -1}}, "calibration.images: Input should be greater"),
+        ({"calibration": 5}, "calibration: expected a mapping, found int 5"),
+        ({"recipe": None}, "its 'recipe' is nothing"),
+        ({"recipe": {"augment": {"scale": 3}}}, "recipe.augment.scale: expected a list"),
+    ],
+)
+def test_a_damaged_preset_is_one_line(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    run = Run(tmp_path, create=True)
+    run.write_yaml("preset.yaml", {"data": {"name": "digits"}, "recipe": {}, **change})
+    with pytest.raises(UserError, match=f"{why}[^\n]*$"):
+        run.calibration(cast(Any, run.data_config))
+
+
+def test_a_record_without_a_key_inside_is_damaged(tmp_path: Path) -> None:
+    run = Run(tmp_path, create=True)
+    run.write_yaml("tune.yaml", {"settings": {"tune": 5}, "starts": 3})
+    key = "settings.tune.objectives"
+    for keys, why in ((key, f"it has no {key!r}"), ("starts", "its .starts. is int 3")):
+        with pytest.raises(RunDirError, match=rf"tune\.yaml is damaged: {why}"):
+            run.read_yaml("tune.yaml", keys)

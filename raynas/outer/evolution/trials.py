@@ -203,7 +203,7 @@ def metrics(iteration: Iteration) -> dict[str, Any]:
 def tried_folders(run: Run) -> list[tuple[dict[str, Any], str]]:
     """Return the changed settings and the folder of each possible trial of a run; empty if it is no experiment."""
     file = "trials.yaml"
-    values = run.read_yaml(file, "settings")["settings"]["values"] if run.exists(file) else {}
+    values = run.read_yaml(file, "settings.values")["settings"]["values"] if run.exists(file) else {}
     return [(each, trial_folder(run, each)) for each in _combinations(values)] if values else []
 
 

@@ -68,7 +68,7 @@ def read_tuned(run: Run) -> Tuned | None:
     """Return the tuning of a run directory; None if it has none."""
     if not run.exists(f"{SETTINGS}.yaml"):
         return None
-    return Tuned(run, run.read_yaml(f"{SETTINGS}.yaml", "settings")["settings"]["tune"]["objectives"])
+    return Tuned(run, run.read_yaml(f"{SETTINGS}.yaml", "settings.tune.objectives")["settings"]["tune"]["objectives"])
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
