@@ -18,6 +18,7 @@ from raynas.commands.main import COMMANDS
 from raynas.errors import UserError
 from raynas.runs.run import Run
 from raynas.space import Arch
+from tests.data.pictures import write_classes
 from tests.small_run import small_run
 
 FUNCTIONS = api.__all__
@@ -101,6 +102,21 @@ def test_a_new_run_does_not_lie_in_another(tmp_path: Path) -> None:
     for make in (raynas.train, raynas.pipeline, raynas.evolve_space):
         with pytest.raises(UserError, match="lies in the run directory"):
             make("digits", tmp_path / "run/tables")
+
+
+def test_a_new_run_overwrites_no_files_and_does_not_lie_among_the_images(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/preset.yaml").write_text("# mine")
+    write_classes(tmp_path / "images", {"a": 20, "b": 20}, size=(8, 8))
+    for make in (raynas.train, raynas.pipeline, raynas.evolve_space, raynas.tune):
+        with pytest.raises(UserError, match=r"is no run directory, and holds other files \(preset.yaml\)"):
+            make("digits", tmp_path / "mine")
+        with pytest.raises(UserError, match="is a file: give a folder"):
+            make("digits", tmp_path / "mine/preset.yaml")
+        for place in ("images", "images/run"):
+            with pytest.raises(UserError, match="lies in the folder of the images"):
+                make("digits", tmp_path / place, data={"name": str(tmp_path / "images"), "channels": 1, "size": 8})
+    assert (tmp_path / "mine/preset.yaml").read_text() == "# mine" and len(list(tmp_path.rglob("*.yaml"))) == 1
 
 
 def test_a_link_to_itself_is_no_run_directory(tmp_path: Path) -> None:

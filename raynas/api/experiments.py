@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, refuse_nested, typed
+from raynas.api.given import DataLike, PresetLike, RunLike, check_place, chosen_preset, typed
 from raynas.cluster.resources import Resources
 from raynas.config import Positive, Seeds
 from raynas.errors import UserError
@@ -58,7 +58,7 @@ def evolve_space(
         if not isinstance(listed, Sequence) or isinstance(listed, str) or not listed:
             raise UserError(f"--try {key}: give a list of values, such as {key}=[0.2,0.4]")
     checked = chosen_preset(preset, data, overrides)
-    refuse_nested(run_dir)
+    check_place(run_dir, checked.data)
     from raynas.outer.evolution.trials import run_trials
 
     return run_trials(checked, run_dir, resources or Resources(), values, trials, at_a_time, search, progress)
@@ -107,7 +107,7 @@ def ablate(
 
     read = load_ablation(ablation)
     preset = chosen_preset(read.preset, data, overrides)
-    refuse_nested(run_dir)
+    check_place(run_dir, preset.data)
     resources = resources or replace(default_resources(), cpus=1)
     wanted = list(read.config.seeds if seeds is None else seeds)
     return run_ablation(read, preset, run_dir, resources, wanted, at_a_time, progress).compared()
@@ -168,8 +168,8 @@ def tune(
             read = read.part(("tune",))
         if isinstance(read.data, dict):
             read.data.update(settings)
-    refuse_nested(run_dir)
     if callable(what) and not isinstance(what, Preset):
+        check_place(run_dir)
         if data is not None or overrides is not None:
             raise UserError("data and overrides are for presets: bind them to the function")
         config = validate(TuneConfig, read or Document(settings, "tune"))
@@ -179,6 +179,7 @@ def tune(
 
         return tune_function(what, config, run_dir, resources or Resources(0, 0), at_a_time, progress)
     checked = chosen_preset(what, data, overrides)
+    check_place(run_dir, checked.data)
     if read is not None:
         checked = checked.model_copy(update={"tune": validate(TuneConfig, read)})
     elif settings:

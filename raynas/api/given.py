@@ -131,12 +131,42 @@ def data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
     return validate(DataConfig, Document(values, "override"), ("data",))
 
 
-def refuse_nested(run_dir: RunLike) -> None:
-    """Raise UserError if a new run would lie in another one, whose files it would mix with."""
-    from raynas.locations import is_uri
+def check_place(run_dir: RunLike, data: DataConfig | None = None) -> None:
+    """Refuse a run directory that would mix with other files, or overwrite them.
+
+    Args:
+        data: the images, in whose folder it must not lie.
+
+    Raises:
+        UserError: it is a file, lies in another run directory or in the images' folder, or is a folder of other files.
+    """
+    from pyarrow.fs import FileSelector
+
+    from raynas.filesystem import FAILURES, open_filesystem
+    from raynas.locations import hide_secrets, is_uri
     from raynas.results.run_dir import MARKER, run_around
 
-    given = str(run_dir)
-    around = None if is_uri(given) else run_around(given)
-    if around not in (None, Path(os.path.realpath(given))):
-        raise UserError(f"{given} lies in the run directory {around} (it has a {MARKER}): give a folder elsewhere")
+    given = os.fspath(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir.uri
+    if not is_uri(given):
+        place, around = Path(os.path.realpath(given)), run_around(given)
+        if place.is_file():
+            raise UserError(f"{given} is a file: give a folder for the run")
+        if around not in (None, place):
+            raise UserError(f"{given} lies in the run directory {around} (it has a {MARKER}): give a folder elsewhere")
+        images = None if data is None or not data.name or is_uri(data.name) else Path(os.path.realpath(data.name))
+        if images is not None and images.is_dir() and images in (place, *place.parents):
+            raise UserError(
+                f"{given} lies in the folder of the images, and would be read with them: give one elsewhere"
+            )
+    filesystem, root = open_filesystem(given)
+    try:
+        found = filesystem.get_file_info(FileSelector(root, allow_not_found=True))
+    except FAILURES as error:
+        raise UserError(f"{hide_secrets(given)}: cannot be listed: {error}") from error
+    names = sorted(info.base_name for info in found)
+    others = [name for name in names if not name.startswith(".")]
+    if others and MARKER not in names:
+        some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        raise UserError(
+            f"{hide_secrets(given)} is no run directory, and holds other files ({some}): give a new or empty folder"
+        )

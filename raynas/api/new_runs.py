@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, chosen_space, loading, refuse_nested, typed
+from raynas.api.given import DataLike, PresetLike, RunLike, check_place, chosen_preset, chosen_space, loading, typed
 from raynas.cluster.resources import Resources
 from raynas.config import Positive
 from raynas.errors import UserError
@@ -58,7 +58,7 @@ def train(
         from raynas.phases.train import train as train_supernet
 
     checked = chosen_preset(preset, data, overrides)
-    refuse_nested(run_dir)
+    check_place(run_dir, checked.data)
     return train_supernet(preflight(checked, resources or Resources(), run_dir, progress), run_dir, progress)
 
 
@@ -105,7 +105,7 @@ def import_model(
         from raynas.phases.import_ import TRANSFER, import_supernet, preset_of, transfer
 
     checked = chosen_preset(preset or preset_of(system), data, overrides, check_data=False)
-    refuse_nested(run_dir)
+    check_place(run_dir, checked.data)
     if system == TRANSFER:
         if space is not None:
             raise UserError("the space of a trained network follows from it: leave the space out")
@@ -143,7 +143,7 @@ def pipeline(
         from raynas.phases.pipeline import pipeline as run_pipeline
 
     checked = chosen_preset(preset, data, overrides)
-    refuse_nested(run_dir)
+    check_place(run_dir, checked.data)
     return run_pipeline(checked, run_dir, resources or Resources(), progress)
 
 
@@ -190,7 +190,7 @@ def adapt(
         from raynas.phases.adapt import adapt as adapt_model
 
     checked = chosen_preset(preset, data, overrides, check_data=False)
-    refuse_nested(run_dir)
+    check_place(run_dir, checked.data)
     return adapt_model(model, checked, run_dir, resources or Resources(), weights, chosen_space(space), progress)
 
 

@@ -26,7 +26,7 @@ from raynas.data.images import choose_images, decode
 from raynas.data.load import Data, load_data
 from raynas.data.pixels import normalise
 from raynas.data.preprocessing import preprocessing_of
-from raynas.errors import UserError
+from raynas.errors import RunDirError, UserError
 from raynas.nets.calibration import wants_calibration
 from raynas.nets.ordering import block_importance, order_units
 from raynas.nets.supernet import Supernet
@@ -104,6 +104,8 @@ def adapt(
 ) -> PipelineResult:
     """Adapt a model to a dataset and a budget, or go on with it; see `raynas.adapt`."""
     progress = reporter(progress)
+    if has_begun(run_dir, "train") and not has_begun(run_dir, "adapt"):
+        raise RunDirError(f"{Run(run_dir).name} holds other work (its train.yaml): give another run directory")
     with progress.doing("checking all stages"):
         adapted = fit(source, preset, for_short_work(resources), weights_file, space, progress, _blocks_of(run_dir))
         settled = adapted.preset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from raynas.reports.sampled import ORDERED, RANDOM, sampled
 from raynas.runs.run import Run
 from raynas.space import Space, load_space
 
+DEMO = Path(__file__).parents[1] / "golden/runs/demo"
 HERE = raynas.Resources(workers=0, replicas=0)
 
 MODEL = {
@@ -183,6 +185,14 @@ def test_a_refused_change_leaves_the_runs_preset_as_it_was(
     with pytest.raises(UserError, match=message):
         adapt(model, Path(outcome.run.uri), changes={**SMALL, **changes})
     assert outcome.run.read_bytes("preset.yaml") == before
+
+
+def test_a_run_of_train_is_not_adapted_into(folder: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(DEMO, tmp_path / "run"))
+    before = {path: path.read_bytes() for path in Path(run.uri).rglob("*.yaml")}
+    with pytest.raises(UserError, match=r"holds other work \(its train.yaml\)"):
+        raynas.adapt(folder, run, "digits")
+    assert before == {path: path.read_bytes() for path in Path(run.uri).rglob("*.yaml")}
 
 
 def test_another_budget_needs_no_training(outcome: PipelineResult) -> None:
