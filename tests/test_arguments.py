@@ -13,6 +13,7 @@ import torch
 
 import raynas
 from raynas.arguments import checked
+from raynas.bench.truths import load_truth
 from raynas.config import parse_yaml, validate
 from raynas.errors import UserError
 from raynas.nets.device import device_there
@@ -166,6 +167,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Rung(images=3, keep=2), "^Rung: keep: Input should be less than 1, found 2$"),
     (lambda: untyped.ProxyScorer(SPACE, "dss", seed=-1), "seed must be"),
     (lambda: untyped.ProxyScorer(SPACE, "dss", reference=0), "reference must be a whole number from 1, not 0"),
+    (lambda: untyped.ablate("digits/ablation_vitas_v2_recipe", "a\0b"), "NUL"),
+    (lambda: load_truth("vit").scorer(10**30), "scorer: seed must be a whole number from 0"),
     (lambda: device_there("/dev/null"), "device '/dev/null': "),
     (lambda: device_there("cuda:99"), "device 'cuda:99': "),
     (lambda: SPACE.encode(None), "expected archs"),

@@ -145,9 +145,10 @@ def check_place(run_dir: RunLike, data: DataConfig | None = None) -> None:
     from raynas.filesystem import FAILURES, open_filesystem
     from raynas.locations import hide_secrets, is_uri
     from raynas.results.run_dir import MARKER, run_around
+    from raynas.text import is_text
 
     given = os.fspath(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir.uri
-    if not is_uri(given):
+    if not is_uri(given) and is_text(given):  # what is no text is refused below
         place, around = Path(os.path.realpath(given)), run_around(given)
         if place.is_file():
             raise UserError(f"{given} is a file: give a folder for the run")

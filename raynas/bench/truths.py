@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raynas.arguments import checked
+from raynas.config import Seed
 from raynas.errors import UserError
 from raynas.search.predictors import Predict, fit_forest
 from raynas.space import Arch, Space, load_space
@@ -111,7 +112,8 @@ class Truth:
         bits = np.frombuffer(row[f"{split}_correct"], dtype=np.uint8)
         return np.unpackbits(bits, count=row[f"{split}_images"]).astype(bool)
 
-    def scorer(self, seed: int = 0) -> Surrogate:
+    @checked()
+    def scorer(self, seed: Seed = 0) -> Surrogate:
         """Return a scorer of any arch of the space for searches that take seconds: a model of the known accuracies.
 
         Args:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raynas.arguments import checked
 from raynas.config import spelled_out
 from raynas.outer.overview import Overview, overview
 from raynas.results.run_dir import plain
@@ -34,6 +35,7 @@ class SideBySide:
     overviews: Sequence[Overview]
     differences: Mapping[str, Sequence[Any]]
 
+    @checked()
     def plot_front(self, cost: str | None = None) -> Figure:
         """Draw the fronts of all runs in one figure; see `Run.plot_front`.
 

@@ -170,6 +170,7 @@ class Run(RunFiles):
             if row["path"]
         ]
 
+    @checked()
     def network(self, name: str) -> Network:
         """Return a network by its folder, `networks/...`, or by an arch (see `arch`) with inherited weights.
 

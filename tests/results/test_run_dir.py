@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raynas.config import Config
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.results import RunDir
 
 
@@ -62,7 +62,7 @@ def test_files_round_trip_on_every_filesystem(uri: str) -> None:
 def test_credentials_come_from_the_environment_and_not_from_the_uri(s3_server: Callable[[str], str]) -> None:
     with pytest.raises(RunDirError, match=r"^s3://raynas/nothing is not a run directory"):
         RunDir(s3_server("nothing"))
-    with pytest.raises(RunDirError, match="must hold no credentials") as caught:
+    with pytest.raises(UserError, match="must hold no credentials") as caught:
         RunDir(s3_server("nothing").replace("s3://", "s3://key:secret@"), create=True)
     assert "secret" not in str(caught.value)
     run = RunDir(s3_server("some"), create=True)
@@ -90,7 +90,7 @@ def test_credentials_come_from_the_environment_and_not_from_the_uri(s3_server: C
 )
 def test_a_wrong_uri_is_one_clear_line(uri: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunDirError, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:
         RunDir(uri, create=True)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())  # no folder of that name
@@ -104,7 +104,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 _FILL = """
 import resource, signal, sys
-from raynas.errors import RunDirError
+from raynas.errors import RunDirError, UserError
 from raynas.results import RunDir
 run = RunDir(sys.argv[1])
 run.store.append("scores", [{"arch": "first"}])
