@@ -19,6 +19,7 @@ from torch import nn
 
 from raynas.errors import UserError
 from raynas.runs.network_folder import load_network_folder, load_network_of_config
+from raynas.text import shown
 
 
 @register_model
@@ -71,6 +72,9 @@ def raynas_vit(
         raise UserError("raynas_vit reads its weights and preprocessing from `arch`; it takes no pretrained_cfg")
     if feature_cls not in (None, "getter"):
         raise UserError(f"feature_cls={feature_cls!r}: networks of raynas give their features by 'getter'")
+    for name, rate in (("drop_rate", drop_rate), ("drop_path_rate", drop_path_rate)):
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise UserError(f"{name} must be a number from 0 to below 1, not {shown(rate)}")
     if isinstance(arch, Mapping):
         model = load_network_of_config(arch, pretrained_cfg, pretrained, num_classes, in_chans, cache_dir)
     else:

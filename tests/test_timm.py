@@ -371,3 +371,10 @@ def test_timm_saves_it_for_a_hub(name: str, safe: bool, folders: dict[str, Path]
 def test_a_supernet_of_many_archs_has_no_levels() -> None:
     with pytest.raises(UserError, match="many archs"):
         make_supernet(make_space("deit")).forward_features(torch.zeros(1, 3, 16, 16))
+
+
+@pytest.mark.parametrize("name", ["drop_rate", "drop_path_rate"])
+@pytest.mark.parametrize("rate", [1, -0.1, float("nan"), "0.1", True])
+def test_a_rate_that_is_none_is_refused(name: str, rate: Any) -> None:
+    with pytest.raises(UserError, match=f"{name} must be a number from 0 to below 1, not"):
+        timm.create_model("raynas_vit", arch="digits/deit", **{name: rate})
