@@ -166,7 +166,8 @@ def retrain(
 
     Args:
         run: the run directory; with `data` also the folder of a network, or the name of a timm model.
-        archs: networks to train: archs, or `best`, `reference`, the id of a scored subnet, an arch file.
+        archs: networks to train: archs, or `best`, the name of a search, `reference`, the id of a scored subnet, an
+            arch file.
         overrides: changes to the run's preset by dotted key.
         start: weights to begin with: random ones (`scratch`), those inherited from the supernet (`inherited`), or
             those of the retrained network (`trained`: fine-tune it at another image size). None: as the preset says.
@@ -254,8 +255,8 @@ def evaluate(
 
     Args:
         run: the run directory.
-        arch: `best`, `reference`, the id of a scored subnet or an arch file; `front` or `NAME/front` for all archs of
-            a search's front. None for the winner and every retrained network.
+        arch: `best`, the name of a search, `reference`, the id of a scored subnet or an arch file; `front` or
+            `NAME/front` for all archs of a search's front. None for the winner and every retrained network.
         again: measure even networks that have a row already.
         resources: with replicas, a Ray task measures, with the CPUs and GPUs of one replica; else this process. None:
             a task on a cluster, else this process.
@@ -294,7 +295,7 @@ def export(
 
     Args:
         run: the run directory.
-        arch: an arch, or `best`, `reference`, the id of a scored subnet, an arch file.
+        arch: an arch, or `best`, the name of a search, `reference`, the id of a scored subnet, an arch file.
         to: a folder on this machine; None for `export` in the run directory.
         inherited: take inherited weights, even if the arch was retrained.
         size: height and width of the retrained network's images in pixels; None for the run's.

@@ -55,7 +55,7 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 
 def add_arch(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """Add the arch; `more` says what else may stand for it."""
-    text = f"best, reference, the id of a scored subnet, or an arch file{more}"
+    text = f"best, the name of a search, reference, the id of a scored subnet, or an arch file{more}"
     parser.add_argument("--arch", help=text, **options)
 
 

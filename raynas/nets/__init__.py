@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raynas.errors import UserError
 from raynas.space import Space
 from raynas.space.families import family_module
+from raynas.text import shown
 
 if TYPE_CHECKING:
     from raynas.nets.supernet import Supernet
@@ -17,6 +19,12 @@ __all__ = ["build_supernet"]
 
 
 def build_supernet(space: Space) -> Supernet:
-    """Build the supernet of a space, initialised from torch's random stream."""
+    """Build the supernet of a space, initialised from torch's random stream.
+
+    Raises:
+        UserError: `space` is none.
+    """
+    if not isinstance(space, Space):
+        raise UserError(f"space must be a space, such as raynas.load_space(...), not {shown(space)}")
     supernet: Supernet = family_module(space.family, "model").SUPERNET(space)
     return supernet

@@ -11,6 +11,7 @@ from raynas.config import spelled_out
 from raynas.outer.overview import Overview, overview
 from raynas.results.run_dir import plain
 from raynas.runs.files import PRESET, SEARCH_FOLDER
+from raynas.runs.networks import of_size
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN, StoredSearch
 from raynas.runs.settings import KINDS
@@ -28,7 +29,8 @@ class SideBySide:
     Attributes:
         differences: the settings in which the runs differ, by dotted key: the value in each run, None if it has none.
             A search that a run lacks is one of them, `searches/NAME`, with its algorithm as the value; settings of
-            searches are compared among the runs that have them.
+            searches are compared among the runs that have them, and so is the training of the winner alone
+            (`retrained`).
     """
 
     runs: Sequence[Run]
@@ -58,6 +60,7 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
         if None in searched:
             differing[f"{SEARCH_FOLDER}/{name}"] = [each.settings.search.name if each else None for each in searched]
         differing |= _differences([_search_settings(each) if each else None for each in searched])
+    differing |= _differences([_retraining(run) for run in runs])
     return SideBySide(runs, [overview(run) for run in runs], differing)
 
 
@@ -91,6 +94,18 @@ def _search_settings(search: StoredSearch) -> dict[str, Any]:
     """Return the settings of a search by dotted key: those of the main one as in a preset, others below their name."""
     settings = search.settings
     return dict(_flat(spelled_out(plain(settings), settings), "" if search.name == MAIN else search.work))
+
+
+def _retraining(run: Run) -> dict[str, Any] | None:
+    """Return how the winner was trained on its own, which may not be as the preset says; None if it was not."""
+    if not run.exists(run.search().winner_file):
+        return None
+    networks = of_size(run.networks(), run.search().winner, run.space.input_size)
+    if not networks:
+        return None
+    settings = run.read_yaml(f"{networks[0].path}/training.yaml", "settings")["settings"]
+    recipe = {name: value for name, value in settings["recipe"].items() if name != "seed"}
+    return dict(_flat({name: settings[name] for name in ("how", "train_on")} | {"recipe": recipe}, "retrained"))
 
 
 def _flat(value: Any, key: str) -> list[tuple[str, Any]]:

@@ -77,8 +77,9 @@ class Run(RunFiles):
         """Return an arch by name.
 
         Args:
-            name: `best` (the search's winner), `reference`, a 12-digit id that was scored in this run (on a part of the
-                images, if it was stopped early), an arch file, or a shipped arch's name.
+            name: `best` (the main search's winner), the name of another search, `reference`, a 12-digit id that was
+                scored in this run (on a part of the images, if it was stopped early), an arch file, or a shipped
+                arch's name.
             progress: called with a line if the file's arch is for other images or classes than the run's.
 
         Raises:
@@ -97,7 +98,10 @@ class Run(RunFiles):
                 )
             space, values = self.space, json.loads(found[0]["values"])
             return space.arch(values) if values in space else space.off_grid(values)
-        file = find_shipped(name, "arch", "give best, reference, the id of a scored subnet, or an arch file")
+        if name in self.searches() and not Path(name).exists():
+            return self.search(name).winner
+        instead = "give best, the name of a search, reference, the id of a scored subnet, or an arch file"
+        file = find_shipped(name, "arch", instead)
         return fitted(load_arch(file), self.space, name, progress)
 
     # -- figures ---------------------------------------------------------------------------------------------------

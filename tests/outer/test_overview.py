@@ -90,6 +90,11 @@ def test_the_best_result_is_that_of_any_search_by_accuracy(tmp_path: Path) -> No
     assert found.best["accuracy"] < rows[-1]["accuracy"] and "better" not in found.how
 
 
+def test_an_arch_is_named_by_its_search(tmp_path: Path) -> None:
+    run = Run(DEMO)
+    assert run.arch("random") == run.search("random").winner != run.arch("best") == run.arch("search")
+
+
 def test_trials_are_listed_of_the_run_that_is_given(runs: Path) -> None:
     assert len(raynas.list_runs(runs / "of_today/fresh")) == 2
 
@@ -117,6 +122,13 @@ def test_runs_are_compared_by_what_differs(
         other.write_yaml(file, content)
     compared = raynas.compare([runs / "demo", other])
     assert compared.differences == {"recipe.lr": [0.003, 0.5], "search.batch": [50, 7]}
+    (network,) = (each for each in other.networks() if each.arch == other.arch("best"))
+    content = other.read_yaml(f"{network.path}/training.yaml")
+    epochs = content["settings"]["recipe"]["epochs"]
+    content["settings"]["recipe"]["epochs"] = 7
+    other.write_yaml(f"{network.path}/training.yaml", content)
+    compared = raynas.compare([runs / "demo", other])
+    assert compared.differences["retrained.recipe.epochs"] == [epochs, 7] and len(compared.differences) == 3
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "runs/demo", "other", "--figure", "fronts.svg"]) == 0
     out = capsys.readouterr().out
