@@ -112,7 +112,7 @@ BEFORE = {
         "search {run} --name fast --replicas 0 --set 'search={name: random, objectives: {accuracy: max, macs: min}, "
         "evaluations: 4}'"
     ],
-    r"searches/phone|--arch phone": ["search {run} --name phone --replicas 0 --images 50"],
+    r"--arch phone": ["search {run} --name phone --replicas 0 --images 50"],
     r"(--space|cost) my_space": ["adapt runs/a --write-space my_space.yaml"],
     r"bench (forward|segment|detect)": ["export runs/a --to my_network --no-onnx"],
 }
