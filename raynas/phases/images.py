@@ -19,6 +19,7 @@ from raynas.training.recipe import Recipe
 
 CLASSES_SHOWN = 50
 NAMES_SHOWN = 20
+FEW = 100  # images of the search split: with fewer the standard error of an accuracy may be 5 points and more
 TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
@@ -216,6 +217,17 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
             "in timm's it is natural: --set data.class_order=natural"
         )
     return lines
+
+
+def describe_few(data: Data) -> list[str]:
+    """Return a line if the search split is too small to tell subnets apart."""
+    count = len(data.search)
+    if count >= FEW:
+        return []
+    return [
+        f"the search split has {count} images, each {100 / count:.1f} points of accuracy: too few to tell subnets "
+        "apart; more by --set data.search_fraction=0.5, or with more images"
+    ]
 
 
 def describe_jitter(recipes: Iterable[Recipe], channels: int) -> list[str]:

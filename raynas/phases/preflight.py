@@ -11,7 +11,7 @@ from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
 from raynas.errors import ConfigError, InfeasibleError, UserError, reason
-from raynas.phases.images import check_images, describe_jitter, describe_reading
+from raynas.phases.images import check_images, describe_few, describe_jitter, describe_reading
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, space_of, with_known_skips
 from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
@@ -91,7 +91,8 @@ def preflight(
     with reporter(progress).doing("loading images"):
         space, data = load_inputs(settled, space)
     recipes = [recipe, *preset.retrain_recipes]
-    for line in [] if begun else [*describe_reading(preset, data), *describe_jitter(recipes, data.channels)]:
+    lines = [*describe_reading(preset, data), *describe_few(data), *describe_jitter(recipes, data.channels)]
+    for line in [] if begun else lines:
         progress(line)
     check_trainable(space, data, preset.plan, recipe, max(training.most_workers, 1))
     check_calibration(space, data, preset.calibration)

@@ -18,6 +18,7 @@ from raynas.errors import UserError
 from raynas.phases import look_elsewhere
 from raynas.phases.images import check_data, check_images, check_made_for, describe_jitter, describe_reading
 from raynas.phases.inputs import load_inputs, resolve_data
+from raynas.phases.preflight import preflight
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space import load_space
 from tests.data.pictures import write_classes
@@ -181,3 +182,12 @@ def test_a_head_reads_no_large_dataset(
     monkeypatch.setattr(look_elsewhere, "_by_tasks", tasks)
     with pytest.raises(SentAway):
         LOOKS[look](on(colours, size="own", channels="own"), tmp_path / "run")
+
+
+def test_a_search_split_of_few_images_is_said(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 60, "b": 60}, size=(8, 8), mode="L")
+    lines: list[str] = []
+    preset = override(load_preset("digits"), {"data.name": str(tmp_path), "data.search_fraction": 0.1})
+    preflight(preset, raynas.Resources(workers=0, replicas=0), progress=lines.append)
+    count = len(load_inputs(preset)[1].search)
+    assert [line for line in lines if f"{count} images, each {100 / count:.1f} points" in line]
