@@ -151,8 +151,19 @@ def make_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     parser.add_commands("commands", "COMMAND", "raynas.commands", COMMANDS)
     return parser
+
+
+class _Version(argparse.Action):
+    """An option that prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from raynas.results.versions import versions
+
+        print(f"raynas {versions()['raynas']}")
+        parser.exit()
 
 
 def check_arguments(argv: Sequence[str]) -> None:

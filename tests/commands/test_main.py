@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -297,6 +298,11 @@ def test_report_of_an_empty_run_prints_its_path(run: Run, capsys: pytest.Capture
 
 
 HEAVY = "{'torch', 'ray', 'pandas', 'matplotlib', 'timm', 'pyarrow'}"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"raynas {metadata.version('raynas')}\n"
 
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:
