@@ -151,7 +151,8 @@ def make_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    text, none = "show the version and exit", argparse.SUPPRESS  # which makes it no option of the commands
+    parser.add_argument("--version", action=_Version, nargs=0, help=text, dest=none, default=none)
     parser.add_commands("commands", "COMMAND", "raynas.commands", COMMANDS)
     return parser
 
