@@ -145,7 +145,9 @@ def test_nothing_finished(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_arch(run: Run) -> None:
-    with pytest.raises(UserError, match=r"no arch 'nope': .* \(give best, reference, the id of a scored subnet, or an"):
+    with pytest.raises(
+        UserError, match=r"no arch 'nope': .* \(give best, the name of a search, reference, the id of a"
+    ):
         networks_to_evaluate(run, "nope")
     with pytest.raises(UserError, match="did you mean 'autoformer/published/tiny'"):
         networks_to_evaluate(run, "autoformer/publishd/tiny")
