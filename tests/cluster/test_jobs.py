@@ -100,6 +100,7 @@ def test_an_evolution_of_spaces_runs_as_a_job(head: Head, tmp_path: Path) -> Non
     settings = override(PRESET, {"plan.sampler": {"name": "sandwich"}, "space_evolution": evolution})
     write_yaml(tmp_path / "preset.yaml", settings.model_dump(mode="json", exclude_unset=True))
     run = tmp_path / "run"
+    Run(run, create=True)
     trained_run(run / "iterations/0")
     done = submitted(head, "evolve_space.py", tmp_path / "preset.yaml", "--run", run, "--replicas", "1")
     assert done.returncode == 0, done.stdout + done.stderr
