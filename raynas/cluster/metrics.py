@@ -38,7 +38,7 @@ def set_gauge(name: str, value: float, of: str) -> None:
 
 
 class Rate:
-    """How fast a count has grown lately."""
+    """The growth of a count a second, over the last seconds."""
 
     def __init__(self) -> None:
         self._counts = deque([(time.monotonic(), 0)])

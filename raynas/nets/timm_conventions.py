@@ -264,7 +264,7 @@ class TimmConventions(Classifiers):
 
     @property
     def _traits(self) -> dict[str, Any]:
-        """What timm notes of a network as it is built, with the image size that it has now."""
+        """timm's record of how the network was built, with the image size that it has now."""
         return {**(self._as_built or {}), "img_size": self.space.input_size}
 
     @_traits.setter

@@ -101,9 +101,10 @@ def _retraining(run: Run) -> dict[str, Any] | None:
     if not run.exists(run.search().winner_file):
         return None
     networks = of_size(run.networks(), run.search().winner, run.space.input_size)
-    if not networks:
+    records = [record for each in networks if run.exists(record := f"{each.path}/training.yaml")]
+    if not records:  # the model that is adapted may be the winner, and was not trained here
         return None
-    settings = run.read_yaml(f"{networks[0].path}/training.yaml", "settings")["settings"]
+    settings = run.read_yaml(records[0], "settings.recipe", "settings.how", "settings.train_on")["settings"]
     recipe = {name: value for name, value in settings["recipe"].items() if name != "seed"}
     return dict(_flat({name: settings[name] for name in ("how", "train_on")} | {"recipe": recipe}, "retrained"))
 

@@ -55,7 +55,7 @@ class Score:
 
 @dataclass(frozen=True)
 class ProxyScore:
-    """What a training-free proxy finds of an arch.
+    """The value of a training-free proxy for an arch, or its parts.
 
     Attributes:
         device: name of the processor that computed it.
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def key(self) -> Key:
-        """What tells jobs apart: the arch's id, the block, and the proxy."""
+        """The identity of the job: the arch's id, the block, and the proxy."""
         return self.arch.id, self.block, self.proxy
 
 

@@ -129,6 +129,9 @@ def test_runs_are_compared_by_what_differs(
     other.write_yaml(f"{network.path}/training.yaml", content)
     compared = raynas.compare([runs / "demo", other])
     assert compared.differences["retrained.recipe.epochs"] == [epochs, 7] and len(compared.differences) == 3
+    other.delete(f"{network.path}/training.yaml")  # as of a model that is adapted, and wins
+    compared = raynas.compare([runs / "demo", other])
+    assert list(compared.differences) == ["recipe.lr", "search.batch"]
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "runs/demo", "other", "--figure", "fronts.svg"]) == 0
     out = capsys.readouterr().out
