@@ -151,6 +151,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: untyped.Evolution(SPACE).tell(5, [0.1]), "tell a list of archs"),
     (lambda: untyped.Evolution(SPACE).tell([], iter([0.1])), "tell a list of archs"),
     (lambda: untyped.Evolution("digits/vit"), r"give a space, such as raynas.load_space\('digits/vit'\), not"),
+    (lambda: untyped.build_supernet("digits/vit"), r"give a space, such as raynas.load_space\('digits/vit'\), not"),
     (lambda: untyped.NSGA2(3), "give a space"),
     (lambda: untyped.ParetoEvolution(space=None), "give a space"),
     (lambda: untyped.RandomSearch([]), "give a space"),

@@ -11,9 +11,8 @@ import numpy as np
 
 from raynas.errors import UserError
 from raynas.nets.terms import Counts, Term
-from raynas.space import Arch, Codes, Dimension, Space
+from raynas.space import Arch, Codes, Dimension, Space, check_space
 from raynas.space.families import family_module
-from raynas.text import shown
 
 COSTS: tuple[str, ...] = Counts._fields
 """The names of the costs; see `raynas.nets.terms.Counts`."""
@@ -176,8 +175,7 @@ def _codes(space: Space, archs: Iterable[Arch] | Codes) -> Codes:
 
 def _given(space: Space, archs: Iterable[Arch] | Codes) -> Codes:
     """Return the codes of archs, which may not be canonical if they are given as codes."""
-    if not isinstance(space, Space):
-        raise UserError(f"space must be a space, such as raynas.load_space(...), not {shown(space)}")
+    check_space(space)
     if isinstance(archs, Mapping):
         raise UserError("the cost of one arch: give a list, cost(space, [arch])")
     if not isinstance(archs, np.ndarray):

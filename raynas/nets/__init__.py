@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raynas.errors import UserError
-from raynas.space import Space
+from raynas.space import Space, check_space
 from raynas.space.families import family_module
-from raynas.text import shown
 
 if TYPE_CHECKING:
     from raynas.nets.supernet import Supernet
@@ -24,7 +22,6 @@ def build_supernet(space: Space) -> Supernet:
     Raises:
         UserError: `space` is none.
     """
-    if not isinstance(space, Space):
-        raise UserError(f"space must be a space, such as raynas.load_space(...), not {shown(space)}")
+    check_space(space)
     supernet: Supernet = family_module(space.family, "model").SUPERNET(space)
     return supernet

@@ -10,8 +10,7 @@ from raynas.errors import UserError
 from raynas.search.base import SearchArguments, at_least
 from raynas.search.genetic import Crossover, GeneticSearch, Mutation
 from raynas.search.history import FINALISTS, Cut
-from raynas.search.problem import check_space
-from raynas.space import Codes, Space
+from raynas.space import Codes, Space, check_space
 from raynas.text import shown
 
 if TYPE_CHECKING:

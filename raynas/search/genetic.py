@@ -11,8 +11,7 @@ import numpy as np
 
 from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments, at_least
-from raynas.search.problem import check_space
-from raynas.space import INACTIVE, Codes, Space
+from raynas.space import INACTIVE, Codes, Space, check_space
 from raynas.text import shown
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from raynas.errors import UserError
 from raynas.search.base import Search, SearchArguments, at_least
 from raynas.search.genetic import Crossover, Mutation, check_crossover, check_mutation, check_probability
 from raynas.search.history import Cut
-from raynas.search.problem import check_space
 from raynas.search.survival import survive
-from raynas.space import Codes, Space
+from raynas.space import Codes, Space, check_space
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

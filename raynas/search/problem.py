@@ -10,15 +10,9 @@ from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost, sample_
 from raynas.costs.sampling import Bound, narrowest_bound
 from raynas.errors import UserError
 from raynas.search.objectives import Direction, Objectives
-from raynas.space import Arch, Codes, Space
+from raynas.space import Arch, Codes, Space, check_space
 from raynas.space.codes import Uniform
 from raynas.text import shown
-
-
-def check_space(space: object) -> None:
-    """Refuse what is no space, such as the name of one."""
-    if not isinstance(space, Space):
-        raise UserError(f"give a space, such as raynas.load_space('digits/vit'), not {shown(space)}")
 
 
 class Problem:

@@ -419,3 +419,9 @@ class Space(CodedSpace):
                 if 0 <= step < len(choices):
                     found.append(self.arch({**fill, **arch, name: choices[step]}))
         return found
+
+
+def check_space(space: object) -> None:
+    """Refuse what is no space, such as the name of one."""
+    if not isinstance(space, Space):
+        raise UserError(f"give a space, such as raynas.load_space('digits/vit'), not {shown(space)}")
