@@ -14,7 +14,8 @@ import torch
 import raynas
 from raynas.arguments import checked
 from raynas.bench.truths import load_truth
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
+from raynas.documents import parse_yaml
 from raynas.errors import UserError
 from raynas.nets.device import device_there
 from raynas.search import Rung

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from raynas.config import Config, Document, parse_yaml, read_yaml, validate, write_yaml
+from raynas.config import Config, validate
+from raynas.documents import Document, parse_yaml, read_yaml, write_yaml
 from raynas.errors import ConfigError
 from raynas.text import shown
 from raynas.user_code import load_object

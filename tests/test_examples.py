@@ -17,7 +17,7 @@ from torch import Tensor
 
 import raynas
 from raynas.commands.main import main, make_parser
-from raynas.config import parse_overrides, parse_yaml, write_yaml
+from raynas.documents import parse_overrides, parse_yaml, write_yaml
 from raynas.phases.inputs import space_of
 from raynas.phases.pipeline import make_reference
 from raynas.phases.preflight import check_later

@@ -155,7 +155,8 @@ def tune(
         RunDirError: the run directory is in use, or began with other settings.
         UserError: a parameter, a value, an objective, a sampler or the preset is wrong; nothing is written then.
     """
-    from raynas.config import Document, read_yaml, validate
+    from raynas.config import validate
+    from raynas.documents import Document, read_yaml
     from raynas.presets.preset import Preset
     from raynas.presets.tune import TuneConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raynas.arguments import checked
-from raynas.config import check_overrides
+from raynas.documents import check_overrides
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, reporter
 
@@ -118,8 +118,9 @@ def data_settings(data: DataLike) -> dict[str, Any]:
 
 def data_alone(data: DataLike, overrides: Mapping[str, Any]) -> DataConfig:
     """Return the settings of a dataset without a preset, with changes by dotted key."""
-    from raynas.config import Document, validate
+    from raynas.config import validate
     from raynas.data.config import DataConfig
+    from raynas.documents import Document
     from raynas.presets.preset import with_value
 
     if wrong := [key for key in overrides if not key.startswith("data.")]:

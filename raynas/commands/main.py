@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"raynas: {told(cause if isinstance(cause, UserError) else error)}", file=sys.stderr)
         return USER_ERROR
     except ClusterError as error:
-        from raynas.cluster.connection import was_lost
+        from raynas.cluster.lost_ray import was_lost
 
         print(f"raynas: {told(error)}{_how_to_go_on(argv)}", file=sys.stderr)
         if was_lost():

@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import Any
 
 from raynas.cluster.resources import MOST_PER_GPU, Resources
-from raynas.config import MOST_SEEDS, parse_overrides
+from raynas.config import MOST_SEEDS
+from raynas.documents import parse_overrides
 from raynas.progress.reporter import Reporter, terminal
 from raynas.text import shown
 

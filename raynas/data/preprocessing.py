@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
-from raynas.config import Config, Document, validate
+from raynas.config import Config, validate
 from raynas.data.config import Size
+from raynas.documents import Document
 
 if TYPE_CHECKING:
     from raynas.data.load import Data

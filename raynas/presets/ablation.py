@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from raynas.config import MOST_SEEDS, Config, Different, Document, Location, Seed, read_yaml, validate
+from raynas.config import MOST_SEEDS, Config, Different, Seed, validate
+from raynas.documents import Document, Location, read_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space.load import find_beside, find_shipped

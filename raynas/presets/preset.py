@@ -12,20 +12,9 @@ import pydantic
 from pydantic import Field, field_validator, model_validator
 
 from raynas.arguments import checked
-from raynas.config import (
-    MAX_DEPTH,
-    MOST_SEEDS,
-    Config,
-    Different,
-    Document,
-    Location,
-    Seed,
-    added_field,
-    check_overrides,
-    read_yaml,
-    validate,
-)
+from raynas.config import MOST_SEEDS, Config, Different, Seed, added_field, validate
 from raynas.data.config import CalibrationConfig, DataConfig, Size, square
+from raynas.documents import MAX_DEPTH, Document, Location, check_overrides, read_yaml
 from raynas.errors import ConfigError
 from raynas.presets.adapt import AdaptConfig
 from raynas.presets.space_evolution import SpaceEvolutionConfig

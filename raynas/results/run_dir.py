@@ -15,7 +15,7 @@ import yaml
 from pyarrow import fs
 
 from raynas.arguments import checked
-from raynas.config import Document, parse_yaml
+from raynas.documents import Document, parse_yaml
 from raynas.errors import RunDirError
 from raynas.filesystem import FAILURES, cannot_write, check_plain, open_filesystem, write_whole
 from raynas.locations import hide_secrets, inside, without_credentials

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raynas.config import Document
 from raynas.data.preprocessing import PREPROCESSING_FILE, Preprocessing, parse_preprocessing
+from raynas.documents import Document
 from raynas.errors import UserError
 from raynas.space import Arch, Space, load_arch
 from raynas.space.load import read_arch

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from raynas.config import Config, Document, validate
+from raynas.config import Config, validate
 from raynas.costs import COSTS, CostFunction, cost
+from raynas.documents import Document
 from raynas.errors import RunDirError, UserError
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import stored_predictor

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, create_model
 
-from raynas.config import Config, Document, Natural, Positive, validate
+from raynas.config import Config, Natural, Positive, validate
+from raynas.documents import Document
 from raynas.errors import ConfigError, UserError
 from raynas.text import nearest, one_line, shown
 from raynas.user_code import bind_part, kind, load_object, running

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from raynas.config import Config, Document, Location
+from raynas.config import Config
+from raynas.documents import Document, Location
 from raynas.space.dimension import Choice, Dimension, template_of
 from raynas.space.families import family_of
 from raynas.space.rules import Rule

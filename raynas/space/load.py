@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from raynas.arguments import checked
-from raynas.config import Config, Document, read_yaml, validate, write_yaml
+from raynas.config import Config, validate
+from raynas.documents import Document, read_yaml, write_yaml
 from raynas.errors import ConfigError
 from raynas.space.space import Arch, Space
 from raynas.space.values import flatten

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from raynas.config import Config, Location, added_field
+from raynas.config import Config, added_field
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
 

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from raynas.arguments import checked
-from raynas.config import Document, validate, write_yaml
+from raynas.config import validate
+from raynas.documents import Document, write_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space.codes import INACTIVE, CodedSpace, Codes, Probability, Uniform
 from raynas.space.counting import every_code

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from raynas.config import Location
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Dimension
 from raynas.space.rules import CommonConstants, Rule

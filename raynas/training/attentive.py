@@ -9,8 +9,9 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from raynas.config import Config, Document, validate
+from raynas.config import Config, validate
 from raynas.costs import COSTS, cost, sample_within, span
+from raynas.documents import Document
 from raynas.errors import InfeasibleError
 from raynas.space import Arch, Codes, Space
 from raynas.space.codes import Uniform

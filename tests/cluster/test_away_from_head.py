@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raynas
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.space import load_space
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 from tests.cluster.test_growing import wait_for_nodes

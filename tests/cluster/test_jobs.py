@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from raynas.cluster.submission import check_working_dir, packed_files, submit
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.errors import UserError
 from raynas.outer.evolution.record import read_iterations
 from raynas.presets.preset import override

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.presets.preset import override
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 from tests.commands.test_killed import results

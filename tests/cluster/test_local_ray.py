@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from raynas.cluster import connection
+from raynas.cluster import lost_ray
 from raynas.cluster.connection import ray_cluster
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.errors import UserError
 from raynas.presets.preset import override
 from tests.small_run import PRESET, small_run
@@ -246,14 +246,15 @@ import os, signal, time
 import ray
 from ray._common.utils import reset_ray_address
 from ray.cluster_utils import Cluster
-from raynas.cluster import connection
+from raynas.cluster import lost_ray
+from raynas.cluster.connection import ray_cluster
 from raynas.errors import ClusterError
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 reset_ray_address()  # other processes would look for this cluster
 os.environ["RAY_ADDRESS"] = cluster.address
-connection.SILENCE_S = 5.0
+lost_ray.SILENCE_S = 5.0
 try:
-    with connection.ray_cluster():
+    with ray_cluster():
         never = ray.remote(num_cpus=0)(lambda: time.sleep(1000)).remote()
         time.sleep(2)
         os.kill(cluster.head_node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
@@ -275,16 +276,16 @@ os._exit(0)
 def test_the_head_and_the_raylet_of_this_node_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(get_node_id=lambda: "here")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-    monkeypatch.setattr(connection, "SILENCE_S", -1.0)
+    monkeypatch.setattr(lost_ray, "SILENCE_S", -1.0)
     now = [time.monotonic()]
-    monkeypatch.setattr("raynas.cluster.connection.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("raynas.cluster.lost_ray.time.monotonic", lambda: now[0])
     with socket.create_server(("127.0.0.1", 0)) as head, socket.create_server(("127.0.0.1", 0)) as raylet:
         (_, port), (_, own) = head.getsockname(), raylet.getsockname()
         context.gcs_address = f"127.0.0.1:{port}"
         nodes = [{"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": own}]
         elsewhere = {"NodeID": "elsewhere", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
         monkeypatch.setattr("ray.nodes", lambda: [elsewhere, *nodes])
-        ended = connection._silent_part()
+        ended = lost_ray.silent_part()
 
         def look() -> str:
             now[0] += 3.0

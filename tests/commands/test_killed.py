@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.presets.preset import override
 from raynas.runs.run import Run
 from tests.cluster.test_local_ray import environment, processes

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import raynas
-from raynas.config import Config, parse_yaml, validate
+from raynas.config import Config, validate
 from raynas.data.canvas import Split
 from raynas.data.clutter import make_clutter
 from raynas.data.config import ClutterConfig, DataConfig
@@ -20,6 +20,7 @@ from raynas.data.embedded import digits
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.data.split import TEST_FRACTION, TEST_SEED, cut
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError
 from tests.test_examples import ROOT, yaml_of
 

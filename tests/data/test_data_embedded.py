@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from raynas.config import Config, parse_yaml, validate
+from raynas.config import Config, validate
 from raynas.data.config import DataConfig
 from raynas.data.embedded import mnist5k
 from raynas.data.images import ImageSet, decode
@@ -20,6 +20,7 @@ from raynas.data.load import load_data, load_test
 from raynas.data.pixels import Normalisation, normalise
 from raynas.data.preprocessing import preprocessing_of
 from raynas.data.split import cut
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError, UserError
 
 

@@ -13,12 +13,12 @@ from safetensors.torch import load
 
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
-from raynas.config import parse_yaml
 from raynas.costs import cost
 from raynas.data.config import DataConfig
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.families.vit_res.space import grids
 from raynas.phases.evaluate import evaluate, networks_to_evaluate

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 import raynas
 from raynas.commands.main import main
-from raynas.config import write_yaml
 from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
+from raynas.documents import write_yaml
 from raynas.families.vit_res.checkpoint import read_released
 from raynas.nets.weights import load_supernet
 from raynas.phases import look_elsewhere

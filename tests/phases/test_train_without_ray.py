@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load
 
 from raynas import Resources, train
-from raynas.config import write_yaml
 from raynas.data.load import load_data
+from raynas.documents import write_yaml
 from raynas.errors import UserError
 from raynas.presets.preset import Preset
 from raynas.runs.run import Run

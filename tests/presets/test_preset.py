@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from raynas.api.given import chosen_preset
-from raynas.config import parse_overrides, parse_yaml
 from raynas.costs import cost
+from raynas.documents import parse_overrides, parse_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.outer.evolution.axes import axes_of, step_of
 from raynas.phases.inputs import space_of

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from optuna.distributions import FloatDistribution
 
-from raynas.config import Document, validate
+from raynas.config import validate
+from raynas.documents import Document
 from raynas.errors import ConfigError
 from raynas.presets.preset import override
 from raynas.presets.tune import TuneConfig, in_order

@@ -8,8 +8,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from raynas.config import ConfigError, parse_yaml, validate
+from raynas.config import ConfigError, validate
 from raynas.costs import cost
+from raynas.documents import parse_yaml
 from raynas.errors import UserError
 from raynas.proxies.scorer import PROXIES
 from raynas.search import Evolution, RandomSearch, Rung, SearchConfig, build_search, run_search

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.config import Document, validate
+from raynas.config import validate
 from raynas.costs import Constraints, sample_within
+from raynas.documents import Document
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import NSGA2, Evolution, RandomSearch, SearchConfig, build_search
 from raynas.search.candidates import Candidates

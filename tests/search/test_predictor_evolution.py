@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
 from raynas.costs import cost
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import PredictorEvolution, SearchConfig, build_search
 from raynas.search.config import Direction

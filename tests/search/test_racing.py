@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.config import ConfigError, parse_yaml, validate
+from raynas.config import ConfigError, validate
+from raynas.documents import parse_yaml
 from raynas.errors import UserError
 from raynas.progress.reporter import Reporter
 from raynas.search import NSGA2, Evolution, ParetoEvolution, RandomSearch, build_search, run_search

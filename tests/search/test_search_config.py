@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError, InfeasibleError, UserError
 from raynas.search import NSGA2, Evolution, ParetoEvolution, RandomSearch, SearchConfig, build_search, run_search
 from raynas.search.base import SearchArguments

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raynas.config import Document, parse_yaml
+from raynas.documents import Document, parse_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.space import Space, load_arch, load_space
 from raynas.space.load import SPACES

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
 from raynas.costs import cost
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError
 from raynas.phases.inputs import estimate
 from raynas.results.run_dir import plain

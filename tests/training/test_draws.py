@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
 from raynas.costs import cost, span
 from raynas.costs.alignment import dropping
 from raynas.costs.expectation import expected_cost
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError, InfeasibleError
 from raynas.phases.inputs import estimate
 from raynas.results.run_dir import plain

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
 from raynas.data.config import DataConfig
 from raynas.data.load import load_data
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError
 from raynas.space import Arch, Space
 from raynas.training.objectives import inplace_distillation, labels

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
 from raynas.data.loader import TrainLoader
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.space import Space

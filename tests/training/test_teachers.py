@@ -15,13 +15,14 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from raynas.config import parse_yaml, validate
+from raynas.config import validate
 from raynas.data import calibration
 from raynas.data.augment import AugmentConfig
 from raynas.data.config import CalibrationConfig, DataConfig
 from raynas.data.load import Data, load_data
 from raynas.data.loader import TrainLoader
 from raynas.data.pixels import Normalisation, normalise
+from raynas.documents import parse_yaml
 from raynas.errors import ConfigError, UserError
 from raynas.nets import build_supernet
 from raynas.nets.weights import load_weights

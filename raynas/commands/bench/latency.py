@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Time the subnets, and print a table."""
-    from raynas.config import Document, validate
+    from raynas.config import validate
+    from raynas.documents import Document
     from raynas.latency.rows import on_of
     from raynas.latency.timing import Conditions
     from raynas.runs.run import Run

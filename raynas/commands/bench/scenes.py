@@ -31,8 +31,9 @@ def add_scenes(parser: argparse.ArgumentParser, task: Literal["segment", "detect
 
 def run_on_scenes(options: argparse.Namespace, task: Literal["segment", "detect"]) -> None:
     """Train, measure, and print the results."""
-    from raynas.config import Document, parse_overrides, validate
+    from raynas.config import validate
     from raynas.data.scenes import ScenesConfig
+    from raynas.documents import Document, parse_overrides
     from raynas.downstream.on_scenes import train_on_scenes
     from raynas.downstream.train import DenseRecipe
 

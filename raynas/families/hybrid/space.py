@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from raynas.config import Location
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import Family, Rule, check_no_distillation_token, with_attention_scale

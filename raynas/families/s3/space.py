@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from raynas.config import Location, added_field
+from raynas.config import added_field
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.definition import Pixels
 from raynas.space.dimension import Choice

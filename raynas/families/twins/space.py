@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raynas.config import Location, added_field
+from raynas.config import added_field
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.rules import (
     MAX_TOKENS,

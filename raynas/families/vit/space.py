@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from raynas.config import Config, Location, added_field
+from raynas.config import Config, added_field
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Dimension
 from raynas.space.rules import (

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raynas.config import Location
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
 from raynas.space.rules import MAX_TOKENS, Family, Rule, scaled

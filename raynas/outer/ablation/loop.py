@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from raynas.cluster.resources import Resources
-from raynas.config import Document, Location, validate
+from raynas.config import validate
+from raynas.documents import Document, Location
 from raynas.errors import UserError
 from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of

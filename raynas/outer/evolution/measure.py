@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raynas.cluster.resources import Resources
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.outer.evolution.loop import can_move, check_evolution, evolve_space
 from raynas.outer.evolution.record import Iteration, iteration_run, read_space_file, space_file
 from raynas.outer.evolution.warm_start import check_inheritable

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from raynas.config import Document, validate
+from raynas.config import validate
+from raynas.documents import Document
 from raynas.errors import RunDirError, UserError
 from raynas.outer.evolution.explain import explain
 from raynas.outer.evolution.record import Iteration, iteration_run, read_iterations

@@ -17,7 +17,8 @@ from typing import Any
 from raynas.cluster.connection import ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.comparison import best_first
-from raynas.config import Document, validate
+from raynas.config import validate
+from raynas.documents import Document
 from raynas.errors import UserError
 from raynas.outer import trials as rows
 from raynas.outer.evolution.measure import evolve_preset, prepare

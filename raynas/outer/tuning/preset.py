@@ -9,7 +9,8 @@ from typing import Any
 
 from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
-from raynas.config import Document, validate
+from raynas.config import validate
+from raynas.documents import Document
 from raynas.energy import counters
 from raynas.errors import ConfigError, UserError
 from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_measures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from raynas.config import Location
+from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.rules import CommonConstants, Family, Rule, check_no_distillation_token
 

@@ -10,7 +10,7 @@ import pytest
 import raynas
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
-from raynas.config import write_yaml
+from raynas.documents import write_yaml
 from raynas.errors import UserError
 from raynas.outer.tuning.preset import _applied
 from raynas.presets.preset import override
