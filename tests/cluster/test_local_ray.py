@@ -177,7 +177,7 @@ def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     first, last = done.stderr.splitlines()
-    assert first.startswith("Ray did not start on this machine (") and first.endswith("; trying once more")
+    assert first.startswith("raynas: Ray did not start on this machine (") and first.endswith("; trying once more")
     assert last.startswith("raynas: Ray did not start on this machine (") and "raynas search" in last
 
 
