@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,11 @@ class Calibration:
     def batches(self) -> Tensor:
         """Normalised images, float32 [batches, batch, channels, height, width], drawn when they are first asked for."""
         return self.draw()
+
+
+def calibration_bytes(config: CalibrationConfig, channels: int, size: tuple[int, int]) -> int:
+    """Return the size of the drawn images of a size (height, width) in bytes."""
+    return 4 * config.images * channels * math.prod(size)
 
 
 def calibration_batches(data: Data, augment: AugmentConfig, config: CalibrationConfig) -> Tensor:

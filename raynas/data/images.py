@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,6 @@ from torch import Tensor
 from raynas.data.pool import Source
 from raynas.data.reading import AS_STORED, Reading
 from raynas.errors import UserError
-
-log = logging.getLogger(__name__)
-
-ANNOUNCED_FROM = 2**30  # bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,16 @@ class ImageSet:
     def where(self, position: int) -> str:
         """Return an image's name for messages."""
         return self.source.where(int(self.indices[position]))
+
+    @property
+    def is_decoded(self) -> bool:
+        """True if the source is pixels in memory, of the set's size and channels."""
+        own = self.geometry.channels, *self.geometry.size
+        return isinstance(self.source, PixelSource) and self.source.pixels.shape[1:] == own
+
+    def at(self, size: tuple[int, int], channels: int) -> ImageSet:
+        """Return the same images in another size (height, width) and number of channels."""
+        return replace(self, geometry=replace(self.geometry, size=size, channels=channels))
 
     def take(self, positions: np.ndarray) -> ImageSet:
         """Return the set of some of these images."""
@@ -140,54 +145,34 @@ def choose_images(total: int, n: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).permutation(total)[:n])
 
 
-def decode(
-    images: ImageSet,
-    size: tuple[int, int] | None = None,
-    channels: int | None = None,
-    threads: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Decode a whole set once, without augmentation.
+def decode(images: ImageSet, threads: int | None = None) -> tuple[Tensor, Tensor]:
+    """Decode all images of a set at once, without augmentation; `raynas.data.held` is for sets of any size.
 
     Args:
-        size: (height, width); by default the set's.
-        channels: by default the set's.
         threads: images decoded at once; by default one for each CPU of the machine.
 
     Returns:
         Pixels uint8 [n, channels, height, width] (see `decoded_bytes`) and labels int64 [n].
 
     Raises:
-        UserError: an image cannot be read (the message names it), or the set does not fit into the machine's memory.
+        UserError: an image cannot be read; the message names it.
     """
-    geometry = replace(
-        images.geometry, size=size or images.geometry.size, channels=channels or images.geometry.channels
-    )
     labels = torch.from_numpy(images.labels)
-    if isinstance(images.source, PixelSource) and images.source.pixels.shape[1:] == (geometry.channels, *geometry.size):
+    if images.is_decoded:
+        assert isinstance(images.source, PixelSource)
         return images.source.pixels[torch.from_numpy(images.indices)], labels
-    _check_memory(len(images) * geometry.channels * geometry.size[0] * geometry.size[1], len(images))
-    pixels = torch.empty((len(images), geometry.channels, *geometry.size), dtype=torch.uint8)
+    geometry = images.geometry
+    with torch.inference_mode(False):  # which threads are not in, and so could not write to what it makes
+        pixels = torch.empty((len(images), geometry.channels, *geometry.size), dtype=torch.uint8)
     transform = evaluation_transform(geometry)
 
     def fill(position: int) -> None:
-        pixels[position] = transform(images.read(position, geometry.channels))
+        pixels[position] = transform(images.read(position))
 
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         for _ in pool.map(fill, range(len(images)), chunksize=16):
             pass
     return pixels, labels
-
-
-def _check_memory(needed: int, count: int) -> None:
-    """Raise if a set does not fit into memory, where the process would be killed later; log the size of large sets."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > memory:
-        raise UserError(
-            f"{count:,} decoded images take {needed / 1e9:.1f} GB of memory, and this machine has "
-            f"{memory / 1e9:.1f} GB: use fewer images or a smaller size"
-        )
-    if needed > ANNOUNCED_FROM:
-        log.warning(f"decoding {count:,} images once, into {needed / 1e9:.1f} GB of memory")
 
 
 def decoded_bytes(images: ImageSet) -> int:

@@ -361,7 +361,7 @@ def _order(run: Run, original: Network, config: AdaptConfig, seed: int, device: 
 def _some_images(data: Data, space: Space, count: int) -> tuple[Tensor, Tensor]:
     """Return training images, normalised, and their labels; always the same ones."""
     chosen = choose_images(len(data.train), min(count, len(data.train)))
-    pixels, labels = decode(data.train.take(chosen), space.input_size, space.channels)
+    pixels, labels = decode(data.train.take(chosen).at(space.input_size, space.channels))
     return normalise(pixels, data.normalisation), labels
 
 

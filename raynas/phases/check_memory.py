@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,8 +9,10 @@ import numpy as np
 import torch
 
 from raynas.costs import Constraints, cost, sample_within
+from raynas.data.calibration import calibration_bytes
 from raynas.data.config import Size
-from raynas.data.images import ImageSet
+from raynas.data.held import HELD, has_room
+from raynas.data.images import ImageSet, decoded_bytes
 from raynas.data.load import load_test
 from raynas.errors import UserError
 from raynas.nets import build_supernet
@@ -30,6 +31,7 @@ from raynas.training.teachers import predictions_bytes
 
 PROCESS = 700 * 2**20  # bytes of a worker's process with torch and Ray, before it holds anything
 CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
+BATCH = 256  # images of a pass, where networks are scored and evaluated
 TRIED = 256  # archs within the limits of the search, of which the dearest is taken for its winner
 
 
@@ -76,8 +78,9 @@ class _Need:
 
 def _memory(place: Place, ready: Ready, seen: Mapping[str, Seen]) -> Finding:
     """Compare the memory that the processes of all phases need with what nodes and GPUs have; the worst is shown."""
-    needs = [_training(place, ready), *_retrainings(place, ready), *_calibrating(ready), *_evaluating(ready)]
-    needs += [] if place.nodes or place.resources.replicas else [_scoring(ready)]
+    room = int(HELD * min(this.memory for this in seen.values())) if seen else 0
+    needs = [_training(place, ready), *_retrainings(place, ready), *_calibrating(ready), *_evaluating(ready, room)]
+    needs += [] if place.nodes or place.resources.replicas else [_scoring(ready, room)]
     short = {need.what: lines for need in needs if (lines := list(_shortages(place, need, seen)))}
     worst = max(needs, key=lambda need: (need.what in short, need.total * need.count))
     gpus = place.resources.gpus
@@ -113,7 +116,7 @@ def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
     """Yield the memory of the winner's training on its own, and of its fine-tuning at another image size."""
     preset, workers = ready.preset, max(place.resources.fewest_workers, 1)
     winner = _largest_winner(ready)
-    macs, scored = int(cost(winner.space, [winner])["macs"][0]), preset.retrain.train_on == "train"
+    macs = int(cost(winner.space, [winner])["macs"][0])
     stages: list[tuple[str, Recipe, Size | None, str]] = []
     stages.append(("retraining", preset.retrain_recipe_at(macs), None, "retrain.recipe"))
     if (finetune := preset.retrain.finetune) is not None:
@@ -122,8 +125,7 @@ def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
         arch, _ = at_size(winner, size, preset.retrain.windows)
         space = arch.space.fix(arch)
         need = training_memory(space, recipe, workers)
-        host = _decoded(ready.data.search, space.channels, space.input_size) if scored else 0
-        yield _of_training(what, need, recipe, place, ready, keys, _taught(recipe, ready), host)
+        yield _of_training(what, need, recipe, place, ready, keys, _taught(recipe, ready))
 
 
 def _of_training(
@@ -134,14 +136,12 @@ def _of_training(
     ready: Ready,
     keys: str,
     taught: int,
-    scored: int = 0,
 ) -> _Need:
     """Return the memory of a training's worker.
 
     Args:
         keys: where the recipe's keys are in the preset.
         taught: bytes of its teachers.
-        scored: bytes of the decoded images on which the network is scored at the end.
     """
     images = recipe.micro_batch(max(place.resources.fewest_workers, 1))
     parts = (
@@ -149,9 +149,8 @@ def _of_training(
         f"activations of {images} image(s) {_size(need.activations)}"
     )
     parts += f", teachers {_size(taught)}" if taught else ""
-    parts += f", {len(ready.data.search):,} decoded images to score it {_size(scored)}" if scored else ""
     mend = f"raise {keys}.accumulate, lower {keys}.batch_size, or take more workers or larger nodes"
-    return _Need(what, parts, need.total + taught, scored, max(place.resources.most_workers, 1), mend)
+    return _Need(what, parts, need.total + taught, 0, max(place.resources.most_workers, 1), mend)
 
 
 def _taught(recipe: Recipe, ready: Ready) -> int:
@@ -188,16 +187,16 @@ def _calibrating(ready: Ready) -> Iterator[_Need]:
         yield _Need("calibrating a subnet", parts, held, drawn, 1, mend)
 
 
-def _scoring(ready: Ready) -> _Need:
+def _scoring(ready: Ready, room: int) -> _Need:
     """Return the memory of scoring in this process."""
-    held, images, drawn = weights_bytes(ready.space), ready.estimate.search_bytes, _calibration_bytes(ready)
-    parts = f"weights {_size(held)}, {ready.estimate.search_images:,} decoded images {_size(images)}"
-    parts += f", calibration images {_size(drawn)}" if drawn else ""
-    return _Need("scoring", parts, held, images + drawn, 1, "lower data.search_per_class, or take a larger machine")
+    held, drawn = weights_bytes(ready.space), _calibration_bytes(ready)
+    images, words = _images(ready.data.search.at(ready.space.input_size, ready.space.channels), room, "images")
+    parts = f"weights {_size(held)}, {words}" + (f", calibration images {_size(drawn)}" if drawn else "")
+    return _Need("scoring", parts, held, images + drawn, 1, "lower calibration.images, or take a larger machine")
 
 
-def _evaluating(ready: Ready) -> Iterator[_Need]:
-    """Yield the memory of the evaluation, which decodes the test split at the size of the largest images."""
+def _evaluating(ready: Ready, room: int) -> Iterator[_Need]:
+    """Yield the memory of the evaluation, which reads the test split at the size of the largest images."""
     preset = ready.preset
     assert preset.data is not None
     try:
@@ -206,14 +205,18 @@ def _evaluating(ready: Ready) -> Iterator[_Need]:
         return
     finetune = preset.retrain.finetune
     sizes = [ready.space.input_size, *([] if finetune is None else [finetune.size])]
-    decoded = sum(_decoded(images, ready.space.channels, size) for size in sizes)
-    parts = f"{len(images):,} decoded test images {_size(decoded)}"
-    yield _Need("evaluating", parts, 0, decoded, 1, "take larger nodes, or fewer test images")
+    sets = [images.at(size, ready.space.channels) for size in sizes]
+    decoded, words = max(_images(each, room, "test images") for each in sets)
+    yield _Need("evaluating", words, 0, decoded, 1, "take larger nodes")
 
 
-def _decoded(images: ImageSet, channels: int, size: tuple[int, int]) -> int:
-    """Return the bytes of decoded images of a size (height, width)."""
-    return len(images) * channels * math.prod(size)
+def _images(images: ImageSet, room: int, what: str) -> tuple[int, str]:
+    """Return the bytes of images that a process holds, or decodes batch by batch, and a part of a line about them."""
+    if has_room(images, room):
+        held = decoded_bytes(images)
+        return held, f"{len(images):,} decoded {what} {_size(held)}"
+    held = 2 * decoded_bytes(images.take(np.arange(min(BATCH, len(images)))))  # one in use, one to come
+    return held, f"{len(images):,} {what} ({_size(decoded_bytes(images))}) decoded {BATCH} at a time {_size(held)}"
 
 
 def _sets(ready: Ready) -> int:
@@ -235,14 +238,21 @@ def _store(place: Place, ready: Ready) -> Finding:
     if drawn := _calibration_bytes(ready):
         found += f", with {ready.preset.calibration.images:,} calibration images {_size(drawn)}"
     in_driver = images if images <= HERE_UP_TO else 0  # on the head; more images are decoded where they are scored
-    small = []
+    small, full = [], []
     for node in place.nodes:
         scores, store = node.holds(place.resources.of(1)), node.resources.get("object_store_memory", 0)
-        if (scores or node.is_head) and store < weights + (images + drawn if scores else in_driver):
+        if (scores or node.is_head) and store < weights + (drawn if scores else in_driver):
             small.append(f"{node.name} has {_size(store)}")
-    fewer = "data.search_per_class or calibration.images" if drawn else "data.search_per_class"
-    mend = f"lower {fewer}, or start Ray with a larger --object-store-memory (and machine)"
-    return Finding("object store", "; ".join([found, *small]), mend if small else None)
+        elif scores and store < weights + drawn + images:
+            full.append(f"{node.name} has {_size(store)}")
+    if full:
+        full.append(
+            "replicas decode the images anew for each subnet: lower data.search_per_class, or start Ray with a larger "
+            "--object-store-memory (and machine), and scoring is faster"
+        )
+    fewer = "lower calibration.images, or " if drawn else ""
+    mend = f"{fewer}start Ray with a larger --object-store-memory (and machine)"
+    return Finding("object store", "; ".join([found, *small, *full]), mend if small else None)
 
 
 def _calibration_bytes(ready: Ready) -> int:
@@ -250,7 +260,7 @@ def _calibration_bytes(ready: Ready) -> int:
     with torch.device("meta"):
         if not wants_calibration(build_supernet(ready.space)):
             return 0
-    return 4 * ready.preset.calibration.images * ready.space.channels * math.prod(ready.space.input_size)
+    return calibration_bytes(ready.preset.calibration, ready.space.channels, ready.space.input_size)
 
 
 def check_shared_memory(place: Place, seen: Mapping[str, Seen]) -> Finding:

@@ -16,12 +16,12 @@ from pyarrow import fs
 
 from raynas.data.config import DataConfig
 from raynas.data.glance import glance
+from raynas.data.held import machine_memory
 from raynas.errors import UserError, reason
 from raynas.filesystem import FAILURES, open_filesystem, open_location, write_whole
 from raynas.results.versions import versions
 
 SHARED_MEMORY = Path("/dev/shm")
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 SIDE = 512  # of the matrices that are multiplied
 
 
@@ -88,7 +88,7 @@ def look(data: DataConfig | None, probe: Probe | None) -> Seen:
         gpus=names,
         gpu_memory=sizes,
         gpu_fault=fault,
-        memory=_memory(),
+        memory=machine_memory(),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else 0,
         data=fingerprint,
         data_fault=data_fault,
@@ -110,15 +110,6 @@ def _gpus() -> tuple[tuple[str, ...], tuple[int, ...], str | None]:
         except RuntimeError as error:
             return (*names,), (*sizes,), f"GPU {index} ({about.name}): {reason(error)}"
     return (*names,), (*sizes,), None
-
-
-def _memory() -> int:
-    """Return this machine's memory, or what its container may have of it."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in map(Path, _LIMITS):
-        if file.is_file() and (text := file.read_text().strip()).isdigit():
-            memory = min(memory, int(text))
-    return memory
 
 
 # -- the run directory -------------------------------------------------------------------------------------------------

@@ -5,17 +5,19 @@ Rows count the earlier readings, since a network that is chosen by test accuracy
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from raynas.cluster.resources import Resources
 from raynas.costs.columns import arch_columns
-from raynas.data.images import decode
-from raynas.data.load import load_data, load_test
+from raynas.data.held import held
+from raynas.data.images import ImageSet, decode
+from raynas.data.load import Data, load_data, load_test
 from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import RunDirError, UserError
 from raynas.nets.attention_maps import attention_maps
@@ -27,6 +29,7 @@ from raynas.results.schemas import Row
 from raynas.runs.networks import Network, belongs, input_size, of_arch
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN
+from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import placed_images, score_arch
 from raynas.space import Arch
@@ -103,40 +106,57 @@ def evaluate(
     """
     resources = resources or default_resources()
     with run.lock(), reporter(progress).doing("evaluating", len(networks), "networks") as activity:
-        known, keys = _newest(run), []
+        known, keys = _newest(run), dict[Network, Key]()
         skipped = set() if again else set(known)
-        arguments = measure, run, networks, skipped, batch_size
+        ordered = sorted(networks, key=_size)  # so that the images of one size at a time are held
+        arguments = measure, run, ordered, skipped, batch_size
         with computing(*arguments, resources=resources, progress=progress, activity=activity) as found:
-            for network in networks:
-                keys.append(key := tuple(next(found)))
+            for place, network in enumerate(ordered, 1):
+                keys[network] = key = tuple(next(found))
                 if key not in skipped:
-                    progress(f"evaluating {network.name} on the test split ({len(keys)} of {len(networks)})")
+                    progress(f"evaluating {network.name} on the test split ({place} of {len(networks)})")
                     reading = 1 + max((row["reading"] for row in _newest(run).values()), default=0)
                     run.store.append("evaluations", [{**next(found), "reading": reading}])
                 activity.advance()
         known = _newest(run)
-        return [known[key] for key in keys]
+        return [known[keys[network]] for network in networks]
 
 
 def measure(
     run: Run, networks: Sequence[Network], skipped: set[Key], batch_size: int, device: str
 ) -> Generator[Any, None, None]:
     """Yield for each network its key and, unless this is among the skipped ones, its row, which lacks the reading."""
-    data_at = cache(load_data(run.data_config).resized)
-    test_at = cache(lambda size: decode(load_test(data_at(size).config), channels=data_at(size).channels))
-    parent = run.supernet(device)
+    data, parent = load_data(run.data_config), run.supernet(device)
+    for size, some in groupby(networks, _size):
+        yield from _measure_at_size(run, parent, some, data.resized(size), skipped, batch_size, device)
+
+
+def _size(network: Network) -> tuple[int, int]:
+    return network.arch.space.input_size
+
+
+def _measure_at_size(
+    run: Run,
+    parent: TrainedSupernet,
+    networks: Iterator[Network],
+    data: Data,
+    skipped: set[Key],
+    batch_size: int,
+    device: str,
+) -> Iterator[Any]:
+    """Yield what `measure` does, of networks for images of one size."""
+    test = cache(lambda: load_test(data.config).at(data.size, data.channels))
+    pixels = cache(lambda: placed_images([held(test())], torch.device(device)))
     for network in networks:
         model = run.model(network, parent)
-        data = data_at(model.space.input_size)
         weights = weights_fingerprint(model.state_dict())
         key = (network.arch.network_id, network.how, weights, data.fingerprint)
         yield key
         if key in skipped:
             continue
-        pixels, labels = test_at(model.space.input_size)
-        model, images = model.to(device).eval(), placed_images([pixels], torch.device(device))
+        model, labels = model.to(device).eval(), torch.from_numpy(test().labels).to(device)
         try:
-            score = score_arch(model, model.space.smallest(), images, labels.to(device), data.normalisation, batch_size)
+            score = score_arch(model, model.space.smallest(), pixels(), labels, data.normalisation, batch_size)
         except FloatingPointError as error:
             raise UserError(f"{network.name}: weights are finite and outputs are not: train it again") from error
         yield {
@@ -147,27 +167,28 @@ def measure(
             "accuracy": float(score.top1.mean()),
             "top5": None if score.top5 is None else float(score.top5.mean()),
             "loss": score.loss,
-            "images": len(pixels),
+            "images": len(labels),
             "seconds": score.seconds,
             "data": data.fingerprint,
             "seed": network.seed,
             "device": device_name(torch.device(device)),
             **input_size(network.arch),
-            **_attention(model, pixels[:ATTENDED].to(device), data.normalisation),
+            **_attention(model, test(), torch.device(device), data.normalisation),
         }
 
 
-def _attention(model: Supernet, pixels: Tensor, normalisation: Normalisation) -> dict[str, Any]:
-    """Return the columns about the attention of a network.
+def _attention(model: Supernet, images: ImageSet, device: torch.device, normalisation: Normalisation) -> dict[str, Any]:
+    """Return the columns about the attention of a network on the first images.
 
     There are none for two paths, whose logits are averaged, nor if the weights of one image are too many.
     """
     if len(model.sides) > 1:
         return {}
     weights = 16 * sum(attending.pairs for attending in model.attending())
-    if not (images := min(ATTENDED, MOST_WEIGHTS // max(weights, 1))):
+    if not (count := min(ATTENDED, len(images), MOST_WEIGHTS // max(weights, 1))):
         return {}
-    maps = attention_maps(model, normalise(pixels[:images], normalisation))
+    pixels = decode(images.take(np.arange(count)))[0].to(device)
+    maps = attention_maps(model, normalise(pixels, normalisation))
     return {
         "distances": [each.distance().tolist() for each in maps],
         "similarities": [each.mean_similarity() for each in maps],

@@ -108,7 +108,7 @@ class Estimate:
         left_out: images that each epoch leaves out, others each time, since batches are whole; 0 if they are few.
         macs: mean multiply-accumulates of all forward passes over one image; training takes about three times as many.
         search_images: number of images that subnets are scored on.
-        search_bytes: size of these images decoded, which every node with scoring replicas keeps in memory.
+        search_bytes: size of these images decoded, which every node with scoring replicas keeps if it has room.
     """
 
     steps: int
@@ -125,7 +125,8 @@ class Estimate:
             f"forward and backward about {_giga(total)} MACs in all"
             + (f"; each epoch leaves out {self.left_out:,}, others each time" if self.left_out else "")
             + (
-                f"; scoring keeps {self.search_images:,} decoded images ({self.search_bytes / 1e9:.1f} GB) on a node"
+                f"; scoring keeps {self.search_images:,} decoded images ({self.search_bytes / 1e9:.1f} GB) on a node "
+                "that has room for them, and decodes them for each subnet on others"
                 if self.search_bytes >= SAID_FROM
                 else ""
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raynas.cluster.resources import Resources
 from raynas.data.config import DataConfig
-from raynas.data.images import decode
+from raynas.data.held import Streamed
 from raynas.data.load import Data, load_data
 from raynas.nets import build_supernet
 from raynas.nets.weights import parse_weights
@@ -24,7 +24,7 @@ from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import placed_images, score_arch
+from raynas.scoring.score_arch import score_arch
 from raynas.space import Space
 from raynas.training.context import Context, Event, State
 from raynas.training.loop import train_loop
@@ -152,7 +152,8 @@ def score(job: TrainingJob, data: Data, state: TrainingState, device: torch.devi
         return None, device_name(device)
     model = build_supernet(job.space)
     model.load_state_dict(state.weights)
-    pixels, labels = decode(data.search, job.space.input_size, job.space.channels)
-    model, images = model.to(device).eval(), placed_images([pixels], device)
-    found = score_arch(model, job.space.smallest(), images, labels.to(device), data.normalisation)
+    images = data.search.at(job.space.input_size, job.space.channels)
+    labels = torch.from_numpy(images.labels).to(device)
+    # Streamed whatever their number, since they are read once.
+    found = score_arch(model.to(device).eval(), job.space.smallest(), Streamed(images), labels, data.normalisation)
     return float(found.top1.mean()), device_name(device)

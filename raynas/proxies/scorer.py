@@ -79,7 +79,7 @@ def reference_archs(space: Space, seed: int, count: int = REFERENCE) -> list[Arc
 def proxy_images(space: Space, images: ImageSet, normalisation: Normalisation) -> Tensor:
     """Return 64 of a set of images, or all if it has fewer, normalised, in the size and channels of a space."""
     chosen = images.take(choose_images(len(images), min(IMAGES, len(images))))
-    return normalise(decode(chosen, space.input_size, space.channels)[0], normalisation)
+    return normalise(decode(chosen.at(space.input_size, space.channels))[0], normalisation)
 
 
 class ProxyScorer:

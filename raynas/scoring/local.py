@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from raynas.arguments import checked
-from raynas.data.images import decode
+from raynas.data.held import held
 from raynas.nets.device import device_there
 from raynas.results import Store
 from raynas.runs.run import Run
@@ -55,12 +55,11 @@ class LocalScorer(Scorer):
         self.device = device_there(device)
 
     def _start(self, scored: ScoredSupernet) -> None:
-        pixels, labels = decode(scored.images)
         self._scorer = ArchScorer(
             self.device,
             scored.supernet,
-            [pixels],
-            labels,
+            [held(scored.images)],
+            torch.from_numpy(scored.images.labels),
             scored.normalisation,
             self.batch_size,
             self.precision,

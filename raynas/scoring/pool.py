@@ -18,6 +18,7 @@ from raynas.cluster.growth import WAIT_S
 from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.cluster.metrics import Rate, set_gauge
 from raynas.cluster.resources import MOST_PER_GPU, Resources
+from raynas.data.calibration import calibration_bytes
 from raynas.errors import UserError, reason
 from raynas.results import Store
 from raynas.runs.run import Run
@@ -28,21 +29,23 @@ from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
 from raynas.scoring.shared_images import share, share_calibration
 from raynas.scoring.shared_weights import checksums, take_apart
-from raynas.scoring.supervisor import TRIES, Supervisor
+from raynas.scoring.supervisor import FIRST_S, TRIES, Supervisor
 
 log = logging.getLogger(__name__)
 
 RAYS_UNITS = 10_000  # parts of a GPU that Ray counts in
 FILLED = 0.9  # share of a GPU's memory that replicas may fill
 START_S = 300.0  # for the first replica on this machine
+DECODING_S = 0.1  # for an image that a replica decodes, at the longest
 VERIFY_S = 300.0  # for checksums of everything at the end
 
 
 class ScorePool(Scorer):
     """A scorer with several replicas in Ray actors; a context manager that starts and ends them.
 
-    Weights and decoded images are in Ray's object store, once on each node, and replicas map them. A replica that dies
-    or hangs is replaced, and its archs are scored again. An arch that breaks three replicas gets a failed row.
+    Weights and decoded images are in Ray's object store, once on each node, and replicas map them; images for which a
+    node's store has no room are decoded by the replicas, anew for each arch. A replica that dies or hangs is replaced,
+    and its archs are scored again. An arch that breaks three replicas gets a failed row.
 
     Args:
         run: a run directory with a trained supernet.
@@ -107,9 +110,14 @@ class ScorePool(Scorer):
         limit_s = self.start_limit_s or (START_S if is_local() else WAIT_S)
         skeleton, weights = take_apart(scored.supernet)
         others = {"labels": scored.images.labels}
-        given = scored.calibration
+        given, images = scored.calibration, scored.images
         self._calibration = None if given is None else share_calibration(given, limit_s)
-        self._shared_images = share(scored.images, self.batch_size, self.replicas, limit_s)
+        beside = sum(array.nbytes for array in weights.values())
+        if given is not None:
+            beside += calibration_bytes(given.config, images.geometry.channels, images.geometry.size)
+        parts = share(images, self.batch_size, self.replicas, limit_s, beside)
+        self._shared_images: Any = ray.put(images) if parts is None else parts
+        first_limit_s = FIRST_S + (DECODING_S * len(images) if parts is None else 0.0)
         shared = (
             scored.space,
             ray.put(skeleton),
@@ -132,7 +140,7 @@ class ScorePool(Scorer):
         def supervisor(replicas: int, gpus: float, ending: str = "") -> Supervisor:
             needs = f"{self.threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
             actors = (replicas, lambda name: start(name + ending, gpus), scored.space)
-            return Supervisor(*actors, self.time_limit_s, limit_s, needs)
+            return Supervisor(*actors, self.time_limit_s, limit_s, needs, first_limit_s)
 
         per_gpu = self.per_gpu
         if per_gpu == "fit":

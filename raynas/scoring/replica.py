@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from raynas.data.held import Streamed
+from raynas.data.images import ImageSet
 from raynas.data.pixels import Normalisation, normalise
 from raynas.scoring.score_arch import PRECISIONS, ArchScorer, Averages, Job, ProxyScore, Score
 from raynas.scoring.shared_weights import Arrays, Skeleton, changed, over, put_together
@@ -61,7 +63,8 @@ class Replica:
         skeleton: the supernet without its tensors.
         others: `labels` int64 [n], in shared memory.
         sums: checksums of `weights` and of `others`.
-        parts: Ray's references to the decoded images, part by part (see `raynas.scoring.shared_images`).
+        parts: Ray's references to the decoded images, part by part (see `raynas.scoring.shared_images`); or the images,
+            which this process decodes batch by batch.
         calibration: those to the images that batch norms are calibrated on; empty without calibration.
     """
 
@@ -77,7 +80,7 @@ class Replica:
         normalisation: Normalisation,
         sums: tuple[Mapping[str, int], Mapping[str, int]],
         options: Options,
-        parts: Sequence[Part],
+        parts: Sequence[Part] | ImageSet,
         calibration: Sequence[Part],
     ):
         import ray
@@ -86,13 +89,15 @@ class Replica:
         self._name = name
         self._space = space
         self._weights, self._weight_sums = weights, sums[0]
-        images, drawn = ([(ray.get(part), ray.get(known)) for part, known in some] for some in (parts, calibration))
+        streamed = [Streamed(parts, options.threads)] if isinstance(parts, ImageSet) else []
+        shared = [] if isinstance(parts, ImageSet) else parts
+        images, drawn = ([(ray.get(part), ray.get(known)) for part, known in some] for some in (shared, calibration))
         self._images = [(others, sums[1]), *images, *drawn]  # kept: they hold the mapping
         self._device = torch.device("cuda" if options.gpu else "cpu")
         self._scorer = ArchScorer(  # which copies nothing on the CPU: its tensors are the shared ones
             self._device,
             put_together(skeleton, weights),
-            [over(part["pixels"]) for part, _ in images],
+            [*streamed, *(over(part["pixels"]) for part, _ in images)],
             over(others["labels"]),
             normalisation,
             options.batch_size,

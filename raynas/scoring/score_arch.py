@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raynas.data.held import Pixels, Streamed
 from raynas.data.images import choose_images
 from raynas.data.pixels import Normalisation, normalise
 from raynas.errors import UserError, reason
@@ -101,7 +102,7 @@ def check_precision(precision: str) -> None:
 def score_arch(
     supernet: nn.Module,
     arch: Mapping[str, Any],
-    images: Tensor | Sequence[Tensor],
+    images: Pixels | Sequence[Pixels],
     labels: Tensor,
     normalisation: Normalisation,
     batch_size: int = 256,
@@ -114,7 +115,8 @@ def score_arch(
 
     Args:
         supernet: the supernet in eval mode, called as `supernet(x, arch)`.
-        images: uint8 [n, channels, height, width], in one or more parts; batches are moved to the labels' device.
+        images: uint8 [n, channels, height, width], held or streamed, in one or more parts; batches are moved to the
+            labels' device.
         labels: int64 [n], on the supernet's device.
         normalisation: mean and deviation of pixels.
         batch_size: images in one pass.
@@ -164,22 +166,23 @@ def score_arch(
     return Score(bits, bits5, float(loss) / len(bits), time.perf_counter() - began, calibration_seconds, found)
 
 
-def placed_images(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def placed_images(parts: Sequence[Pixels], device: torch.device) -> Sequence[Pixels]:
     """Return images on a device; what would take more than half of a GPU's free memory is moved batch by batch later.
 
     Args:
-        parts: images [..., channels, height, width] in one or more parts.
+        parts: images [..., channels, height, width] in one or more parts; streamed ones stay where they are.
     """
+    held = [part for part in parts if isinstance(part, Tensor)]
     room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
-    fits = sum(part.nbytes for part in parts) <= room
-    return [part.to(device) if fits else part for part in parts]
+    fits = len(held) == len(parts) and sum(part.nbytes for part in held) <= room
+    return [part.to(device) for part in held] if fits else parts
 
 
 def _batches(
-    images: Tensor | Sequence[Tensor], labels: Tensor, size: int, only: Tensor | None
+    images: Pixels | Sequence[Pixels], labels: Tensor, size: int, only: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     first = 0
-    for part in [images] if isinstance(images, Tensor) else images:
+    for part in [images] if isinstance(images, Tensor | Streamed) else images:
         if only is None:
             for pixels in part.split(size):
                 yield pixels.to(labels.device), labels[first : first + len(pixels)]
@@ -201,7 +204,7 @@ class ArchScorer:
 
     device: torch.device
     supernet: nn.Module
-    images: Sequence[Tensor]
+    images: Sequence[Pixels]
     labels: Tensor
     normalisation: Normalisation
     batch_size: int
@@ -212,7 +215,7 @@ class ArchScorer:
         self.supernet, self.labels = self.supernet.to(self.device), self.labels.to(self.device)
         self.images = placed_images(self.images, self.device)
         if self.calibration is not None:
-            (self.calibration,) = placed_images([self.calibration], self.device)
+            (self.calibration,) = cast(Sequence[Tensor], placed_images([self.calibration], self.device))
 
     def score(self, job: Job) -> tuple[Score | ProxyScore | None, str | None]:
         """Return what a job asks for or, if there is none, None and the reason.

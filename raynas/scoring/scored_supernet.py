@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -77,9 +77,7 @@ def make_scored_supernet(
     Raises:
         UserError: there are fewer images.
     """
-    images = replace(
-        data.search, geometry=replace(data.search.geometry, size=space.input_size, channels=space.channels)
-    )
+    images = data.search.at(space.input_size, space.channels)
     if count is not None:
         images = images.take(choose_images(len(images), count))
     weights = weights_fingerprint(supernet.state_dict())

@@ -1,6 +1,7 @@
 """Decoded images in Ray's object store, in parts that every node with replicas holds once.
 
-A large set is decoded on the cluster's nodes, since the driver may run on a small head.
+A large set is decoded on the cluster's nodes, since the driver may run on a small head. What a node's store has no room
+for is decoded by the replicas, batch by batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor
 from raynas.cluster.connection import is_local
 from raynas.cluster.nodes import living_nodes
 from raynas.data.calibration import Calibration
-from raynas.data.images import ImageSet, PixelSource, decode, decoded_bytes
+from raynas.data.held import has_room, tell_streamed
+from raynas.data.images import ImageSet, decode, decoded_bytes
 from raynas.errors import UserError
 from raynas.scoring.shared_weights import Arrays, checksums
 from raynas.text import duration
@@ -37,18 +39,24 @@ Of a calibration `calibration` float32 [batches, batch, channels, height, width]
 """
 
 
-def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float) -> list[Part]:
+def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float, beside: int = 0) -> list[Part] | None:
     """Decode images into the object store, in parts of whole batches.
 
     Args:
         batch_size: images of one forward pass.
         at_once: parts that are decoded at the same time, each by a task of one CPU.
         limit_s: longest wait for the next decoded part.
+        beside: bytes that a node's store holds beside the images.
+
+    Returns:
+        The parts; None if the store of a node has no room for all.
 
     Raises:
-        UserError: an image cannot be read, no part was decoded in time, or the set is too large for a node.
+        UserError: an image cannot be read, or no part was decoded in time.
     """
-    if isinstance(images.source, PixelSource) or decoded_bytes(images) <= HERE_UP_TO:
+    if not _fits_stores(images, beside):
+        return None
+    if images.is_decoded or decoded_bytes(images) <= HERE_UP_TO:
         here = {"pixels": decode(images)[0].numpy()}
         return [(ray.put(here), ray.put(checksums(here)))]
     size = batch_size * max(1, PART_BYTES * len(images) // decoded_bytes(images) // batch_size)
@@ -58,7 +66,10 @@ def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float) -> li
     began = told = time.monotonic()
     running: dict[ObjectRef, int] = {}
     while waiting or running:
-        _check_stores(decoded_bytes(images), len(images))
+        if not _fits_stores(images, beside):  # a smaller node has come
+            for ref in running:
+                ray.cancel(ref)
+            return None
         while waiting and len(running) < at_once:
             first = waiting.pop(0)
             parts[first] = cast(Part, _decode_part.remote(source, first, size))
@@ -123,12 +134,11 @@ def _decode_part(images: ImageSet, first: int, size: int) -> tuple[Arrays, dict[
     return arrays, checksums(arrays)
 
 
-def _check_stores(needed: int, count: int) -> None:
-    """Refuse a set that does not fit into the object store of a node that is up and has CPUs."""
+def _fits_stores(images: ImageSet, beside: int) -> bool:
+    """Return True if a decoded set fits into the object store of every node that is up and has CPUs."""
     stores = [node.resources.get("object_store_memory", 0) for node in living_nodes() if node.resources.get("CPU")]
-    if stores and min(stores) < needed:
-        raise UserError(
-            f"{count:,} decoded search images take {needed / 1e9:.1f} GB of every node's object store, and a node has "
-            f"{min(stores) / 1e9:.1f} GB: score on fewer images (--images, data.search_per_class), or start Ray with "
-            "more object_store_memory"
-        )
+    if not stores or has_room(images, room := int(min(stores)) - beside):
+        return True
+    tell_streamed(images, max(room, 0), "a node's object store")
+    log.warning("fewer images (--images, data.search_per_class), or a larger --object-store-memory, make it faster")
+    return False

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 3  # replicas that an arch may break before it counts as failed,
 NODES = 5  # or nodes that may be lost at it: clouds take several away at once
+FIRST_S = 1800.0  # for the first task of a kind
 IN_FLIGHT = 2  # tasks at each replica: one at work, one waiting
 TASK_S = 0.5  # approximate length of a task,
 DRIVER_S = 0.001  # or longer with many replicas, since sending and receiving a task takes the driver so long,
@@ -74,6 +75,7 @@ class Supervisor:
         time_limit_s: longest time of a task; None for 60 s and 20 times the slowest arch so far.
         start_limit_s: longest time without any ready replica.
         needs: the resources of one replica, in words.
+        first_limit_s: longest time of a task while it is not known how long an arch takes.
     """
 
     def __init__(
@@ -84,12 +86,14 @@ class Supervisor:
         time_limit_s: float | None,
         start_limit_s: float,
         needs: str,
+        first_limit_s: float = FIRST_S,
     ):
         self._start_actor = start
         self._space = space
         self._time_limit_s = time_limit_s
         self._start_limit_s = start_limit_s
         self._needs = needs
+        self._first_limit_s = first_limit_s
         self._queue: deque[list[Job]] = deque()  # tasks to be sent
         self._waiting: deque[tuple[int, Job]] = deque()  # jobs to make tasks of, with their work
         self._work = 0  # of all of these
@@ -261,7 +265,7 @@ class Supervisor:
         if self._time_limit_s is not None:
             return self._time_limit_s
         if (slowest := self._slowest.get(_kind(jobs[0]))) is None:
-            return 1800.0
+            return self._first_limit_s
         return 60.0 + 20.0 * slowest * max(map(_images, jobs))
 
     def _watch(self) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raynas.costs import cost
+from raynas.data.held import held
 from raynas.data.images import ImageSet, decode
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
@@ -66,10 +67,10 @@ def choose_probes(space: Space, seed: int) -> list[Probe]:
 
 
 class ProbeImages:
-    """A fixed, seeded part of the search split, decoded once; each rank holds its share.
+    """A fixed, seeded part of the search split; each rank has its share.
 
     Attributes:
-        pixels: uint8 [n, channels, height, width].
+        pixels: uint8 [n, channels, height, width], held if there is room.
         labels: int64 [n].
         chance: accuracy of always predicting the most frequent class.
     """
@@ -81,7 +82,8 @@ class ProbeImages:
             images = images.take(np.sort(rng.permutation(len(images))[:limit]))
         self.data = data
         self.chance = float(np.bincount(images.labels).max() / len(images))
-        self.pixels, self.labels = decode(images.take(np.arange(len(images))[context.rank :: context.world_size]))
+        own = images.take(np.arange(len(images))[context.rank :: context.world_size])
+        self.pixels, self.labels = held(own), torch.from_numpy(own.labels)
         self._seed = seed
 
     @cached_property
@@ -109,9 +111,8 @@ def score_probes(
         if wants_calibration(model):
             batches = normalise(images.training.to(device), images.data.normalisation).tensor_split(4)
             statistics = {p.arch: {"statistics": calibrate(cast(Supernet, model), p.arch, batches)} for p in probes}
-        for start in range(0, len(images.labels), BATCH):
-            batch = normalise(images.pixels[start : start + BATCH].to(device), images.data.normalisation)
-            labels = images.labels[start : start + BATCH].to(device)
+        for pixels, labels in zip(images.pixels.split(BATCH), images.labels.to(device).split(BATCH), strict=True):
+            batch = normalise(pixels.to(device), images.data.normalisation)
             for row, probe in zip(totals, probes, strict=True):
                 logits = model(batch, probe.arch, **statistics.get(probe.arch, {})).float()
                 row[0] += (logits.argmax(1) == labels).sum()

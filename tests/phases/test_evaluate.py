@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,8 @@ from raynas.costs import cost
 from raynas.data.load import load_data, load_test
 from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import load_supernet
-from raynas.phases import evaluate as evaluation
-from raynas.phases import training_job
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.retrain import retrain
-from raynas.phases.training_job import TrainingJob
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.search import RandomSearch
@@ -69,24 +65,16 @@ def test_row_says_how_far_every_head_looks(run: Run) -> None:
     assert [alike is None or alike > 0.9 for alike in row["similarities"]] == [True] * len(heads)
 
 
-@pytest.mark.parametrize("module", [evaluation, training_job])
-def test_whole_sets_are_placed_by_the_room_there_is(module: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_sets_are_placed_by_the_room_there_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     placed: list[int] = []
 
     def stay(parts: Sequence[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor]:
         placed.extend(map(len, parts))
         return parts
 
-    monkeypatch.setattr(module, "placed_images", stay)
-    network = Network(run.space.smallest(), "inherited")
-    if module is training_job:
-        preset, model = run.preset, run.model(network)
-        job = TrainingJob("n", model.space, run.data_config, preset.plan, preset.recipe, scored=True)
-        training_job.score(job, run.data(), SimpleNamespace(weights=model.state_dict()), torch.device("cpu"))  # type: ignore[arg-type]
-        assert placed == [len(run.data().search)]
-    else:
-        (row,) = evaluate(run, [network])
-        assert placed == [row["images"]]
+    monkeypatch.setattr("raynas.phases.evaluate.placed_images", stay)
+    (row,) = evaluate(run, [Network(run.space.smallest(), "inherited")])
+    assert placed == [row["images"]]
 
 
 def test_attention_with_too_many_weights_is_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def images(tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_large_set_is_decoded_in_parts_of_whole_batches(images: ImageSet) -> None:
-    parts = [(ray.get(part)["pixels"], ray.get(sums)) for part, sums in share(images, 2, at_once=2, limit_s=60)]
+    parts = [(ray.get(part)["pixels"], ray.get(sums)) for part, sums in share(images, 2, at_once=2, limit_s=60) or ()]
     assert len(parts) > 1 and {len(pixels) for pixels, _ in parts[:-1]} == {4}
     assert torch.equal(torch.cat([torch.tensor(pixels) for pixels, _ in parts]), decode(images)[0])
     assert all(shared_images.checksums({"pixels": pixels}) == sums for pixels, sums in parts)
@@ -46,10 +46,15 @@ def test_an_image_that_a_node_cannot_read_is_named(images: ImageSet) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_set_larger_than_a_node_s_object_store_is_refused(images: ImageSet) -> None:
-    large = replace(images, geometry=replace(images.geometry, size=(16384, 16384)))
-    with pytest.raises(UserError, match=r"GB of every node's object store, and a node has .* data.search_per_class"):
-        share(large, 2, at_once=2, limit_s=60)
+def test_a_set_larger_than_a_node_s_object_store_is_not_shared(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert share(images.at((16384, 16384), 3), 2, at_once=2, limit_s=60) is None
+    store = int(ray.cluster_resources()["object_store_memory"])
+    assert share(images, 2, at_once=2, limit_s=60, beside=store) is None
+    room = iter([True, True, False])  # a smaller node comes
+    monkeypatch.setattr(shared_images, "_fits_stores", lambda *_: next(room))
+    assert share(images, 2, at_once=1, limit_s=60) is None
 
 
 @pytest.mark.usefixtures("ray_session")
