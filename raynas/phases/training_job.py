@@ -131,19 +131,20 @@ def carry_out(job: TrainingJob, run: Run, data: Data, teachers: Teachers | None,
         job.plan,
         job.recipe,
         context,
-        init=_weights_to_start_from(job, run, context.device),
+        init=_weights_to_start_from(job, run, context),
         train_on=job.train_on,
         teachers=teachers,
     )
 
 
-def _weights_to_start_from(job: TrainingJob, run: Run, device: torch.device) -> dict[str, Tensor] | None:
-    """Return the weights to begin with; batch norms of an inherited subnet are calibrated on the device."""
+def _weights_to_start_from(job: TrainingJob, run: Run, context: Context) -> dict[str, Tensor] | None:
+    """Return the weights to begin with; batch norms of an inherited subnet are calibrated by rank 0 alone."""
     if job.start is None:
         return None
     if isinstance(job.start, str):
         return parse_weights(run.read_bytes(job.start), job.start)
-    return run.model(job.start, run.supernet(device)).fitted_to(job.space).state_dict()
+    model = run.model(job.start, run.supernet(context.device), calibrated=context.rank == 0)
+    return model.fitted_to(job.space).state_dict()
 
 
 def score(job: TrainingJob, data: Data, state: TrainingState, device: torch.device) -> tuple[float | None, str]:

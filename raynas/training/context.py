@@ -136,6 +136,16 @@ def check_ranks_agree(context: Context, model: torch.nn.Module) -> None:
 
 
 @torch.no_grad()
+def share_buffers(context: Context, model: torch.nn.Module) -> None:
+    """Give every rank the floating-point buffers of rank 0: statistics of batch norms that it alone calibrated."""
+    if context.world_size == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            context.all_reduce(buffer if context.rank == 0 else buffer.zero_())
+
+
+@torch.no_grad()
 def average_buffers(context: Context, model: torch.nn.Module, share: float) -> None:
     """Average floating-point buffers over ranks: the running statistics of BatchNorm, if a network has it.
 

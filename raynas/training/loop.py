@@ -26,6 +26,7 @@ from raynas.training.context import (
     average_buffers,
     check_connection,
     check_ranks_agree,
+    share_buffers,
 )
 from raynas.training.health import Diverged, ProbeImages, choose_probes, score_probes, verdict
 from raynas.training.memory import peak_memory
@@ -63,7 +64,7 @@ def train_loop(
         space: the space, whose input size, channels and classes must match `data`.
         data: images to train on, and the search split for probes.
         context: rank, device, checkpoints and progress; by default one CPU process that keeps nothing.
-        init: weights to start from instead of random ones.
+        init: weights to start from instead of random ones, on every rank; rank 0's buffers count.
         train_on: `train` or `train+search`.
         teachers: those of the recipe, loaded.
         build: builds the network of a space.
@@ -118,6 +119,8 @@ class Trainer:
         if init is not None:
             model.load_state_dict(dict(init))
         self.model = model = model.to(context.device).train()
+        if init is not None:
+            share_buffers(context, model)
         if teachers is not None:
             teachers.join(context)
         self.state = TrainingState(

@@ -24,7 +24,7 @@ from raynas.errors import UserError
 from raynas.nets.calibration import calibrate
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
-from raynas.training.context import Context
+from raynas.training.context import Context, share_buffers
 from raynas.training.teacher_config import TeachersConfig
 
 if TYPE_CHECKING:
@@ -175,13 +175,12 @@ def _calibrate(teacher: Teacher, context: Context) -> None:
     """Calibrate a teacher's batch norms on rank 0's device, and give every rank the statistics."""
     network, calibration = teacher.network, teacher.calibration
     assert isinstance(network, Supernet) and calibration is not None
-    averages = None
     if context.rank == 0:
         context.event({"kind": "message", "text": f"  calibrating the batch norms of {teacher.name}"})
         batches = (images.to(context.device) for images in calibration.draw())
-        (found,) = calibrate(network, network.space.smallest(), batches).averages.values()
-        averages = {name: tensor.cpu() for name, tensor in found.items()}
-    network.load_state_dict(context.gather(averages)[0], strict=False)
+        (averages,) = calibrate(network, network.space.smallest(), batches).averages.values()
+        network.load_state_dict(dict(averages), strict=False)
+    share_buffers(context, network)
 
 
 def predictions_bytes(recipe: Recipe, images: int, classes: int) -> int:

@@ -11,21 +11,27 @@ import pytest
 import torch
 
 from raynas.data.augment import AugmentConfig
+from raynas.data.calibration import Calibration
 from raynas.data.images import decode
 from raynas.data.load import load_data
 from raynas.data.loader import TrainLoader
 from raynas.data.pixels import normalise
 from raynas.errors import UserError
 from raynas.nets.weights import load_supernet, parse_weights
+from raynas.phases.training_job import TrainingJob, _weights_to_start_from
 from raynas.presets.preset import Preset, override
+from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.scoring.pool import ScorePool
 from raynas.space import Arch, Space, load_space
 from raynas.training.context import Context
 from raynas.training.health import ProbeImages, choose_probes, score_probes
+from raynas.training.plan import Plan
 from raynas.training.preflight import check_calibration
 from tests.scoring.scoring_parts import make_run
+from tests.small_run import PRESET
+from tests.training.training_parts import same
 
 VOLATILE = {"seconds", "calibration_seconds", "time", "replica"}
 SHIFT = {"shift": 1}  # so that the seed of the draw shows in the images, too
@@ -152,3 +158,16 @@ def test_more_images_a_batch_than_there_are_is_told_before_training(hybrid: Spac
     check_calibration(load_space("digits/vit"), data, preset.calibration)
     with pytest.raises(UserError, match="100 images are no whole batches of 64"):
         override(preset, {"calibration.images": 100, "calibration.batch_size": 64})
+
+
+def test_of_a_fine_tuning_s_workers_the_first_one_alone_calibrates(
+    tmp_path: Path, hybrid: Space, some: list[Arch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, network = make_hybrid_run(tmp_path, hybrid), Network(some[1], "inherited")
+    job = TrainingJob("n", hybrid.fix(some[1]), run.data_config, Plan(), PRESET.recipe, start=network)
+    first, second = Context(), Context()
+    second.rank = 1
+    assert same(_weights_to_start_from(job, run, first) or {}, run.model(network).state_dict())
+    monkeypatch.setattr(Calibration, "batches", None)
+    expected = run.model(network, calibrated=False).state_dict()
+    assert same(_weights_to_start_from(job, run, second) or {}, expected)

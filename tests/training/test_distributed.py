@@ -18,7 +18,7 @@ from raynas.nets import build_supernet
 from raynas.phases.teachers import load_teachers
 from raynas.space import Space, load_space
 from raynas.training.context import Context, DistributedContext, Interrupted, State
-from raynas.training.loop import train_loop
+from raynas.training.loop import Trainer, train_loop
 from raynas.training.recipe import Recipe
 from raynas.training.samplers import Losses, Pass
 from raynas.training.state import TrainingState
@@ -45,6 +45,13 @@ def unlike(space: Space) -> torch.nn.Module:
     with torch.no_grad():
         model.get_parameter("head.weight").add_(dist.get_rank())
     return model
+
+
+def started(rank: int) -> dict[str, Any]:
+    """Weights to start from, with statistics of batch norms that only rank 0 has calibrated."""
+    torch.manual_seed(0)
+    state = build_supernet(load_space(BATCH_NORM)).state_dict()
+    return {name: torch.full_like(t, 3.0) if "running" in name and rank == 0 else t for name, t in state.items()}
 
 
 def ideas(folder: str) -> Recipe:
@@ -75,6 +82,8 @@ def process(rank: int, folder: str) -> None:
         context = Saving(Path(folder) / name)
         found[name] = train_loop(SPACE, few(), plan(sampler), recipe(**SETTINGS), context).model.state_dict()
     found["ideas"] = states_of(train_ideas(folder, DistributedContext()))
+    parts = few(), plan(), STILL, DistributedContext(), started(rank), "train", None, build_supernet
+    found["started"] = Trainer(load_space(BATCH_NORM), *parts).model.state_dict()
     try:
         train_loop(SPACE, few(), plan(), recipe(), DistributedContext(), build=unlike)
     except UserError as error:
@@ -153,6 +162,13 @@ def test_two_processes_equal_one_on_the_joined_batch(two: Path) -> None:
     assert same(first, second)
     one = train_loop(SPACE, few(), plan("sandwich"), recipe(**SETTINGS)).model.state_dict()
     assert_close(first, one)
+
+
+def test_statistics_that_the_first_process_calibrated_are_those_of_both(two: Path) -> None:
+    first, second = (found["started"] for found in load(two))
+    expected = started(0)
+    assert any("running" in name for name in expected) and not same(expected, started(1))
+    assert same(first, expected) and same(second, expected)
 
 
 def test_three_processes_equal_one_on_a_batch_that_they_cannot_share_evenly(three: Path) -> None:
