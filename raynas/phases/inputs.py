@@ -123,7 +123,11 @@ class Estimate:
         return (
             f"{self.steps:,} steps, {self.images:,} images x {_giga(self.macs)} MACs forward; "
             f"forward and backward about {_giga(total)} MACs in all"
-            + (f"; each epoch leaves out {self.left_out:,}, others each time" if self.left_out else "")
+            + (
+                f"; each epoch leaves out {self.left_out:,}, others each time: a smaller batch leaves out fewer"
+                if self.left_out
+                else ""
+            )
             + (
                 f"; scoring keeps {self.search_images:,} decoded images ({self.search_bytes / 1e9:.1f} GB) on a node "
                 "that has room for them, and decodes them for each subnet on others"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from raynas.comparison import mean_interval
 from raynas.costs import cost
-from raynas.reports.collect import HOW, collect
+from raynas.reports.collect import HOW, Finished, collect
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.space import Arch
@@ -20,15 +22,19 @@ def describe_cost(arch: Arch) -> str:
 
 
 def finished_lines(run: Run) -> list[str]:
-    """Return one line for each kind of finished network of a run: its size, and its accuracy on the test split."""
+    """Return one line for each kind of finished network of a run: its size, and its accuracy on the test split.
+
+    A last line says so if the winner was better before it was trained on its own.
+    """
     lines = []
-    for found in collect(run).finished:
+    finished = collect(run).finished
+    for found in finished:
         tested = found.test_accuracy()
         if tested is not None:
             name = f"{found.label}, {HOW[found.how]}"
             name += "" if found.size is None else f", {found.size[0]} x {found.size[1]} pixels"
             lines.append(f"{name:<36}{found.macs or 0:>12,} MACs   {_spread(*tested, len(found.tested))}")
-    return lines
+    return [*lines, *_made_worse(finished)]
 
 
 def retrained_lines(rows: Sequence[Row]) -> list[str]:
@@ -44,6 +50,24 @@ def retrained_lines(rows: Sequence[Row]) -> list[str]:
             text = f"{_spread(*mean_interval(measured), len(measured))} on the search split"
         lines.append(f"{arch}, {HOW[found[0]['how']]}: {text}")
     return lines
+
+
+def _made_worse(finished: Sequence[Finished]) -> list[str]:
+    """Return a line if the winner lost more by its own training than one standard error on the test images."""
+    tested = {each.how: each for each in finished if each.label == "winner" and each.size is None and each.tested}
+    trained = tested.get("scratch") or tested.get("finetuned")  # the first is what is exported
+    if trained is None or "inherited" not in tested:
+        return []
+    before, after = (
+        float(np.mean([row["accuracy"] for row in each.tested])) for each in (tested["inherited"], trained)
+    )
+    spread = sum(share * (1 - share) / trained.tested[0]["images"] for share in (before, after)) ** 0.5
+    if before - after <= spread:
+        return []
+    return [
+        f"The winner was better before: {before:.2%} with inherited weights, {after:.2%} {HOW[trained.how]}. Train it "
+        "for more epochs or at another rate (raynas retrain), or take the inherited weights (raynas export --inherited)"
+    ]
 
 
 def _spread(mean: float, interval: float | None, count: int) -> str:

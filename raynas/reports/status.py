@@ -63,11 +63,20 @@ def _trials(run: Run) -> list[Work]:
         return []
     states = [row["state"] for row in newest]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    last = max(newest, key=lambda row: row["time"])
-    told = ", ".join(f"{name} {value:.4g}" for name, value in json.loads(last["results"]).items())
+    told = [_trial(max(newest, key=lambda row: row["time"]))]
+    finished = [row for row in newest if row["state"] == "finished"]
+    if finished and run.tuned is not None:
+        first, direction = next(iter(run.tuned.items()))
+        best = (max if direction == "max" else min)(finished, key=lambda row: json.loads(row["results"])[first])
+        told.append(f"best {_trial(best)}")
     seconds = (max(row["time"] for row in rows) - min(row["time"] for row in rows)).total_seconds()
     state = "running" if "running" in states else "finished"
-    return [Work("trials", state, seconds, counts, f"{last['name']}: {told}" if told else last["name"])]
+    return [Work("trials", state, seconds, counts, "; ".join(told))]
+
+
+def _trial(row: Row) -> str:
+    told = ", ".join(f"{name} {value:.4g}" for name, value in json.loads(row["results"]).items())
+    return f"{row['name']}: {told}" if told else str(row["name"])
 
 
 def _work(run: Run, what: str, name: str | None, attempts: Sequence[Row]) -> Work:

@@ -33,6 +33,7 @@ START, START_WEIGHTS = "start.json", "start.safetensors"
 BEST, REFERENCE, NETWORKS = "best", "reference", "networks"
 SEARCH_FOLDER = "searches"
 CHECKPOINTS = "checkpoints"
+TUNING = "tune"
 RAY_CHECKPOINTS, LOCAL_CHECKPOINTS = f"{CHECKPOINTS}/supernet", f"{CHECKPOINTS}/local"
 
 
@@ -68,7 +69,7 @@ class RunFiles(RunDir):
         """
         if self.exists(name):
             return
-        for work, words in {"ablation": "an ablation", "tune": "a tuning"}.items():
+        for work, words in {"ablation": "an ablation", TUNING: "a tuning"}.items():
             if self.exists(f"{work}.yaml"):
                 inside = self.local_or_uri("/".join(["trials", *self.list("trials")[:1]]))
                 raise RunDirError(
@@ -85,6 +86,14 @@ class RunFiles(RunDir):
         if name in (PRESET, SPACE) and self.exists(SUPERNET_WEIGHTS):
             otherwise = "it was lost, since a supernet is there: restore it, or use another run directory"
         raise RunDirError(f"{self.name} has no {name}: {otherwise}")
+
+    @property
+    def tuned(self) -> dict[str, str] | None:
+        """The objectives of a tuning, `max` or `min` by name; None if the run is none."""
+        name = f"{TUNING}.yaml"
+        if not self.exists(name):
+            return None
+        return dict(self.read_yaml(name, "settings.tune.objectives")["settings"]["tune"]["objectives"])
 
     # -- space and data --------------------------------------------------------------------------------------------
 

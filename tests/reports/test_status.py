@@ -15,6 +15,7 @@ from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.costs import cost
 from raynas.errors import UserError
+from raynas.outer.trials import Trial, write_trial
 from raynas.phases.search import search_fully
 from raynas.results.phases import note_phase
 from raynas.runs.run import Run
@@ -124,3 +125,17 @@ def test_each_search_shows_its_own_scores_and_best(tmp_path: Path) -> None:
         assert work.newest == f"best accuracy {max(scores.values()):.6g} ({winner}), 0% failed"
         assert list(run.search(name).scores()) == course["arch"].to_pylist()
     assert len(run.search("first").comparable_scores()) > 3  # those of the others are measured alike
+
+
+@pytest.mark.parametrize(("direction", "best"), [("max", "0001: searched 0.9"), ("min", "0000: searched 0.7")])
+def test_the_trials_of_a_tuning_are_told_with_the_last_and_the_best_one(
+    tmp_path: Path, direction: str, best: str
+) -> None:
+    run = Run(tmp_path / "run", create=True)
+    run.write_yaml("tune.yaml", {"settings": {"tune": {"objectives": {"searched": direction}}}})
+    for number, (state, accuracy) in enumerate((("finished", 0.7), ("finished", 0.9), ("pruned", 0.1))):
+        results = {"searched": accuracy} if state == "finished" else {}
+        write_trial(run, Trial(number, f"{number:04}", {}, f"trials/{number:04}", state, results))  # type: ignore[arg-type]
+    (work,) = raynas.status(run)
+    assert (work.state, work.progress) == ("finished", "2 finished, 1 pruned")
+    assert work.newest == f"0002; best {best}"

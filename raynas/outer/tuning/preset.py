@@ -16,7 +16,7 @@ from raynas.errors import ConfigError, UserError
 from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_measures
 from raynas.outer.tuning.function import numbers
 from raynas.outer.tuning.tune import check, tune
-from raynas.outer.tuning.tuned import SETTINGS, Tuned
+from raynas.outer.tuning.tuned import Tuned
 from raynas.outer.work import Report
 from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
@@ -27,6 +27,7 @@ from raynas.presets.preset import Preset, override
 from raynas.presets.tune import Param, TuneConfig, in_order, is_active
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.run_dir import plain
+from raynas.runs.files import TUNING
 from raynas.runs.run import Run
 from raynas.runs.settings import has_begun
 from raynas.text import shown
@@ -51,7 +52,7 @@ def tune_preset(
     _check_objectives(config, preset)
     spaces = _check_params(config, preset)
     _check_pruner(config, preset)
-    if not has_begun(run_dir, SETTINGS):
+    if not has_begun(run_dir, TUNING):
         if "energy" in config.objectives:
             _check_energy()
         check_images(preset, progress, see_with(resources))

@@ -18,11 +18,12 @@ from raynas.outer.tuning.params import grid
 from raynas.outer.tuning.pruners import build_pruner
 from raynas.outer.tuning.study import Study
 from raynas.outer.tuning.study_file import STUDY
-from raynas.outer.tuning.tuned import SETTINGS, Tuned
+from raynas.outer.tuning.tuned import Tuned
 from raynas.outer.tuning.warm_start import EARLIER, earlier_trials
 from raynas.outer.work import Work
 from raynas.presets.tune import TuneConfig
 from raynas.progress.reporter import Progress, reporter, silent
+from raynas.runs.files import TUNING
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
 from raynas.search.optuna_samplers import build_sampler
@@ -74,11 +75,11 @@ def tune(
         UserError: a study to begin with does not fit.
     """
     settings = {**about, "tune": config.model_dump(mode="json", exclude=LIMITS)}
-    begins = not has_begun(run_dir, SETTINGS)
+    begins = not has_begun(run_dir, TUNING)
     earlier = earlier_trials(config, about.get("spaces", ()), progress) if begins else []
     run = Run(run_dir, create=True)
     with run.lock():
-        begun = begin(run, SETTINGS, settings)
+        begun = begin(run, TUNING, settings)
         if begins:
             for file in (STUDY, EARLIER):  # of an attempt in which no trial has begun
                 run.delete(file)

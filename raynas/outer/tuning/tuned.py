@@ -13,9 +13,6 @@ from raynas.runs.run import Run
 if TYPE_CHECKING:
     import optuna
 
-SETTINGS = "tune"
-"""The settings of a tuning in its run directory: `tune.yaml`."""
-
 
 @dataclass(frozen=True)
 class Tuned:
@@ -66,9 +63,7 @@ class Tuned:
 
 def read_tuned(run: Run) -> Tuned | None:
     """Return the tuning of a run directory; None if it has none."""
-    if not run.exists(f"{SETTINGS}.yaml"):
-        return None
-    return Tuned(run, run.read_yaml(f"{SETTINGS}.yaml", "settings.tune.objectives")["settings"]["tune"]["objectives"])
+    return None if run.tuned is None else Tuned(run, run.tuned)
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

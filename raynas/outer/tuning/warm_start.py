@@ -15,9 +15,9 @@ from raynas.errors import UserError, reason
 from raynas.locations import hide_secrets
 from raynas.outer.trials import read_trials
 from raynas.outer.tuning.params import distribution, encode
-from raynas.outer.tuning.tuned import SETTINGS
 from raynas.presets.tune import Param, TuneConfig, in_order, is_active
 from raynas.progress.reporter import Progress, silent
+from raynas.runs.files import TUNING
 from raynas.runs.run import Run, open_run
 from raynas.text import nearest
 from raynas.text import shown as quoted
@@ -80,7 +80,7 @@ def frozen_trials(run: Run, params: Mapping[str, Param]) -> list[FrozenTrial]:
 
 
 def _of_run(run: Run, config: TuneConfig, spaces: Sequence[Mapping[str, Any]]) -> Iterator[Known]:
-    settings = run.read_yaml(f"{SETTINGS}.yaml", "settings")["settings"] if run.exists(f"{SETTINGS}.yaml") else {}
+    settings = run.read_yaml(f"{TUNING}.yaml", "settings")["settings"] if run.exists(f"{TUNING}.yaml") else {}
     theirs = settings.get("spaces", [])
     if spaces and theirs and not any(space in spaces for space in theirs):
         raise UserError(
