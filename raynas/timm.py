@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from timm.models import build_model_with_cfg, register_model
 from torch import nn
 
@@ -39,6 +40,8 @@ def raynas_vit(
     pretrained_cfg_overlay: Any = None,
     cache_dir: Any = None,
     pretrained_model_args: Any = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> nn.Module:
     """Build a network found by raynas, for `timm.create_model("raynas_vit", arch=...)`.
 
@@ -60,6 +63,7 @@ def raynas_vit(
         pretrained_cfg: given by timm if it read a `config.json`: preprocessing, and the place of the weights.
         pretrained_cfg_overlay, pretrained_model_args: not used; timm passes them to every model.
         cache_dir: folder of downloads from a hub.
+        device, dtype: where the network is, and the type of its weights; by default the CPU and fp32.
 
     Raises:
         UserError: no arch is given, it cannot be read or has no weights, or an option does not fit it.
@@ -87,7 +91,7 @@ def raynas_vit(
     most = min(3 if model.space.family == "vit" else 4, len(model.levels()))
     features: dict[str, Any] = {"features_only": True, "out_indices": most if out_indices is None else out_indices}
     layout = getattr(model, "output_fmt", "NCHW") if feature_cls is None else "NCHW"
-    return build_model_with_cfg(
+    built = build_model_with_cfg(
         lambda **_: model,
         "raynas_vit",
         pretrained=False,
@@ -95,6 +99,7 @@ def raynas_vit(
         feature_cfg={"feature_cls": "getter", "output_fmt": layout},
         **(features if features_only else {}),
     )
+    return built.to(device=device, dtype=dtype)
 
 
 def _without_token_head(model: nn.Module, state: dict[str, Any], *_: Any) -> None:

@@ -378,3 +378,9 @@ def test_a_supernet_of_many_archs_has_no_levels() -> None:
 def test_a_rate_that_is_none_is_refused(name: str, rate: Any) -> None:
     with pytest.raises(UserError, match=f"{name} must be a number from 0 to below 1, not"):
         timm.create_model("raynas_vit", arch="digits/deit", **{name: rate})
+
+
+def test_device_and_type_are_those_that_are_asked_for(folders: dict[str, Path]) -> None:
+    options = {"arch": str(folders["twins"]), "device": "meta", "dtype": torch.bfloat16}
+    for model in (timm.create_model("raynas_vit", features_only=part, **options) for part in (False, True)):
+        assert {(each.device.type, each.dtype) for each in model.parameters()} == {("meta", torch.bfloat16)}

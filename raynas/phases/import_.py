@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from raynas.data.class_order import in_order, order_of
 from raynas.data.config import DataConfig
 from raynas.data.load import Data, load_data
 from raynas.errors import RunDirError, UserError, reason
-from raynas.locations import hide_secrets
 from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import are_files, named_data, resolve_data
 from raynas.phases.look_elsewhere import see_with
-from raynas.phases.pretrained import Pretrained, read_pretrained, timm_family
+from raynas.phases.pretrained import Pretrained, check_order, read_pretrained, timm_family
 from raynas.phases.where import default_resources
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
@@ -82,7 +80,7 @@ def import_supernet(
     images = load_data(preset.data)  # type: ignore[arg-type]
     new_head = images.classes != found.classes
     if not new_head:
-        _check_order(images)
+        check_order(images)
     given = Pretrained(str(checkpoint), load_supernet(found, weights), {})
     given.check_channels(images)
     if new_head or images.size != found.input_size:
@@ -208,17 +206,6 @@ def _space_of(name: str) -> Space:
         return load_space(name)
     arch = load_arch(name)
     return arch.space.fix(arch)
-
-
-def _check_order(images: Data) -> None:
-    """Refuse class names that have two orders, if no setting says which: a checkpoint numbers its classes."""
-    plain, natural = (in_order(images.class_names, order)[:4] for order in ("plain", "natural"))
-    if images.config.class_order is None and order_of(images.class_names) == "plain":
-        raise UserError(
-            f"the classes of {hide_secrets(images.name)} have a plain order ({', '.join(plain)}, ..., as torchvision "
-            f"numbers them) and a natural one ({', '.join(natural)}, ..., as timm does): say which the checkpoint was "
-            "trained with: --set data.class_order=natural (or plain)"
-        )
 
 
 def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progress) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from raynas.data.class_order import in_order, order_of
 from raynas.data.config import DataConfig
 from raynas.data.load import Data
 from raynas.data.preprocessing import preprocessing_of
@@ -56,8 +57,13 @@ class Pretrained:
         return self.network.space.classes == data.classes
 
     def say_classes(self, data: Data, progress: Progress, advice: str = "") -> None:
-        """Say that the model's classes are taken for those of a dataset, if nothing but their number is known."""
+        """Say that the model's classes are taken for those of a dataset, if nothing but their number is known.
+
+        Raises:
+            UserError: the dataset's classes have two orders, and its settings do not say which.
+        """
         if self.class_names is None:
+            check_order(data)
             first = ", ".join(data.class_names[:4]) + (", ..." if data.classes > 4 else "")
             told = (
                 f"the {data.classes} classes of {self.name} are taken for those of the data, in their order ({first})"
@@ -149,6 +155,17 @@ def _of_run(run: Run) -> Pretrained:
     model = load_network(run, network)
     reading = preprocessing_of(run.data().resized(model.space.input_size))
     return Pretrained(f"{run.name} ({network.name})", model.eval(), reading.timm_config(model.space.classes))
+
+
+def check_order(images: Data) -> None:
+    """Refuse class names that have two orders, if no setting says which: a checkpoint numbers its classes."""
+    plain, natural = (in_order(images.class_names, order)[:4] for order in ("plain", "natural"))
+    if images.config.class_order is None and order_of(images.class_names) == "plain":
+        raise UserError(
+            f"the classes of {hide_secrets(images.name)} have a plain order ({', '.join(plain)}, ..., as torchvision "
+            f"numbers them) and a natural one ({', '.join(natural)}, ..., as timm does): say which the checkpoint was "
+            "trained with: --set data.class_order=natural (or plain)"
+        )
 
 
 def timm_family(name: str) -> Any:

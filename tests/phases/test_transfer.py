@@ -90,6 +90,18 @@ def test_embedded_images_are_read_as_the_network_was_trained(root: Path, tmp_pat
     assert sum(re.search(told, line) is not None for line in lines) == 1
 
 
+def test_classes_of_two_orders_are_not_taken_for_a_networks_own(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "network", tmp_path / "network")
+    about = {"mode": "L", "channels": 1, "size": [8, 8], "mean": [0.25], "std": [0.5], "crop_pct": 1.0}
+    (tmp_path / "network" / "preprocessing.json").write_text(json.dumps({**about, "interpolation": "bicubic"}))
+    write_classes(tmp_path / "numbers", {str(number): 6 for number in range(1, 11)}, size=(8, 8), mode="L")
+    given = ("transfer", str(tmp_path / "network"), tmp_path / "run", str(tmp_path / "numbers"))
+    with pytest.raises(UserError, match=r"a plain order \(1, 10, 2, 3, .* and a natural one \(1, 2, 3, 4, .*class_order"):
+        raynas.import_model(*given)
+    run = raynas.import_model(*given, overrides={"data.class_order": "natural"})
+    assert run.data().class_names[:3] == ("1", "2", "3")
+
+
 def test_a_timm_model_is_transferred_with_its_own_normalisation(root: Path, tmp_path: Path) -> None:
     name = "vit_tiny_patch16_224"
     torch.manual_seed(0)
