@@ -381,6 +381,6 @@ def test_a_rate_that_is_none_is_refused(name: str, rate: Any) -> None:
 
 
 def test_device_and_type_are_those_that_are_asked_for(folders: dict[str, Path]) -> None:
-    options = {"arch": str(folders["twins"]), "device": "meta", "dtype": torch.bfloat16}
+    options: dict[str, Any] = {"arch": str(folders["twins"]), "device": "meta", "dtype": torch.bfloat16}
     for model in (timm.create_model("raynas_vit", features_only=part, **options) for part in (False, True)):
         assert {(each.device.type, each.dtype) for each in model.parameters()} == {("meta", torch.bfloat16)}

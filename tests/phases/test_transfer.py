@@ -96,7 +96,9 @@ def test_classes_of_two_orders_are_not_taken_for_a_networks_own(root: Path, tmp_
     (tmp_path / "network" / "preprocessing.json").write_text(json.dumps({**about, "interpolation": "bicubic"}))
     write_classes(tmp_path / "numbers", {str(number): 6 for number in range(1, 11)}, size=(8, 8), mode="L")
     given = ("transfer", str(tmp_path / "network"), tmp_path / "run", str(tmp_path / "numbers"))
-    with pytest.raises(UserError, match=r"a plain order \(1, 10, 2, 3, .* and a natural one \(1, 2, 3, 4, .*class_order"):
+    with pytest.raises(
+        UserError, match=r"a plain order \(1, 10, 2, 3, .* and a natural one \(1, 2, 3, 4, .*class_order"
+    ):
         raynas.import_model(*given)
     run = raynas.import_model(*given, overrides={"data.class_order": "natural"})
     assert run.data().class_names[:3] == ("1", "2", "3")
