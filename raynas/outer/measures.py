@@ -11,8 +11,10 @@ from typing import Literal
 import numpy as np
 import pyarrow.compute as pc
 
+from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.costs import COSTS, cost, span
+from raynas.energy import counters
 from raynas.errors import UserError
 from raynas.phases.evaluate import evaluate
 from raynas.phases.network_training import NetworkTraining
@@ -250,6 +252,13 @@ def check_measures(names: Collection[str], preset: Preset, truth: str | None = N
             raise UserError("conflict is measured in training: set recipe.health.conflict, such as {steps: 2}")
         if name == "tau" and truth is None:
             raise UserError("tau needs a table of networks trained on their own: give truth, a Parquet file")
+
+
+def check_energy() -> None:
+    """Refuse to measure energy where nothing counts it, as far as that is known here."""
+    reading = counters.read_counters(counters.POWERCAP, counters.GPUS)
+    if not on_cluster() and not reading.counters:
+        raise UserError(f"energy cannot be measured on this machine ({'; '.join(reading.unread)}): leave it out")
 
 
 def measure(names: Collection[str], of: Measured) -> dict[str, float]:

@@ -14,7 +14,7 @@ from raynas.errors import UserError
 from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of
 from raynas.outer.experiment import run_experiment
-from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_measures, unknown_measure
+from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_energy, check_measures, unknown_measure
 from raynas.outer.trials import Proposed, Trial, read_trials
 from raynas.outer.work import Report, Work
 from raynas.phases.images import check_images
@@ -95,6 +95,8 @@ def _check(
     progress: Progress = silent,
 ) -> None:
     """Refuse rows that cannot be carried out; every image of the preset is looked at."""
+    if "energy" in measures:
+        check_energy()
     table = None if truth is None else read_truth(truth)
     check_images(preset, progress, see_with(resources))
     notes: dict[str, None] = {}  # without duplicates: all rows note what they have in common

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.config import validate
 from raynas.documents import Document
-from raynas.energy import counters
 from raynas.errors import ConfigError, UserError
-from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_measures
+from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_energy, check_measures
 from raynas.outer.tuning.function import numbers
 from raynas.outer.tuning.tune import check, tune
 from raynas.outer.tuning.tuned import Tuned
@@ -54,7 +52,7 @@ def tune_preset(
     _check_pruner(config, preset)
     if not has_begun(run_dir, TUNING):
         if "energy" in config.objectives:
-            _check_energy()
+            check_energy()
         check_images(preset, progress, see_with(resources))
     preflight(_applied(preset, next(_extremes(config.params))[1]), resources, progress=progress, look=False)
     common = preset.model_copy(update={"tune": None})
@@ -101,13 +99,6 @@ def _check_pruner(config: TuneConfig, preset: Preset) -> None:
             f"pruner: the probes are scored every {recipes[0].health.probe_every} epochs, and there are "
             f"{recipes[0].epochs}, so that no trial would be ended early: set recipe.health.probe_every: 1"
         )
-
-
-def _check_energy() -> None:
-    """Refuse to measure energy where nothing counts it, as far as that is known here."""
-    reading = counters.read_counters(counters.POWERCAP, counters.GPUS)
-    if not on_cluster() and not reading.counters:
-        raise UserError(f"objectives: energy cannot be measured on this machine ({'; '.join(reading.unread)})")
 
 
 def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:

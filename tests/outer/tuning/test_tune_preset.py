@@ -71,11 +71,13 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
     assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
 
 
-def test_energy_is_no_objective_where_nothing_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_not_measured_where_nothing_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raynas.energy.counters.POWERCAP", tmp_path / "none")
     monkeypatch.setattr("raynas.energy.counters.GPUS", tmp_path / "none")
     with pytest.raises(UserError, match=r"energy cannot be measured on this machine .*CPU: no counters in"):
         raynas.tune(PRESET, tmp_path / "run", LR, objectives={"energy": "min"})
+    with pytest.raises(UserError, match="energy cannot be measured"):
+        raynas.ablate({"preset": "digits", "rows": {"one": {}}, "measure": ["energy"]}, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
