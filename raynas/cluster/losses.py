@@ -13,10 +13,10 @@ def why_lost(text: str) -> str | None:
     Args:
         text: of an exception such as `RayActorError`, or of a file that holds one.
     """
-    if "node has died" in text or "node died" in text.lower():
+    if any(told in text.lower() for told in ("node has died", "node died", "node it was running on is dead")):
         return NODE_LOST
     if "low on memory" in text:
         return "out of memory: its machine had too little left, and Ray ended its process"
-    if "worker process has died" in text:
+    if "worker process has died" in text or "worker died unexpectedly" in text:
         return "its process has ended: it was killed, for want of memory or from outside, or it crashed"
     return None

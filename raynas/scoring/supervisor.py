@@ -38,7 +38,8 @@ DRIVER_S = 0.001  # or longer with many replicas, since sending and receiving a 
 TASK_ARCHS = 64  # but of at most so many archs
 GATHER_S = 1e-4  # for each replica, to take results together: the second task is at work meanwhile
 GET_S = 60.0  # to fetch a finished result
-TELL_S = 30.0  # between two messages about waiting for replicas
+TELL_S = 30.0  # between two messages about waiting for replicas,
+SELDOM_S = 300.0  # or this while others score
 
 
 Kind: TypeAlias = tuple[bool, str | None]
@@ -104,7 +105,8 @@ class Supervisor:
         self._slowest: dict[Kind, float] = {}  # seconds of an arch, of blocks for each image
         self._failed_starts = 0
         self._outcomes: list[ScoredArch] = []
-        self._none_ready_since = self._told = time.monotonic()
+        self._none_ready_since = time.monotonic()
+        self._tell_at = self._none_ready_since + TELL_S  # unless all are ready by then
         self._members = [self._member(slot) for slot in range(size)]
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -273,13 +275,17 @@ class Supervisor:
         for member in list(self._members):
             if member.tasks and now - member.since > (limit := self.limit_s(member.tasks[0].jobs)):
                 self._replace(member, f"no answer within {limit:.0f} s (time_limit_s)", False)
-        if self.ready:
-            self._none_ready_since = self._told = now
+        ready = len(self.ready)
+        if ready:
+            self._none_ready_since = now
         elif now - self._none_ready_since > self._start_limit_s:
             raise UserError(f"no replica could start within {self._start_limit_s:.0f} s: {self._room()}")
-        elif now - self._told > TELL_S:
-            self._told = now
-            log.warning("waiting for replicas to start: %s", self._room())
+        if ready == len(self._members):
+            self._tell_at = now + TELL_S
+        elif now > self._tell_at:
+            self._tell_at = now + (SELDOM_S if ready else TELL_S)
+            waiting = f"{len(self._members) - ready} of {len(self._members)} replicas" if ready else "replicas"
+            log.warning(f"waiting for {waiting} to start: {self._room()}")
 
     def _room(self) -> str:
         free, total = ray.available_resources(), ray.cluster_resources()

@@ -37,3 +37,10 @@ SYSTEM = """The actor died unexpectedly before finishing this task.
 )
 def test_a_lost_node_a_killed_process_and_want_of_memory_are_told_apart(text: str, why: str | None) -> None:
     assert why_lost(SYSTEM + text) == why
+
+
+def test_what_ray_says_of_lost_tasks() -> None:
+    died = "The worker died unexpectedly while executing this task. Check python-core-worker-*.log files."
+    assert why_lost(died) == "its process has ended: it was killed, for want of memory or from outside, or it crashed"
+    node = "Task failed because the node it was running on is dead or unavailable. Node IP: 192.0.2.2"
+    assert why_lost(node) == NODE_LOST

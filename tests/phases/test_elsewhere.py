@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -17,7 +20,7 @@ from raynas.errors import UserError
 from raynas.phases.evaluate import evaluate
 from raynas.phases.export import export
 from raynas.phases.pretrained import read_pretrained
-from raynas.progress.reporter import Reporter
+from raynas.progress.reporter import Activity, Reporter
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -55,22 +58,47 @@ def _slow(seconds: float, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_only_what_has_not_begun_or_has_lost_its_node_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_has_not_begun_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job may ask for nodes all the while."""
     monkeypatch.setattr(task, "LOOK_S", 0.1)
     monkeypatch.setattr(task, "describe_shortage", lambda needed: "1 CPU" if (tmp_path / "begun").exists() else None)
     monkeypatch.setattr(task, "WAIT_S", 0.5)
+    with Reporter().doing("working") as activity:
+        assert list(task.run_elsewhere(_slow, 2.0, tmp_path, resources=Resources(), activity=activity)) == ["done"]
 
-    def found() -> list[str]:
-        with Reporter().doing("working") as activity:
-            return list(task.run_elsewhere(_slow, 2.0, tmp_path, resources=Resources(), activity=activity))
 
-    assert found() == ["done"]
-    monkeypatch.setattr(task, "room_for", lambda needed: 0)
-    with pytest.raises(UserError, match=r"this needs 1 CPU; waited .*: use fewer"):
-        found()
+def _killed_once(folder: Path) -> Iterator[str]:
+    yield "first"
+    if not (folder / "killed").exists():
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield "second"
+
+
+class Holder:
+    """It holds resources until it is killed."""
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_lost_task_whose_place_is_taken_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(task, "LOOK_S", 0.1)
+    told, holders = list[str](), list[Any]()
+
+    class Shown(Activity):
+        def update(self, done: float | None = None, detail: str | None = None, total: float | None = None) -> None:
+            told.append(detail or "")
+            if holders and detail and detail.startswith("waits for 4 CPU (0 of"):
+                ray.kill(holders.pop())
+
+    found = task.run_elsewhere(_killed_once, tmp_path, resources=Resources(cpus=4), activity=Shown("", None, "", print))
+    assert next(found) == "first"
+    told.clear()
+    holders.append(ray.remote(Holder).options(num_cpus=4).remote())  # waits for the task's place
+    assert list(found) == ["second"]
+    assert not holders and any(detail.endswith("; for 30 min at most") for detail in told), told
+    assert "a task was lost (its process has ended" in caplog.text
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -189,6 +189,24 @@ def test_no_room_for_a_replica_is_an_error_and_not_a_hang(space: Space, archs: l
         pool.score(archs)
 
 
+@pytest.mark.usefixtures("ray_session")
+def test_a_replica_that_waits_while_others_score_is_told(
+    space: Space, archs: list[Arch], digits: Digits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "TELL_S", 0.0)
+    with ScorePool.from_parts(space, Naughty(space), *digits, replicas=2, threads=3) as pool:
+        pool.score(archs[:2])
+        monkeypatch.setattr(supervisor, "SELDOM_S", 0.2)
+        caplog.clear()
+        pool.supervisor._tell_at = 0.0
+        pool.score(archs[2:])
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines and {*lines} == {lines[0]}
+    assert lines[0].startswith(
+        "waiting for 1 of 2 replicas to start: each needs 3 CPU, the cluster has 1 of 4 CPUs free"
+    )
+
+
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     run = Run(tmp_path, create=True)
     for wrong in ({"replicas": 0}, {"threads": 0}, {"gpus": -1.0}, {"time_limit_s": 0.0}, {"batch_size": 0}):
