@@ -23,7 +23,7 @@ from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
 from raynas.phases.where import computing, for_short_work
 from raynas.progress.reporter import Progress, reporter, silent
-from raynas.proxies.scorer import ProxyScorer, proxy_images
+from raynas.proxies.scorer import ProxyScorer, check_proxy, proxy_images
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
 from raynas.space import Arch, Space
@@ -245,42 +245,42 @@ def rank_run(
         )
     if train > found:
         progress(f"Training all {found:,} of them, not {train:,}.")
-    by_proxy = proxy_scorers(run, proxies, seed)
+    for name in proxies:
+        check_proxy(name)
     measured_elsewhere = [] if table is None else archs_of(table, space, truth or "the table")
     known: dict[str, Mapping[str, float]] = {} if table is None else {"truth": accuracies(table)}
     if train:
         alone, seeds = sample.spread(train), seeds or (0,)
         known |= train_alone(run, alone, recipe, seeds, finetune_epochs, parallel, progress, resources)
     asked = [*(arch for bucket in sample.buckets for arch in bucket), *measured_elsewhere]
-    free = {name: training_free_scores(name, each, asked, resources, progress) for name, each in by_proxy.items()}
+    free = {name: training_free_scores(run, name, asked, seed, resources, progress) for name in proxies}
     with scorer:
         return _correlate(run, scorer, sample, known, measured_elsewhere, free, seed, progress)
 
 
-def proxy_scorers(run: Run, proxies: Sequence[str], seed: int = 0) -> dict[str, ProxyScorer]:
-    """Return scorers by name of training-free score, on 64 images of the run's search split, or all if it has fewer.
+def proxy_scorer(run: Run, name: str, seed: int = 0) -> ProxyScorer:
+    """Return the scorer of a training-free score, on 64 images of the run's search split, or all if it has fewer.
 
     Raises:
         UserError: there is no such score, or the data cannot be loaded.
     """
-    if not proxies:
-        return {}
     data, space = run.data(), run.space
-    images = proxy_images(space, data.search, data.normalisation)
-    return {name: ProxyScorer(space, name, images, seed) for name in proxies}
+    return ProxyScorer(space, name, proxy_images(space, data.search, data.normalisation), seed)
 
 
 def training_free_scores(
-    name: str, scorer: ProxyScorer, archs: Sequence[Arch], resources: Resources | None, progress: Progress
+    run: Run, name: str, archs: Sequence[Arch], seed: int, resources: Resources | None, progress: Progress
 ) -> dict[str, float]:
     """Return archs' training-free scores by network id; on a cluster a task with a replica's CPUs computes them."""
     place = None if resources is None else for_short_work(replace(resources, gpus=0, per_gpu=1))
     if place is None or not place.replicas:
-        return dict(zip((arch.network_id for arch in archs), scorer.score(archs, progress, name), strict=True))
+        scores = proxy_scorer(run, name, seed).score(archs, progress, name)
+        return dict(zip((arch.network_id for arch in archs), scores, strict=True))
     asked = list(dict.fromkeys(archs))
+    arguments = _score_each, run, name, asked, seed
     with (
         reporter(progress).doing(name, len(asked), "archs scored") as activity,
-        computing(_score_each, scorer, asked, resources=place, progress=progress, activity=activity) as found,
+        computing(*arguments, resources=place, progress=progress, activity=activity) as found,
     ):
         values = {}
         for arch in asked:
@@ -289,8 +289,9 @@ def training_free_scores(
         return values
 
 
-def _score_each(scorer: ProxyScorer, archs: Sequence[Arch], device: str) -> Iterator[float]:
+def _score_each(run: Run, name: str, archs: Sequence[Arch], seed: int, device: str) -> Iterator[float]:
     """Yield archs' values, which are computed on CPUs."""
+    scorer = proxy_scorer(run, name, seed)
     for arch in archs:
         yield scorer.score([arch])[0]
 

@@ -24,7 +24,7 @@ from raynas.costs import cost, span
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases import where
-from raynas.phases.rank import proxy_scorers, rank_lines, rank_run, sample_by_budget, training_free_scores
+from raynas.phases.rank import proxy_scorer, rank_lines, rank_run, sample_by_budget, training_free_scores
 from raynas.presets.preset import override
 from raynas.progress.reporter import silent
 from raynas.runs.run import Run
@@ -151,8 +151,8 @@ def test_training_free_scores_are_correlated_with_all_accuracies(ranked: Run) ->
 
 def test_a_cluster_s_task_gives_the_same_training_free_scores(ranked: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     archs = sample_by_budget(SPACE, 6, 3).spread(6)
-    (scorer,) = proxy_scorers(ranked, ["naswot"]).values()
-    expected = dict(zip((arch.network_id for arch in archs), scorer.score(archs), strict=True))
+    scores = proxy_scorer(ranked, "naswot").score(archs)
+    expected = dict(zip((arch.network_id for arch in archs), scores, strict=True))
     sent: list[Resources] = []
 
     def task(work: Any, *arguments: Any, resources: Resources, **_: Any) -> Any:
@@ -164,10 +164,10 @@ def test_a_cluster_s_task_gives_the_same_training_free_scores(ranked: Run, monke
     monkeypatch.setattr(where, "run_elsewhere", task)
     monkeypatch.setattr(where, "assigned_device", lambda: "cpu")
     asked = Resources(workers=1, replicas=2, cpus=3, gpus=1)
-    assert training_free_scores("naswot", scorer, [*archs, archs[0]], asked, silent) == expected
+    assert training_free_scores(ranked, "naswot", [*archs, archs[0]], 0, asked, silent) == expected
     assert sent == [replace(asked, gpus=0)]
     here = replace(asked, replicas=0)
-    assert training_free_scores("naswot", scorer, archs, here, silent) == expected and len(sent) == 1
+    assert training_free_scores(ranked, "naswot", archs, 0, here, silent) == expected and len(sent) == 1
 
 
 def test_the_command(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:
