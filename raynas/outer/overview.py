@@ -16,7 +16,7 @@ from raynas.outer.course import TUNE
 from raynas.outer.tuning.tuned import read_tuned
 from raynas.quantities import QUANTITIES, amount
 from raynas.reports.collect import HOW, Content, collect
-from raynas.reports.status import status
+from raynas.reports.status import Work, status
 from raynas.results.phases import FILE as PHASE
 from raynas.results.run_dir import MARKER
 from raynas.results.schemas import Row
@@ -111,22 +111,21 @@ def _words(name: str, value: float) -> str:
 
 
 def _overview(run: Run) -> Overview:
-    content = collect(run)
+    content, works = collect(run), status(run)
     best, how = _best(run, content)
     data = run.data_config.name if run.has_preset else None
     return Overview(
         run.name,
-        _state(run),
+        _state(run, works),
         None if content.space is None else content.space.name,
         None if data is None else hide_secrets(data),
-        sum(row["seconds"] or 0.0 for row in content.phases),
+        sum(work.seconds for work in works),
         best,
         how,
     )
 
 
-def _state(run: Run) -> str:
-    works = status(run)
+def _state(run: Run, works: Sequence[Work]) -> str:
     if not works:
         return "supernet imported" if run.is_trained else "nothing has begun yet"
     unfinished = [work for work in works if work.state in ("running", "silent")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 import raynas
 from raynas.commands.main import main
+from raynas.outer.overview import overview
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from tests.small_run import small_run
@@ -93,6 +95,17 @@ def test_the_best_result_is_that_of_any_search_by_accuracy(tmp_path: Path) -> No
 def test_an_arch_is_named_by_its_search(tmp_path: Path) -> None:
     run = Run(DEMO)
     assert run.arch("random") == run.search("random").winner != run.arch("best") == run.arch("search")
+
+
+def test_the_time_of_a_tuning_is_that_of_its_trials(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", create=True)
+    run.write_yaml("tune.yaml", {"settings": {"tune": {"objectives": {"loss": "min"}}}})
+    for at, state in ((0, "running"), (90, "finished")):
+        row = {"number": 0, "name": "0000", "state": state, "results": '{"loss": 0.5}', "values": "{}", "run": ""}
+        began = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        run.store.append("trials", [row | {"seconds": at, "attempt": 1, "time": began + timedelta(seconds=at)}])
+    found = overview(run)
+    assert (found.state, found.seconds, found.best) == ("trials finished, 1 finished", 90, {"loss": 0.5})
 
 
 def test_trials_are_listed_of_the_run_that_is_given(runs: Path) -> None:
