@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -23,6 +24,15 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # Of the S3 server below; workers of Ray inherit them.
 os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "key", "secret"
+
+# Collecting the tests imports every module, and all of it stays: there is no garbage to look for.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Search for garbage from now on, among what the tests make alone."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

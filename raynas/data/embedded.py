@@ -10,6 +10,7 @@ import numpy as np
 from raynas.errors import UserError
 
 
+@functools.cache  # scikit-learn parses a text file
 def digits() -> tuple[np.ndarray, np.ndarray]:
     """Return scikit-learn's 1,797 digits: pixels uint8 [n, 1, 8, 8] (17 grey levels over 0..255) and labels [n]."""
     from sklearn.datasets import load_digits

@@ -97,40 +97,33 @@ with torch.no_grad():
     assert np.abs(fresh_process(code, folder) - expected).max() < 1e-5
 
 
-def test_an_export_is_a_folder_as_on_a_hub(folder: Path, expected: np.ndarray) -> None:
+def test_an_export_is_a_folder_as_on_a_hub(folder: Path, expected: np.ndarray, tmp_path: Path) -> None:
     """timm builds the network from `config.json` and `model.safetensors` alone, wherever they lie."""
-    root = Path(__file__).parents[2]
-    code = f"""
-import os, shutil, sys, tempfile
-sys.path.insert(0, {str(root)!r})
-import raynas.timm, timm, torch
-place = tempfile.mkdtemp()
-for name in ("config.json", "model.safetensors"):
-    shutil.copy(name, place)
-own = timm.create_model("raynas_vit", pretrained=True, arch=".")
-model = timm.create_model("local-dir:" + place, pretrained=True).eval()
-config = timm.data.resolve_model_data_config(model)
-assert config == timm.data.resolve_model_data_config(own), config
-assert model.pretrained_cfg["label_names"] == [str(digit) for digit in range(10)]
-images = torch.from_numpy(x)
-assert timm.create_model("local-dir:" + place, pretrained=True, num_classes=3)(images).shape == (5, 3)
-colours = timm.create_model("local-dir:" + place, pretrained=True, in_chans=3)
-assert timm.data.resolve_model_data_config(colours)["mean"] == config["mean"] * 3
-maps = timm.create_model("local-dir:" + place, pretrained=True, features_only=True).eval()
-levels = model.forward_intermediates(images, maps.feature_info.out_indices, intermediates_only=True)
-with torch.no_grad():
-    assert all(torch.equal(*pair) for pair in zip(maps(images), levels))
-    logits = model(images).numpy()
-os.remove(place + "/model.safetensors")
-assert timm.create_model("local-dir:" + place).num_classes == 10  # random weights
-try:
-    timm.create_model("local-dir:" + place, pretrained=True)
-except raynas.errors.UserError as error:
-    assert "has no model.safetensors" in str(error)
-else:
-    raise AssertionError
-"""
-    assert np.abs(fresh_process(code, folder) - expected).max() < 1e-5
+    import timm
+
+    import raynas.timm  # noqa: F401  it registers the model
+
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folder / name, tmp_path)
+    place = f"local-dir:{tmp_path}"
+    own: Any = timm.create_model("raynas_vit", pretrained=True, arch=folder)
+    model: Any = timm.create_model(place, pretrained=True).eval()
+    config = timm.data.resolve_model_data_config(model)
+    assert config == timm.data.resolve_model_data_config(own)
+    assert model.pretrained_cfg["label_names"] == [str(digit) for digit in range(10)]
+    images = torch.from_numpy(np.load(folder / "images.npy"))
+    assert timm.create_model(place, pretrained=True, num_classes=3)(images).shape == (5, 3)
+    colours = timm.create_model(place, pretrained=True, in_chans=3)
+    assert timm.data.resolve_model_data_config(colours)["mean"] == config["mean"] * 3
+    maps: Any = timm.create_model(place, pretrained=True, features_only=True).eval()
+    levels = model.forward_intermediates(images, maps.feature_info.out_indices, intermediates_only=True)
+    with torch.no_grad():
+        assert all(torch.equal(*pair) for pair in zip(maps(images), levels, strict=True))
+        assert np.abs(model(images).numpy() - expected).max() < 1e-5
+    (tmp_path / "model.safetensors").unlink()
+    assert timm.create_model(place).num_classes == 10  # random weights
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
+        timm.create_model(place, pretrained=True)
 
 
 def test_torch_archive_needs_no_raynas(folder: Path, expected: np.ndarray) -> None:
