@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -160,27 +160,19 @@ def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
         with torch.inference_mode():
             _turns(turn, WARM_UP_S, WARM_UP_PASSES)
             until = time.perf_counter() + AGAIN * conditions.seconds
-            best = _window(turn, conditions.seconds)
+            best = _window(on, turn, conditions.seconds)
             while best.quartiles[1] - best.quartiles[0] > STEADY * best.ms and time.perf_counter() < until:
-                best = min(best, _window(turn, conditions.seconds))
+                best = min(best, _window(on, turn, conditions.seconds), key=lambda timing: timing.ms)
     finally:
         torch.set_num_threads(threads)
-    return Timing(on, *best)
+    return best
 
 
-class _Window(NamedTuple):
-    """Statistics of consecutive passes, as in `Timing`."""
-
-    ms: float
-    quartiles: tuple[float, float]
-    passes: int
-    ratio: float
-
-
-def _window(turn: Callable[[], tuple[float, float]], seconds: float) -> _Window:
+def _window(on: TimedOn, turn: Callable[[], tuple[float, float]], seconds: float) -> Timing:
+    """Time consecutive passes."""
     ms, reference = 1000 * np.array(_turns(turn, seconds, LEAST_PASSES)).T
     low, median, high = (float(value) for value in np.quantile(ms, [0.25, 0.5, 0.75]))
-    return _Window(median, (low, high), len(ms), float(np.median(ms / reference)))
+    return Timing(on, median, (low, high), len(ms), float(np.median(ms / reference)))
 
 
 def _turns(turn: Callable[[], tuple[float, float]], seconds: float, least: int) -> list[tuple[float, float]]:

@@ -371,7 +371,7 @@ class Supernet(TimmConventions):
         other._remove(self._removed)
         if copy:
             state = {name: each.detach().clone(memory_format=torch.contiguous_format) for name, each in state.items()}
-        trained = {name: self.get_parameter(name).requires_grad for name, _ in other.named_parameters()}
+        trained = {name: parameter.requires_grad for name, parameter in self.named_parameters()}
         adopt(other, state)
         for name, parameter in other.named_parameters():
             parameter.requires_grad_(trained[name])

@@ -85,7 +85,8 @@ def _beside(at: Path, keep: _Keep) -> Iterator[Path]:
         yield new
         for file in new.rglob("*"):
             if file.is_file():
-                _to_disk(file)
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())
         for name in os.listdir(at) if at.is_dir() and not at.is_symlink() else []:
             if keep(name) and not os.path.lexists(new / name):
                 _copy(at / name, new / name)
@@ -147,8 +148,3 @@ def _copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _to_disk(file: Path) -> None:
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())

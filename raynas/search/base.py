@@ -207,7 +207,7 @@ class Search(History, ABC):
             Codes [n, dimensions] and minimised objectives [n, objectives] of all archs but those that failed.
         """
         while len(codes := self._hand_out()):
-            values = self.objectives.minimised_columns(self.constraints.costs(codes))
+            values = self.objectives.minimised_costs(self.constraints.costs(codes))
             good = np.isfinite(values).all(axis=1)
             self._batches.append((codes[good], values[good]))
         return self._scored()

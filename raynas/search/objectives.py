@@ -102,9 +102,11 @@ class Objectives:
         table = [[value[name] for name in self.names] for value in values]
         return self._signs * np.array(table, dtype=np.float64).reshape(len(table), len(self.names))
 
-    def minimised_columns(self, costs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the same of objectives that are all costs, from the costs of n archs, [n] each."""
-        return self._signs * np.stack([costs[name] for name in self.names], axis=1).astype(np.float64)
+    def minimised_costs(self, costs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the same of the objectives that are costs, at least one, from the costs of n archs, [n] each."""
+        places = [place for place, name in enumerate(self.names) if name not in self.scored]
+        columns = [costs[self.names[place]] for place in places]
+        return self._signs[places] * np.stack(columns, axis=1).astype(np.float64)
 
 
 def stopped(score: Score) -> Stopped | None:

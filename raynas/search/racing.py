@@ -311,12 +311,9 @@ def _last_front(minimised: np.ndarray, places: int) -> np.ndarray:
 
 def cost_objectives(search: History, archs: Sequence[Arch]) -> np.ndarray:
     """Return the objectives that are costs, signed so that smaller is better, float64 [archs, costs]."""
-    names = [name for name in search.objectives.names if name not in search.objectives.scored]
-    if not names or not archs:
+    if search.objectives.names == search.objectives.scored or not archs:
         return np.zeros((len(archs), 0))
-    costs = search.constraints.costs(search.space.encode(archs))
-    signs = [1.0 if search.objectives.directions[name] == "min" else -1.0 for name in names]
-    return np.stack([sign * costs[name] for sign, name in zip(signs, names, strict=True)], axis=1).astype(np.float64)
+    return search.objectives.minimised_costs(search.constraints.costs(search.space.encode(archs)))
 
 
 def _whole(scorer: BlockScorer, archs: Sequence[Arch]) -> list[np.ndarray]:

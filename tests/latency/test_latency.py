@@ -31,7 +31,7 @@ def test_a_timing_is_consistent() -> None:
 def test_medians_and_quartiles_of_a_window() -> None:
     # Seconds of the arch and of the smallest arch, turn by turn; the busy fourth turn slows both.
     turns = [(0.004, 0.002), (0.002, 0.001), (0.003, 0.001), (0.090, 0.045), (0.006, 0.002)]
-    window = _window(iter(turns).__next__, seconds=0.0)
+    window = _window(ON, iter(turns).__next__, seconds=0.0)
     assert window.passes == 5
     assert window.ms == pytest.approx(4.0) and window.quartiles == pytest.approx((3.0, 6.0))
     assert window.ratio == pytest.approx(2.0)  # of each turn by itself, so that what slows both does not count

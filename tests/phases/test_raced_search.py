@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,10 @@ def carry_out(run: Run, config: SearchConfig, name: str = "search") -> list[str]
     return lines
 
 
-def trained_run(path: Path) -> Run:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose subnets differ: some steps of training, which make the large ones better."""
-    run = small_run(path)
+    run = small_run(path := tmp_path_factory.mktemp("trained") / "run")
     torch.manual_seed(0)
     rng, supernet, data = np.random.default_rng(0), build_supernet(SPACE), run.supernet().data
     pixels, labels = decode(data.search)
@@ -52,12 +54,12 @@ def trained_run(path: Path) -> Run:
     state = supernet.state_dict()
     run.write_bytes("supernet.safetensors", save(state))
     run.write_json("supernet.json", {"fingerprint": weights_fingerprint(state), "seed": 0})
-    return run
+    return path
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = trained_run(tmp_path_factory.mktemp("raced") / "run")
+def run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(shutil.copytree(trained, tmp_path_factory.mktemp("raced") / "run"))
     carry_out(run, RACED)
     return run
 
@@ -140,8 +142,10 @@ def test_an_arch_that_was_stopped_is_found_by_its_id(run: Run) -> None:
         assert run.arch(row.arch.id) == row.arch
 
 
-def test_a_raced_search_that_has_not_ended_is_read_back_as_far_as_it_came(run: Run, tmp_path: Path) -> None:
-    other = trained_run(tmp_path / "run")
+def test_a_raced_search_that_has_not_ended_is_read_back_as_far_as_it_came(
+    run: Run, trained: Path, tmp_path: Path
+) -> None:
+    other = Run(shutil.copytree(trained, tmp_path / "run"))
     ready = prepare(other, SearchSettings(search=RACED))
     with make_scorer(other, Scoring(), Resources(replicas=0)) as scorer:
         whole, left = scorer.score_block, [12]
