@@ -60,6 +60,12 @@ def images_of_step(images: int, batch_size: int, world_size: int = 1, together: 
     return size
 
 
+def loader_bytes(images: ImageSet, augment: AugmentConfig) -> int:
+    """Return the bytes of the decoded images that a loader holds; 0 if it decodes them image by image."""
+    size = decoded_bytes(images)
+    return 0 if augment.needs_images or size > DECODED_UP_TO else size
+
+
 class TrainLoader:
     """Batches of augmented training images for one rank; `len()` is the number of steps in an epoch.
 
@@ -121,7 +127,7 @@ class TrainLoader:
                 f"{self.batch_size}"
             )
         self._loader: DataLoader | None = None
-        if self.augment.needs_images or decoded_bytes(self.images) > DECODED_UP_TO:
+        if not loader_bytes(self.images, self.augment):
             self._sampler = _Steps()
             self._loader = _image_loader(self, self._sampler, _spare_cpus() if workers is None else workers, pin_memory)
         else:

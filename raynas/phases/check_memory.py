@@ -14,6 +14,7 @@ from raynas.data.config import Size
 from raynas.data.held import HELD, has_room
 from raynas.data.images import ImageSet, decoded_bytes
 from raynas.data.load import load_test
+from raynas.data.loader import loader_bytes
 from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.calibration import wants_calibration
@@ -24,8 +25,8 @@ from raynas.phases.retrain import at_size
 from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
 from raynas.search.config import TIMED
-from raynas.space import Arch
-from raynas.training.memory import TrainingMemory, training_memory, weights_bytes
+from raynas.space import Arch, Space
+from raynas.training.memory import TrainingMemory, forward_bytes, training_memory, weights_bytes
 from raynas.training.recipe import Recipe
 from raynas.training.teachers import predictions_bytes
 
@@ -109,7 +110,8 @@ def _shortages(place: Place, need: _Need, seen: Mapping[str, Seen]) -> Iterator[
 def _training(place: Place, ready: Ready) -> _Need:
     recipe, workers = ready.preset.recipe, max(place.resources.fewest_workers, 1)
     need = training_memory(ready.space, recipe, workers, _sets(ready))
-    return _of_training("training the supernet", need, recipe, place, ready, "recipe", _taught(recipe, ready))
+    what, taught = "training the supernet", _taught(recipe, ready)
+    return _of_training(what, ready.space, need, recipe, place, ready, "recipe", taught)
 
 
 def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
@@ -125,11 +127,12 @@ def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
         arch, _ = at_size(winner, size, preset.retrain.windows)
         space = arch.space.fix(arch)
         need = training_memory(space, recipe, workers)
-        yield _of_training(what, need, recipe, place, ready, keys, _taught(recipe, ready))
+        yield _of_training(what, space, need, recipe, place, ready, keys, _taught(recipe, ready))
 
 
 def _of_training(
     what: str,
+    space: Space,
     need: TrainingMemory,
     recipe: Recipe,
     place: Place,
@@ -144,13 +147,15 @@ def _of_training(
         taught: bytes of its teachers.
     """
     images = recipe.micro_batch(max(place.resources.fewest_workers, 1))
+    loaded = loader_bytes(ready.data.train.at(space.input_size, space.channels), recipe.augment)
     parts = (
         f"weights {_size(need.parameters)}, gradients {_size(need.gradients)}, optimiser {_size(need.optimizer)}, "
         f"activations of {images} image(s) {_size(need.activations)}"
     )
     parts += f", teachers {_size(taught)}" if taught else ""
+    parts += f", decoded training images {_size(loaded)}" if loaded else ""
     mend = f"raise {keys}.accumulate, lower {keys}.batch_size, or take more workers or larger nodes"
-    return _Need(what, parts, need.total + taught, 0, max(place.resources.most_workers, 1), mend)
+    return _Need(what, parts, need.total + taught, loaded, max(place.resources.most_workers, 1), mend)
 
 
 def _taught(recipe: Recipe, ready: Ready) -> int:
@@ -179,35 +184,46 @@ def _largest_winner(ready: Ready) -> Arch:
 
 
 def _calibrating(ready: Ready) -> Iterator[_Need]:
-    """Yield the memory of a subnet's calibration for its evaluation, which holds all images at once."""
+    """Yield the memory of a subnet's calibration, which holds all images at once."""
     if drawn := _calibration_bytes(ready):
         held = weights_bytes(ready.space)
-        parts = f"weights {_size(held)}, {ready.preset.calibration.images:,} calibration images {_size(drawn)}"
-        mend = "lower calibration.images, or take larger nodes"
-        yield _Need("calibrating a subnet", parts, held, drawn, 1, mend)
+        batch = forward_bytes(ready.space, ready.preset.calibration.batch_size)
+        parts = f"weights {_size(held)}, a batch {_size(batch)}, {_drawn(ready)}"
+        mend = "lower calibration.images or calibration.batch_size, or take larger nodes"
+        yield _Need("calibrating a subnet", parts, held + batch, drawn, 1, mend)
 
 
 def _scoring(ready: Ready, room: int) -> _Need:
     """Return the memory of scoring in this process."""
-    held, drawn = weights_bytes(ready.space), _calibration_bytes(ready)
+    held, batch = weights_bytes(ready.space), forward_bytes(ready.space, BATCH)
     images, words = _images(ready.data.search.at(ready.space.input_size, ready.space.channels), room, "images")
-    parts = f"weights {_size(held)}, {words}" + (f", calibration images {_size(drawn)}" if drawn else "")
-    return _Need("scoring", parts, held, images + drawn, 1, "lower calibration.images, or take a larger machine")
+    parts = f"weights {_size(held)}, a batch {_size(batch)}, {words}{_drawn(ready, ', ')}"
+    host = images + _calibration_bytes(ready)
+    return _Need("scoring", parts, held + batch, host, 1, "lower calibration.images, or take a larger machine")
 
 
 def _evaluating(ready: Ready, room: int) -> Iterator[_Need]:
-    """Yield the memory of the evaluation, which reads the test split at the size of the largest images."""
+    """Yield the memory of the evaluation of the winner, at the larger of its image sizes.
+
+    Its process also has the supernet, from which the network may inherit, and the images of the calibration.
+    """
     preset = ready.preset
     assert preset.data is not None
     try:
         images = load_test(preset.data)
     except UserError:  # there is none, which evaluating says
         return
-    finetune = preset.retrain.finetune
-    sizes = [ready.space.input_size, *([] if finetune is None else [finetune.size])]
-    sets = [images.at(size, ready.space.channels) for size in sizes]
-    decoded, words = max(_images(each, room, "test images") for each in sets)
-    yield _Need("evaluating", words, 0, decoded, 1, "take larger nodes")
+    finetune, winner = preset.retrain.finetune, _largest_winner(ready)
+    sizes = [None, *([] if finetune is None else [finetune.size])]
+    spaces = [arch.space.fix(arch) for arch in (at_size(winner, size, preset.retrain.windows)[0] for size in sizes)]
+    needs = []
+    for space in spaces:
+        held, batch = weights_bytes(ready.space) + weights_bytes(space), forward_bytes(space, BATCH)
+        decoded, words = _images(images.at(space.input_size, space.channels), room, "test images")
+        parts = f"weights {_size(held)}, a batch {_size(batch)}, {words}{_drawn(ready, ', ')}"
+        host = decoded + _calibration_bytes(ready)
+        needs.append(_Need("evaluating", parts, held + batch, host, 1, "take larger nodes"))
+    yield max(needs, key=lambda need: need.total)
 
 
 def _images(images: ImageSet, room: int, what: str) -> tuple[int, str]:
@@ -235,7 +251,7 @@ def _store(place: Place, ready: Ready) -> Finding:
     weights, images = weights_bytes(ready.space), ready.estimate.search_bytes
     count = ready.estimate.search_images
     found = f"weights {_size(weights)} and {count:,} decoded images {_size(images)} once on each node"
-    if drawn := _calibration_bytes(ready):
+    if drawn := _drawn_bytes(ready):
         found += f", with {ready.preset.calibration.images:,} calibration images {_size(drawn)}"
     in_driver = images if images <= HERE_UP_TO else 0  # on the head; more images are decoded where they are scored
     small, full = [], []
@@ -256,11 +272,25 @@ def _store(place: Place, ready: Ready) -> Finding:
 
 
 def _calibration_bytes(ready: Ready) -> int:
+    """Return the size of what a process holds to calibrate batch norms; 0 without calibration."""
+    return _drawn_bytes(ready) and _drawn_bytes(ready) + loader_bytes(ready.data.train, ready.preset.recipe.augment)
+
+
+def _drawn_bytes(ready: Ready) -> int:
     """Return the size of the images that batch norms are calibrated on, float32; 0 without calibration."""
     with torch.device("meta"):
         if not wants_calibration(build_supernet(ready.space)):
             return 0
     return calibration_bytes(ready.preset.calibration, ready.space.channels, ready.space.input_size)
+
+
+def _drawn(ready: Ready, before: str = "") -> str:
+    """Return a part of a line about what a process holds to calibrate batch norms."""
+    if not (drawn := _drawn_bytes(ready)):
+        return ""
+    text = f"{before}{ready.preset.calibration.images:,} calibration images {_size(drawn)}"
+    loaded = _calibration_bytes(ready) - drawn
+    return f"{text}, drawn from decoded training images {_size(loaded)}" if loaded else text
 
 
 def check_shared_memory(place: Place, seen: Mapping[str, Seen]) -> Finding:

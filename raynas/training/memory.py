@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import resource
+import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from raynas.nets import build_supernet
 from raynas.space import Space
@@ -71,6 +77,55 @@ def weights_bytes(space: Space) -> int:
     """Return the size of the parameters and buffers of a space's supernet in bytes."""
     with torch.device("meta"):
         return _bytes(build_supernet(space))
+
+
+def forward_bytes(space: Space, images: int) -> int:
+    """Return the most bytes that the largest subnet's pass over some images holds, in float32 and without gradients.
+
+    The images themselves are in it; the weights, and working memory of single operations, are not.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with torch.device("meta"):
+        model = build_supernet(space).eval()
+    with torch.no_grad(), FakeTensorMode(), _Allocated() as allocated:
+        held = {
+            name: torch.empty(t.shape, dtype=t.dtype)
+            for name, t in chain(model.named_parameters(), model.named_buffers())
+        }
+        weights = allocated.held
+        batch = torch.empty(images, space.channels, *space.input_size)
+        torch.func.functional_call(model, held, (batch, space.largest()))
+    return allocated.peak - weights
+
+
+class _Allocated(TorchDispatchMode):
+    """Counts the bytes of tensors without values.
+
+    Attributes:
+        held: bytes of those that live.
+        peak: the most so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.peak = 0
+        self._known = WeakSet[torch.UntypedStorage]()
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage()) not in self._known:
+                self._known.add(storage)
+                self._change(storage.nbytes())
+                weakref.finalize(storage, self._change, -storage.nbytes())
+        return found
+
+    def _change(self, count: int) -> None:
+        self.held += count
+        self.peak = max(self.peak, self.held)
 
 
 def _bytes(model: nn.Module) -> int:

@@ -124,7 +124,7 @@ def test_the_memory_of_the_worst_phase_is_told(tmp_path: Path) -> None:
         preflight(override(hybrid, {"reference": None}), ALONE, look=False),
         small,
     )
-    assert drawn.found.startswith("calibrating a subnet needs") and "calibration.images" in str(drawn.mend)
+    assert drawn.found.startswith("evaluating needs") and "calibration.images" in str(drawn.mend)
     assert f"1,000,000 calibration images {4 * 10**6 * 8 * 8 / 1e6:.3g} MB" in drawn.found
 
 
