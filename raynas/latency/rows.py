@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from raynas.costs.columns import arch_columns
 from raynas.latency.timing import TimedOn, Timing
-from raynas.results import Store
 from raynas.results.schemas import SCHEMAS, Row
+from raynas.results.store import Store, having
 from raynas.space import Arch
 
 
@@ -38,10 +36,7 @@ class Latencies:
         self._store = store
         self._rows: dict[tuple[str, str], Row] = {}
         if store is not None:
-            ours = pc.scalar(True)
-            for name, value in on.model_dump().items():
-                ours = ours & (pc.field(name) == value)
-            self._know(store.read("latencies", filter=ours).to_pylist())
+            self._know(store.read("latencies", filter=having(on.model_dump())).to_pylist())
 
     def find(self, arch: Arch) -> Row | None:
         """Return the row of an arch in its space; None if it has not been timed."""

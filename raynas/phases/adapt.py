@@ -47,6 +47,7 @@ from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.reports.adapting import adapting_lines
 from raynas.reports.sampled import ORDERED, RANDOM, RANGES, WORDS
+from raynas.results.store import having
 from raynas.runs.files import NETWORKS, PRESET, START_WEIGHTS
 from raynas.runs.network_folder import ABOUT_FILE
 from raynas.runs.networks import PRETRAINED, Network, input_size
@@ -309,7 +310,7 @@ def _note_given(run: Run, given: Network) -> None:
         return
     row = run.read_json(f"{given.path}/{ABOUT_FILE}", "preprocessing", "model")
     del row["preprocessing"], row["model"]
-    of_largest = (pc.field("arch") == given.arch.id) & (pc.field("supernet") == run.about_start[ORDERED])
+    of_largest = having({"arch": given.arch.id, "supernet": run.about_start[ORDERED]})
     (score,) = run.table("scores", ["accuracy", "device"], of_largest).slice(0, 1).to_pylist()
     run.store.append("networks", [{**row, **score}])
 

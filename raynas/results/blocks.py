@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raynas.results.schemas import Row
-from raynas.results.store import Store
+from raynas.results.store import Store, having
 
 KEY = (
     "supernet",
@@ -25,15 +25,6 @@ KEY = (
 """Columns of everything that a score depends on besides its arch; the same in `scores`, `correct` and `blocks`."""
 
 
-def under(key: Mapping[str, Any]) -> pc.Expression:
-    """Return the filter of the rows under a key, whose columns are `KEY`."""
-    ours = pc.scalar(True)
-    for name in KEY:
-        field = pc.field(name)
-        ours = ours & (field.is_null() if key[name] is None else field == key[name])
-    return ours
-
-
 class Blocks:
     """Correctness under one key, by arch and block.
 
@@ -44,7 +35,7 @@ class Blocks:
     """
 
     def __init__(self, store: Store | None, key: Mapping[str, Any], order: np.ndarray):
-        self._store, self._ours, self._order = store, under(key), order
+        self._store, self._ours, self._order = store, having(key), order
         self._rows: dict[str, dict[tuple[int, int], Row]] = {}
         self._whole: dict[str, np.ndarray] = {}
         if store is not None:

@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import reduce
 from itertools import accumulate
+from operator import and_
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -342,6 +344,13 @@ class Store:
         rows = pa.concat_tables(parts)
         rows.validate(full=True)  # texts that are not UTF-8 would be told by whoever looks at them
         return rows
+
+
+def having(values: Mapping[str, Any]) -> pc.Expression:
+    """Return the filter of the rows that have values in columns, by their names; None is null."""
+    fields = [(pc.field(name), value) for name, value in values.items()]
+    each = (field.is_null() if value is None else field == value for field, value in fields)
+    return reduce(and_, each, pc.scalar(True))
 
 
 def _groups(fragments: Sequence[_Fragment], size: int) -> Iterator[list[_Fragment]]:

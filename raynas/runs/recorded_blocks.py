@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow.compute as pc
 
-from raynas.results import Store
 from raynas.results.blocks import KEY, Blocks
 from raynas.results.proxies import proxy_values
 from raynas.results.schemas import Row
+from raynas.results.store import Store, having
 from raynas.search.racing import racing_order
 from raynas.space import Arch
 
@@ -30,10 +29,7 @@ class RecordedBlocks:
 
     def __init__(self, store: Store, supernet: str | None, images: int | None, precision: str, rows: Mapping[str, Row]):
         given = {"supernet": supernet, "images": images, "precision": precision}
-        wanted = pc.scalar(True)
-        for name, value in given.items():
-            wanted = wanted & (pc.scalar(True) if value is None else pc.field(name) == value)
-        keys = store.read("blocks", KEY, wanted)
+        keys = store.read("blocks", KEY, having({name: value for name, value in given.items() if value is not None}))
         self._scores, self._store, self._images = rows, store, images
         self._blocks: Blocks | None = None
         self.image_count = 1

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from raynas.costs import cost
 from raynas.data.calibration import Calibration
-from raynas.results import Store
-from raynas.results.blocks import Blocks, under
+from raynas.results.blocks import Blocks
 from raynas.results.proxies import PROXY_SEED, proxy_values
 from raynas.results.schemas import SCHEMAS, Row
+from raynas.results.store import Store, having
 from raynas.results.versions import versions_text
 from raynas.results.writer import Writer
 from raynas.scoring.score_arch import Job, ProxyScore, Score
@@ -80,7 +80,7 @@ class ScoreTable:
         self._where: dict[str, int] = {}
         self._with_bits: set[str] = set()
         if store is not None:
-            ours = under(self._key)
+            ours = having(self._key)
             self._read = store.read("scores", filter=ours).combine_chunks()  # rows are looked up one by one
             self._where = {arch: index for index, arch in enumerate(self._read["arch"].to_pylist())}
             # A driver that was killed between the two writes has left bits without a score; they are not written twice.
