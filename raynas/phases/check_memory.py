@@ -30,7 +30,7 @@ from raynas.training.memory import TrainingMemory, forward_bytes, training_memor
 from raynas.training.recipe import Recipe
 from raynas.training.teachers import predictions_bytes
 
-PROCESS = 700 * 2**20  # bytes of a worker's process with torch and Ray, before it holds anything
+PROCESS = 900 * 2**20  # bytes of a process with torch and what reads images, before it holds anything
 CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
 BATCH = 256  # images of a pass, where networks are scored and evaluated
 TRIED = 256  # archs within the limits of the search, of which the dearest is taken for its winner

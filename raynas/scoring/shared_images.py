@@ -18,6 +18,7 @@ from ray.exceptions import RayTaskError
 from torch import Tensor
 
 from raynas.cluster.connection import is_local
+from raynas.cluster.growth import describe_shortage
 from raynas.cluster.nodes import living_nodes
 from raynas.data.calibration import Calibration
 from raynas.data.held import has_room, tell_streamed
@@ -90,7 +91,7 @@ def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float, besid
         if now - told > TELL_S:
             told = now
             decoded = size * (len(parts) - len(running))
-            log.warning(f"decoding search images: {decoded:,} of {len(images):,}")
+            log.warning(f"decoding search images: {decoded:,} of {len(images):,}{_lack()}")
     return [parts[first] for first in sorted(parts)]
 
 
@@ -113,12 +114,18 @@ def share_calibration(calibration: Calibration, limit_s: float) -> Part:
             raise UserError(
                 f"no calibration images were drawn in {duration(limit_s)}: no node has a free CPU, or data is slow"
             )
-        log.warning(f"drawing {calibration.config.images:,} calibration images")
+        log.warning(f"drawing {calibration.config.images:,} calibration images{_lack()}")
     try:
         ray.get(part[1])
     except RayTaskError as error:
         raise error.cause if isinstance(error.cause, UserError) else error from error
     return part
+
+
+def _lack() -> str:
+    """Return the end of a line about tasks: what they wait for, if the cluster lacks it."""
+    lack = describe_shortage({"CPU": 1})
+    return "" if lack is None else f"; waits for {lack}"
 
 
 @ray.remote(num_cpus=1, num_returns=2, scheduling_strategy="SPREAD")

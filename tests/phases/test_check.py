@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from raynas.data.config import DataConfig
 from raynas.data.glance import glance
 from raynas.errors import UserError
 from raynas.phases.check import _data, _run, _teachers, check_cluster
-from raynas.phases.check_memory import _largest_winner, _memory, _retrainings, _store
+from raynas.phases.check_memory import PROCESS, _evaluating, _largest_winner, _memory, _retrainings, _store
 from raynas.phases.check_node import HERE, Probe, look
 from raynas.phases.check_place import Finding, Place
 from raynas.phases.preflight import preflight
@@ -126,6 +127,26 @@ def test_the_memory_of_the_worst_phase_is_told(tmp_path: Path) -> None:
     )
     assert drawn.found.startswith("evaluating needs") and "calibration.images" in str(drawn.mend)
     assert f"1,000,000 calibration images {4 * 10**6 * 8 * 8 / 1e6:.3g} MB" in drawn.found
+
+
+EVALUATION = """
+import resource, sys, torch
+torch.set_num_threads(1)
+from raynas.cluster.resources import Resources
+from raynas.phases.evaluate import evaluate
+from raynas.runs.networks import Network
+from tests.small_run import SPACE, small_run
+evaluate(small_run(sys.argv[1]), [Network(SPACE.largest(), "inherited")], resources=Resources(workers=0, replicas=0))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_an_evaluation_holds_about_what_is_said(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", EVALUATION, str(tmp_path / "run")]
+    done = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=200, cwd=ROOT)
+    (need,) = _evaluating(preflight(PRESET, ALONE, look=False), 10**9)
+    assert int(done.stdout) == pytest.approx(need.total + PROCESS, rel=0.3)
 
 
 def test_teachers_and_the_winner_s_limits_count_in_the_memory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -79,3 +80,19 @@ def test_the_head_of_a_cluster_draws_none(monkeypatch: pytest.MonkeyPatch, ray_s
     config = CalibrationConfig(images=4, batch_size=2)
     drawn, _ = share_calibration(Calibration(config, partial(torch.zeros, 2, 2, 1, 8, 8)), limit_s=60)
     assert ray.get(drawn)["calibration"].shape == (2, 2, 1, 8, 8)
+
+
+def test_what_decoding_waits_for_is_told(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shared_images, "TELL_S", 0.2)
+
+    class Holder:
+        """It holds resources until it is killed."""
+
+    holder: Any = ray.remote(Holder).options(num_cpus=4).remote()
+    ray.get(holder.__ray_ready__.remote())
+    with pytest.raises(UserError, match="no search images were decoded in 1 s: no node has a free CPU"):
+        share(images, 2, at_once=2, limit_s=1.0)
+    ray.kill(holder)
+    assert "decoding search images: 0 of 12; waits for 1 CPU (0 of the cluster's 4 are free)" in caplog.text
