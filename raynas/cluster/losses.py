@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NODE_LOST = "its node was lost"
+OUT_OF_MEMORY = "out of memory: its machine had too little left, and Ray ended its process"
 
 
 def why_lost(text: str) -> str | None:
@@ -16,7 +17,7 @@ def why_lost(text: str) -> str | None:
     if any(told in text.lower() for told in ("node has died", "node died", "node it was running on is dead")):
         return NODE_LOST
     if "low on memory" in text:
-        return "out of memory: its machine had too little left, and Ray ended its process"
+        return OUT_OF_MEMORY
     if "worker process has died" in text or "worker died unexpectedly" in text:
         return "its process has ended: it was killed, for want of memory or from outside, or it crashed"
     return None

@@ -18,7 +18,7 @@ TUNE = "tune"
 """Folder of Ray Tune's own files in the run directory, for `tensorboard --logdir <run>/tune`."""
 
 LOST = 3
-"""Times that a trial's process may be lost with its node; it is begun again."""
+"""Times that a trial's process may be lost through no fault of its own; it is begun again."""
 
 
 class Course:
@@ -113,15 +113,21 @@ class Course:
         self._newest.pop(trial.number, None)
         self._progress(self._line(trial))
 
-    def lose(self, id: str) -> bool:
-        """Propose a trial again whose process was lost with its node; return False if that was once too often."""
+    def lose(self, id: str, why: str) -> bool:
+        """Propose a trial again whose process was lost; return False if that was once too often."""
         trial = self.running[id]
         self._losses[trial.number] = self._losses.get(trial.number, 0) + 1
         if self._losses[trial.number] > LOST:
             return False
         self._waiting.append(self.running.pop(id))
-        self._progress(f"{trial.name or 'the trial'}: its node was lost; it begins again")
+        self._progress(f"{trial.name or 'the trial'}: {why}; it begins again")
         return True
+
+    def begin_again(self) -> None:
+        """Begin another attempt, in which the trials under way are carried on."""
+        self.attempt += 1
+        self._waiting.extendleft(reversed(self.running.values()))
+        self.running.clear()
 
     def show(self, activity: Activity, needs: Mapping[str, float], state: Callable[[Trial], str | None]) -> None:
         """Show how far the running trials are, and what the cluster lacks; while none runs, for `WAIT_S` at most."""

@@ -77,7 +77,8 @@ def run_experiment(
             course.limit = _limit(resources, at_a_time)
             doing = show.doing("trials", stop.trials if stop else None)
             with doing as activity, show.polling(lambda: course.show(activity, needed(resources), state), _POLL_S):
-                _tune(course, work, resources)
+                while not _tune(course, work, resources):
+                    course.begin_again()
             if course.lack is not None:
                 raise UserError(
                     f"a trial needs {course.lack}; waited {duration(WAIT_S)}: use fewer, or a larger cluster"
@@ -115,10 +116,15 @@ def _limit(resources: Resources, at_a_time: int | None) -> Callable[[], int]:
     return lambda: at_a_time
 
 
-def _tune(course: Course, work: Work, resources: Resources) -> None:
-    """Run an attempt as a Ray Tune experiment to its end."""
+def _tune(course: Course, work: Work, resources: Resources) -> bool:
+    """Run an attempt as a Ray Tune experiment, and return True at its end.
+
+    Tune breaks off when Ray ends a trial's process for want of memory. It returns False then: another attempt carries
+    the other trials on.
+    """
     import ray
     from ray import tune
+    from ray.exceptions import OutOfMemoryError
     from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
     from raynas.outer.tune_parts import Stopping, Suggesting, Watching
@@ -148,6 +154,12 @@ def _tune(course: Course, work: Work, resources: Resources) -> None:
     )  # fmt: skip
     try:
         tuner.fit()
+        return True
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, OutOfMemoryError):
+            raise
+        watching.end_killed()
+        return False
     finally:  # the driver may go on for long after an interruption
         for actor in watching.actors():
             ray.kill(actor)

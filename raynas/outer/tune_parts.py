@@ -6,15 +6,21 @@ Tune pickles them into snapshots, which are never read, and copies some of them:
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
-from raynas.cluster.losses import NODE_LOST, why_lost
+from raynas.cluster.losses import NODE_LOST, OUT_OF_MEMORY, why_lost
 from raynas.outer.course import Course
 from raynas.text import one_line
+
+_ANSWER_S = 10.0
+"""For Ray to say whose process it has killed."""
 
 
 class _OurPart:
@@ -79,8 +85,26 @@ class Watching(_OurPart, Callback):
         if trial.trial_id not in self._course.running:
             return
         error = Path(trial.error_file).read_text() if trial.error_file else ""
-        if why_lost(error) != NODE_LOST or not self._course.lose(trial.trial_id):
+        if why_lost(error) != NODE_LOST or not self._course.lose(trial.trial_id, NODE_LOST):
             self._course.end(trial.trial_id, "failed", reason=_cause(error))
+
+    def end_killed(self) -> None:
+        """End the trial whose process Ray has killed for want of memory; if it does not say which, begin all again."""
+        actors = {trial.temporary_state.ray_actor: trial.trial_id for trial in self._trials}
+        asked = {actor.__ray_ready__.remote(): id for actor, id in actors.items() if actor is not None}
+        until = time.monotonic() + _ANSWER_S
+        while asked and time.monotonic() < until:  # those that are busy do not answer
+            answered, _ = ray.wait(list(asked), num_returns=1, timeout=1.0)
+            for answer in answered:
+                id = asked.pop(answer)
+                try:
+                    ray.get(answer)
+                except RayError:
+                    return self._course.end(id, "failed", reason=OUT_OF_MEMORY)
+        for id in list(self._course.running):
+            if not self._course.lose(id, OUT_OF_MEMORY):
+                self._course.end(id, "failed", reason=f"{OUT_OF_MEMORY}, again and again")
+        return None
 
     def actors(self) -> list[Any]:
         """Return the processes of trials that are still under way."""

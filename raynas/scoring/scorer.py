@@ -182,7 +182,8 @@ class Scorer:
     def score_iter(self, archs: Iterable[Arch | Mapping[str, Any]]) -> Iterator[Row]:
         """Yield the same rows as they finish; `archs` may be endless, and is read only as there is room.
 
-        They are stored in the background, in this order.
+        An endless source must go on to bring archs that are not scored yet: repeats take no room. Rows are stored in
+        the background, in this order.
         """
         table = self._entered()
         ready: deque[Row] = deque()

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -21,6 +22,8 @@ import raynas
 from raynas.cluster.resources import Resources
 from raynas.errors import RunDirError, UserError
 from raynas.outer.tuning.function import code_of, numbers
+from raynas.outer.tuning.tuned import read_tuned
+from raynas.runs.run import Run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers of Ray do not find modules of tests
 
@@ -90,6 +93,39 @@ def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: 
         raynas.search_run(tmp_path / "ways")
     page = Path(raynas.report(tmp_path / "ways")).read_text()
     assert "The best of 7 trials (1 finished, " in page and "its process has ended" in page and "<svg" in page
+
+
+OUT_OF_MEMORY = """
+import os, psutil, sys, time
+import raynas
+
+def fit(config, trial):
+    with open(f"{trial.folder}/calls", "a") as calls:
+        calls.write("x")
+    if config["way"] == "hungry":
+        time.sleep(4)
+        held = [b"x" * 2**20 for _ in range(6000)]
+        time.sleep(60)
+    time.sleep(15)
+    return {"loss": 1.0}
+
+memory = psutil.virtual_memory()
+os.environ["RAY_memory_usage_threshold"] = f"{(memory.total - memory.available + 6e9) / memory.total:.3f}"
+os.environ["RAY_memory_monitor_refresh_ms"] = "50"
+params = {"way": {"choices": ["waits", "hungry"]}}
+raynas.tune(fit, sys.argv[1], params, objectives={"loss": "min"}, sampler="grid", at_a_time=2)
+"""
+"""Ray ends the newest process once the machine has 6 GB more in use than at the beginning."""
+
+
+@pytest.mark.slow
+def test_a_trial_that_ray_ends_for_want_of_memory_ends_no_other(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", OUT_OF_MEMORY, tmp_path / "run"], check=True, timeout=300)
+    tuning = read_tuned(Run(tmp_path / "run"))
+    assert tuning is not None
+    trials = {trial.values["way"]: trial for trial in tuning.trials}
+    assert trials["hungry"].state == "failed" and str(trials["hungry"].reason).startswith("out of memory: its machine")
+    assert trials["waits"].state == "finished"
 
 
 def another(config: Mapping[str, Any]) -> dict[str, float]:
