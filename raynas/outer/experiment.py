@@ -77,6 +77,7 @@ def run_experiment(
             course.limit = _limit(resources, at_a_time)
             doing = show.doing("trials", stop.trials if stop else None)
             with doing as activity, show.polling(lambda: course.show(activity, needed(resources), state), _POLL_S):
+                course.show(activity, needed(resources), state)  # at once, so that earlier trials are not of its pace
                 while not _tune(course, work, resources):
                     course.begin_again()
             if course.lack is not None:

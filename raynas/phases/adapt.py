@@ -45,7 +45,7 @@ from raynas.phases.where import compute, default_resources, for_short_work
 from raynas.presets.adapt import AdaptConfig
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, reporter, silent
-from raynas.reports.adapting import adapting_lines
+from raynas.reports.adapting import adapting_lines, chance_lines
 from raynas.reports.sampled import ORDERED, RANDOM, RANGES, WORDS
 from raynas.results.store import having
 from raynas.runs.files import NETWORKS, PRESET, START_WEIGHTS
@@ -279,7 +279,7 @@ def _make_start(
                 _order_and_score(run, original, checked, config, sample, progress, later)
         if not adapted.is_transferred:
             _note_given(run, original)
-        for line in adapting_lines(run):
+        for line in [*adapting_lines(run), *([] if adapted.is_transferred else chance_lines(run))]:
             progress(line)
     # With the teacher, which was not there when the preset was checked.
     teachers = load_teachers(preset.recipe, checked.data, run)

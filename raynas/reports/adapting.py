@@ -34,6 +34,17 @@ def adapting_lines(run: Run) -> list[str]:
     return lines
 
 
+def chance_lines(run: Run) -> list[str]:
+    """Return a line if the model, with the classifier that it was given with, is no better than chance."""
+    found, classes = sampled(run), run.space.classes
+    if found is None or (accuracy := found.of_model()[ORDERED]) > 1 / classes:
+        return []
+    return [
+        f"The model itself has {accuracy:.1%} on {classes} classes, no more than chance: its classes may be others, or "
+        "in another order; --set adapt.head=new makes a new classifier (in a new run directory)"
+    ]
+
+
 def _best_and_mean(values: np.ndarray) -> str:
     known = values[~np.isnan(values)]
     return f"{known.max():.1%}, {known.mean():.1%}" if len(known) else "-"

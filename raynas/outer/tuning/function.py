@@ -36,7 +36,8 @@ class FunctionTrial:
 
         Args:
             value: of the objective, as far as it is known.
-            step: counted from 1, such as the epoch; None for the one after the last.
+            step: counted from 1, such as the epoch; None for the one after the last of this process, which is wrong in
+                a function that goes on from a checkpoint.
         """
         self._step = self._step + 1 if step is None else step
         self._report(self._step, value)

@@ -97,7 +97,8 @@ def _check_pruner(config: TuneConfig, preset: Preset) -> None:
     if config.pruner.name != "none" and all(recipe.health.probe_every >= recipe.epochs for recipe in recipes):
         raise UserError(
             f"pruner: the probes are scored every {recipes[0].health.probe_every} epochs, and there are "
-            f"{recipes[0].epochs}, so that no trial would be ended early: set recipe.health.probe_every: 1"
+            f"{recipes[0].epochs}, so that no trial would be ended early: set recipe.health.probe_every below the "
+            "number of epochs, or take no pruner"
         )
 
 
