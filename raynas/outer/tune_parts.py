@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import OutOfMemoryError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
@@ -74,10 +74,14 @@ class Watching(_OurPart, Callback):
     def __init__(self, course: Course):
         super().__init__(course)
         self._trials: list[Any] = []
+        self._actors: dict[Any, str] = {}
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Keep the trials for `actors`, and note whether any has its process."""
+        """Keep the trials and their processes, and note whether any has its process."""
         self._trials = trials
+        self._actors = {
+            actor: each.trial_id for each in trials if (actor := each.temporary_state.ray_actor) is not None
+        }
         self._course.at_work = any(trial.status == "RUNNING" for trial in trials)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -90,8 +94,8 @@ class Watching(_OurPart, Callback):
 
     def end_killed(self) -> None:
         """End the trial whose process Ray has killed for want of memory; if it does not say which, begin all again."""
-        actors = {trial.temporary_state.ray_actor: trial.trial_id for trial in self._trials}
-        asked = {actor.__ray_ready__.remote(): id for actor, id in actors.items() if actor is not None}
+        # As they were: Tune has let go of them, and ended the others.
+        asked = {actor.__ray_ready__.remote(): id for actor, id in self._actors.items()}
         until = time.monotonic() + _ANSWER_S
         while asked and time.monotonic() < until:  # those that are busy do not answer
             answered, _ = ray.wait(list(asked), num_returns=1, timeout=1.0)
@@ -99,8 +103,10 @@ class Watching(_OurPart, Callback):
                 id = asked.pop(answer)
                 try:
                     ray.get(answer)
-                except RayError:
+                except OutOfMemoryError:
                     return self._course.end(id, "failed", reason=OUT_OF_MEMORY)
+                except RayError:
+                    pass
         for id in list(self._course.running):
             if not self._course.lose(id, OUT_OF_MEMORY):
                 self._course.end(id, "failed", reason=f"{OUT_OF_MEMORY}, again and again")
