@@ -94,23 +94,23 @@ class Watching(_OurPart, Callback):
 
     def end_killed(self) -> None:
         """End the trial whose process Ray has killed for want of memory; if it does not say which, begin all again."""
-        # As they were: Tune has let go of them, and ended the others.
+        # As they were at the last step: Tune has let go of them since, and may have ended the others.
         asked = {actor.__ray_ready__.remote(): id for actor, id in self._actors.items()}
         until = time.monotonic() + _ANSWER_S
-        while asked and time.monotonic() < until:  # those that are busy do not answer
+        while asked and time.monotonic() < until:
             answered, _ = ray.wait(list(asked), num_returns=1, timeout=1.0)
             for answer in answered:
                 id = asked.pop(answer)
                 try:
                     ray.get(answer)
                 except OutOfMemoryError:
-                    return self._course.end(id, "failed", reason=OUT_OF_MEMORY)
+                    self._course.end(id, "failed", reason=OUT_OF_MEMORY)
+                    return
                 except RayError:
                     pass
         for id in list(self._course.running):
             if not self._course.lose(id, OUT_OF_MEMORY):
                 self._course.end(id, "failed", reason=f"{OUT_OF_MEMORY}, again and again")
-        return None
 
     def actors(self) -> list[Any]:
         """Return the processes of trials that are still under way."""

@@ -24,6 +24,7 @@ from raynas.phases.preflight import Ready, preflight
 from raynas.phases.retrain import at_size
 from raynas.phases.teachers import load_teachers
 from raynas.presets.preset import Preset
+from raynas.scoring.score_arch import BATCH
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
 from raynas.training.memory import TrainingMemory, forward_bytes, training_memory, weights_bytes
@@ -32,7 +33,6 @@ from raynas.training.teachers import predictions_bytes
 
 PROCESS = 900 * 2**20  # bytes of a process with torch and what reads images, before it holds anything
 CUDA = 2**30  # bytes of a GPU that CUDA's context and its libraries take
-BATCH = 256  # images of a pass, where networks are scored and evaluated
 TRIED = 256  # archs within the limits of the search, of which the dearest is taken for its winner
 
 

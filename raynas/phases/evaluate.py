@@ -31,7 +31,7 @@ from raynas.runs.run import Run
 from raynas.runs.searches import MAIN
 from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.scoring.replica import device_name
-from raynas.scoring.score_arch import placed_images, score_arch
+from raynas.scoring.score_arch import BATCH, placed_images, score_arch
 from raynas.space import Arch
 
 ATTENDED = 8
@@ -91,7 +91,7 @@ def evaluate(
     run: Run,
     networks: Sequence[Network],
     again: bool = False,
-    batch_size: int = 256,
+    batch_size: int = BATCH,
     progress: Progress = silent,
     resources: Resources | None = None,
 ) -> list[Row]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from raynas.comparison import mean_interval
 from raynas.costs import cost
 from raynas.reports.collect import HOW, Finished, collect
@@ -54,13 +52,12 @@ def retrained_lines(rows: Sequence[Row]) -> list[str]:
 
 def _made_worse(finished: Sequence[Finished]) -> list[str]:
     """Return a line if the winner lost more by its own training than one standard error on the test images."""
-    tested = {each.how: each for each in finished if each.label == "winner" and each.size is None and each.tested}
-    trained = tested.get("scratch") or tested.get("finetuned")  # the first is what is exported
-    if trained is None or "inherited" not in tested:
+    own = [each for each in finished if each.label == "winner" and each.size is None]
+    tested = {each.how: (*found, each) for each in own if (found := each.test_accuracy()) is not None}
+    exported = tested.get("scratch") or tested.get("finetuned")
+    if exported is None or "inherited" not in tested:
         return []
-    before, after = (
-        float(np.mean([row["accuracy"] for row in each.tested])) for each in (tested["inherited"], trained)
-    )
+    (before, *_), (after, _, trained) = tested["inherited"], exported
     spread = sum(share * (1 - share) / trained.tested[0]["images"] for share in (before, after)) ** 0.5
     if before - after <= spread:
         return []

@@ -65,8 +65,8 @@ def _trials(run: Run) -> list[Work]:
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     told = [_trial(max(newest, key=lambda row: row["time"]))]
     finished = [row for row in newest if row["state"] == "finished"]
-    if finished and run.tuned is not None:
-        first, direction = next(iter(run.tuned.items()))
+    if finished and (objectives := run.tuned) is not None:
+        first, direction = next(iter(objectives.items()))
         best = (max if direction == "max" else min)(finished, key=lambda row: json.loads(row["results"])[first])
         told.append(f"best {_trial(best)}")
     seconds = (max(row["time"] for row in rows) - min(row["time"] for row in rows)).total_seconds()

@@ -14,7 +14,7 @@ from raynas.nets.device import device_there
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
-from raynas.scoring.score_arch import ArchScorer, Job
+from raynas.scoring.score_arch import BATCH, ArchScorer, Job
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
@@ -41,7 +41,7 @@ class LocalScorer(Scorer):
     def __init__(
         self,
         run: Run | str | os.PathLike[str] | None,
-        batch_size: int = 256,
+        batch_size: int = BATCH,
         threads: int = 1,
         images: int | None = None,
         precision: str = "fp32",

@@ -23,7 +23,7 @@ from raynas.errors import UserError, reason
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import Options, Replica, WeightsChanged
-from raynas.scoring.score_arch import Job
+from raynas.scoring.score_arch import BATCH, Job
 from raynas.scoring.score_table import ScoredArch
 from raynas.scoring.scored_supernet import ScoredSupernet
 from raynas.scoring.scorer import COMMIT_ROWS, COMMIT_S, Scorer
@@ -77,7 +77,7 @@ class ScorePool(Scorer):
         self,
         run: Run | str | os.PathLike[str] | None,
         replicas: int = 2,
-        batch_size: int = 256,
+        batch_size: int = BATCH,
         threads: int = 1,
         gpus: float = 0.0,
         per_gpu: int | Literal["fit"] = 1,

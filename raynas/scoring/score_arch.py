@@ -27,6 +27,9 @@ from raynas.results.proxies import PROXY_SEED
 from raynas.search.racing import racing_order
 from raynas.space import Arch
 
+BATCH = 256
+"""Images of a pass, where networks are scored and evaluated."""
+
 Averages = Mapping[Side | None, Mapping[str, Tensor]]
 """Batch-norm statistics of a subnet without its arch; see `NormStatistics`."""
 
@@ -105,7 +108,7 @@ def score_arch(
     images: Pixels | Sequence[Pixels],
     labels: Tensor,
     normalisation: Normalisation,
-    batch_size: int = 256,
+    batch_size: int = BATCH,
     precision: str = "fp32",
     calibration: Tensor | None = None,
     only: Tensor | None = None,

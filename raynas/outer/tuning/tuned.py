@@ -63,7 +63,8 @@ class Tuned:
 
 def read_tuned(run: Run) -> Tuned | None:
     """Return the tuning of a run directory; None if it has none."""
-    return None if run.tuned is None else Tuned(run, run.tuned)
+    objectives = run.tuned
+    return None if objectives is None else Tuned(run, objectives)
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

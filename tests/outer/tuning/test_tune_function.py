@@ -126,6 +126,7 @@ def test_a_trial_that_ray_ends_for_want_of_memory_ends_no_other(tmp_path: Path) 
     trials = {trial.values["way"]: trial for trial in tuning.trials}
     assert trials["hungry"].state == "failed" and str(trials["hungry"].reason).startswith("out of memory: its machine")
     assert trials["waits"].state == "finished"
+    assert (tmp_path / "run" / trials["hungry"].run / "calls").read_text() == "x"  # it is not begun again
 
 
 def another(config: Mapping[str, Any]) -> dict[str, float]:
