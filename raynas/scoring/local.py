@@ -72,12 +72,13 @@ class LocalScorer(Scorer):
         if names:
             raise WeightsChanged(names)
 
-    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
+    def _outcomes(self, jobs: Iterator[Job | None]) -> Iterator[list[ScoredArch]]:
         finished: list[ScoredArch] = []
         began = time.monotonic()
         for job in jobs:
-            finished.append(self._outcome(job))
-            if len(finished) >= COMMIT_ROWS or time.monotonic() - began > COMMIT_S:
+            if job is not None:
+                finished.append(self._outcome(job))
+            if job is None or len(finished) >= COMMIT_ROWS or time.monotonic() - began > COMMIT_S:
                 yield finished
                 finished, began = [], time.monotonic()
         yield finished

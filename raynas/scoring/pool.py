@@ -157,22 +157,24 @@ class ScorePool(Scorer):
         if names := self.supervisor.verify(VERIFY_S):
             raise WeightsChanged(sorted(set(names)))
 
-    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
+    def _outcomes(self, jobs: Iterator[Job | None]) -> Iterator[list[ScoredArch]]:
         # Archs that an abandoned call left in flight are written too, but returned to nobody.
         stray = self.supervisor.in_flight() | {outcome.job.key for outcome in self._finished}
-        wanted = (job for job in jobs if job.key not in stray)
+        wanted = (job for job in jobs if job is None or job.key not in stray)
         written = time.monotonic()
         try:
             while True:
                 self.supervisor.feed(wanted)
                 if self.supervisor.idle:
-                    break
+                    yield self._taken()
+                    if self.supervisor.ended:
+                        return
+                    continue
                 self._note(outcomes := self.supervisor.poll(COMMIT_S))
                 self._finished += outcomes
                 if len(self._finished) >= COMMIT_ROWS or time.monotonic() - written > COMMIT_S:
                     yield self._taken()
                     written = time.monotonic()
-            yield self._taken()
         finally:
             self.supervisor.forget_queue()
 

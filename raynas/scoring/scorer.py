@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 COMMIT_ROWS = 64  # finished archs after which rows are written,
 COMMIT_S = 1.0  # or seconds
+REPEATS = 1000  # archs in a row that need no job, after which those that have finished are yielded
 ScorerT = TypeVar("ScorerT", bound="Scorer")
 
 
@@ -107,8 +108,11 @@ class Scorer:
         """Check, after successful work, that weights and images have not changed."""
         raise NotImplementedError
 
-    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
-        """Do jobs, taken from the iterator as there is room, and yield groups of finished ones."""
+    def _outcomes(self, jobs: Iterator[Job | None]) -> Iterator[list[ScoredArch]]:
+        """Do jobs, taken from the iterator as there is room, and yield groups of finished ones.
+
+        None in place of a job: there is none now, but more may come; a group, perhaps empty, is yielded soon.
+        """
         raise NotImplementedError
 
     # -- the interface -----------------------------------------------------------------------------------------------
@@ -182,24 +186,28 @@ class Scorer:
     def score_iter(self, archs: Iterable[Arch | Mapping[str, Any]]) -> Iterator[Row]:
         """Yield the same rows as they finish; `archs` may be endless, and is read only as there is room.
 
-        An endless source must go on to bring archs that are not scored yet: repeats take no room. Rows are stored in
-        the background, in this order.
+        Rows are stored in the background, in this order.
         """
         table = self._entered()
         ready: deque[Row] = deque()
         waiting: dict[str, int] = {}
 
-        def unknown() -> Iterator[Job]:
+        def unknown() -> Iterator[Job | None]:
+            repeats = 0
             for given in archs:
                 arch = self._arch(given)
+                repeats += 1
                 row = table.find(arch.id)
                 if row is not None:
                     ready.append(row)
                 elif arch.id in waiting:
                     waiting[arch.id] += 1
                 else:
-                    waiting[arch.id] = 1
+                    waiting[arch.id], repeats = 1, 0
                     yield Job(arch)
+                if repeats == REPEATS:
+                    repeats = 0
+                    yield None
 
         for outcomes in self._outcomes(unknown()):
             for row in table.commit(outcomes):

@@ -77,6 +77,9 @@ class Supervisor:
         start_limit_s: longest time without any ready replica.
         needs: the resources of one replica, in words.
         first_limit_s: longest time of a task while it is not known how long an arch takes.
+
+    Attributes:
+        ended: True when the jobs given to `feed` have come to their end.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Supervisor:
         self._queue: deque[list[Job]] = deque()  # tasks to be sent
         self._waiting: deque[tuple[int, Job]] = deque()  # jobs to make tasks of, with their work
         self._work = 0  # of all of these
-        self._ended = False  # no more jobs come
+        self.ended = False  # no more jobs come
         self._lost: dict[str, int] = {}  # replicas lost by arch id
         self._nodes: dict[str, int] = {}  # nodes lost by arch id
         self._pace: dict[Kind, float] = {}  # seconds for a unit of work lately
@@ -143,14 +146,17 @@ class Supervisor:
         """Drop the jobs that have not been sent to a replica."""
         self._queue.clear()
         self._waiting.clear()
-        self._work, self._ended = 0, False
+        self._work, self.ended = 0, False
 
-    def feed(self, jobs: Iterator[Job]) -> None:
-        """Fill every ready replica's queue, and keep as much ready; jobs are taken only as there is room."""
+    def feed(self, jobs: Iterator[Job | None]) -> None:
+        """Fill every ready replica's queue, and keep as much ready; jobs are taken only as there is room.
+
+        None: there are no more jobs now.
+        """
         self._pull(jobs)
         for round_ in range(IN_FLIGHT):  # every replica gets one before any gets a second
             for member in self.ready:
-                if round_ and self._ended and len(self._waiting) < len(self.ready):
+                if round_ and self.ended and len(self._waiting) < len(self.ready):
                     return  # the last ones go to whoever is free first
                 if self._queue and len(member.tasks) <= round_ and not self._wants_to_be_alone(member):
                     self._send(member, self._queue.popleft())
@@ -166,18 +172,21 @@ class Supervisor:
         suspects = self._lost.keys() | {arch for arch, count in self._nodes.items() if count > 1}
         return bool(chunks) and any(job.arch.id in suspects for chunk in (*chunks, self._queue[0]) for job in chunk)
 
-    def _pull(self, jobs: Iterator[Job]) -> None:
+    def _pull(self, jobs: Iterator[Job | None]) -> None:
         """Make the next task. The last ones are shorter, with the costly jobs first, so that replicas end together."""
         if self._queue:
             return
         places = IN_FLIGHT * max(1, len(self.ready))
-        while not self._ended and (len(self._waiting) < places or self._work < places * self._lengths()[1]):
+        while not self.ended and (len(self._waiting) < places or self._work < places * self._lengths()[1]):
             taken = list(islice(jobs, places))
-            self._waiting.extend(zip(_work(taken), taken, strict=True))
+            found = [job for job in taken if job is not None]
+            self._waiting.extend(zip(_work(found), found, strict=True))
             self._work = sum(work for work, _ in self._waiting)
             if len(taken) < places:
-                self._ended = True
+                self.ended = True
                 self._waiting = deque(sorted(self._waiting, key=lambda each: -each[0]))
+            elif len(found) < len(taken):
+                break
         chunk: list[Job] = []
         least, most = self._lengths()
         room = min(most, max(self._work / places, min(least, self._work * IN_FLIGHT / places)))

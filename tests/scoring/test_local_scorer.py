@@ -40,9 +40,11 @@ def test_rows_are_in_order_complete_and_computed_once(
         assert scorer.score(asked) == rows
         assert supernet.passes == 3
         assert list(scorer.score_iter(dict(arch) for arch in asked)) == rows  # plain mappings are archs, too
+        endless = scorer.score_iter(itertools.cycle(archs[2:4]))
+        assert {row["arch"] for row in itertools.islice(endless, 3000)} == {archs[2].id, archs[3].id}
     assert [row["arch"] for row in rows] == [arch.id for arch in asked]
     stored = {row["arch"]: row for row in run.store.read("scores").to_pylist()}
-    assert len(stored) == 3 and [stored[arch.id] for arch in asked] == rows
+    assert len(stored) == 4 and [stored[arch.id] for arch in asked] == rows
     for row, arch in zip(rows, asked, strict=True):
         assert row["macs"] == cost(space, [arch])["macs"][0]
         assert space.arch(json.loads(row["values"])) == arch
@@ -52,11 +54,11 @@ def test_rows_are_in_order_complete_and_computed_once(
         assert unpacked.mean() == row["accuracy"]
     # Another process, later: all known.
     with LocalScorer.from_parts(space, supernet, *digits, store=Run(tmp_path).store) as scorer:
-        assert scorer.score(asked) == rows and supernet.passes == 3
+        assert scorer.score(asked) == rows and supernet.passes == 4
     # Other images are another key.
     pixels, labels, normalisation = digits
     with LocalScorer.from_parts(space, supernet, pixels[:20], labels[:20], normalisation, store=run.store) as scorer:
-        assert scorer.score(archs[:1])[0]["images"] == 20 and supernet.passes == 4
+        assert scorer.score(archs[:1])[0]["images"] == 20 and supernet.passes == 5
 
 
 @pytest.mark.parametrize("wrong", [7, None, "best", Path("x")])

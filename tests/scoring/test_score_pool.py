@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -106,10 +107,16 @@ def test_archs_are_pulled_as_there_is_room_and_neither_a_kill_nor_a_call_given_u
         rows = pool.score(archs)
         assert [row["arch"] for row in rows] == [arch.id for arch in archs] and first in rows
         assert {row["status"] for row in rows} == {"ok"}
+        unknown = [arch for arch in others if arch.id not in pulled][:3]
+        missing = {archs[0].id, *(arch.id for arch in unknown)}
+        for row in pool.score_iter(itertools.cycle([archs[0], *unknown])):  # after these it brings nothing new
+            missing.discard(row["arch"])
+            if not missing:
+                break
     assert "was lost (its process has ended: it was killed" in caplog.text
     stored = run.store.read("scores")["arch"].to_pylist()
     assert len(set(stored)) == len(stored) and {arch.id for arch in archs} <= set(stored)
-    assert set(stored) <= pulled | {arch.id for arch in archs}
+    assert set(stored) <= pulled | {arch.id for arch in (*archs, *unknown)}
 
 
 @pytest.mark.usefixtures("ray_session")
