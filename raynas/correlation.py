@@ -55,10 +55,12 @@ STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 def correlations(x: Sequence[float], y: Sequence[float], rng: np.random.Generator) -> list[dict[str, Any]]:
     """Return Pearson, Spearman and Kendall (tau-b) of two lists, each with its 95 % bootstrap interval.
 
-    A value is None if there are too few pairs or one of the lists is constant.
+    A value is None if there are too few pairs or one of the lists is constant. Pairs with NaN or an infinite value, as
+    training-free scores may be, are left out, and `networks` counts the others.
     """
-    pairs = (np.asarray(x, dtype=float), np.asarray(y, dtype=float))
-    n = len(pairs[0])
+    both = np.array([x, y], dtype=float)
+    first, second = both[:, np.isfinite(both).all(axis=0)]
+    pairs, n = (first, second), len(first)
     rows: list[dict[str, Any]] = [
         {"statistic": name, "value": None, "lower": None, "upper": None} for name in STATISTICS
     ]

@@ -29,7 +29,7 @@ class AugmentConfig(Config):
         force_color_jitter: True for `color_jitter` beside `auto_augment`.
         auto_augment: a timm policy, e.g. `rand-m9-mstd0.5-inc1`.
         reprob: probability of random erasing.
-        remode: filling of erased regions: `const` (black), `rand` (one random colour) or `pixel` (noise).
+        remode: filling of erased regions: `const` (the mean colour), `rand` (one random colour) or `pixel` (noise).
         recount: largest number of erased regions.
         repeats: copies of an image in one epoch, each augmented differently (DeiT's repeated augmentation: an epoch
             keeps its length and has fewer different images).

@@ -40,8 +40,11 @@ ATTENDED = 8
 MOST_WEIGHTS = 2**28
 """The most attention weights that are held at once (1 GiB), of all images, blocks and 16 heads of each."""
 
-Key: TypeAlias = tuple[str, ...]
-"""The columns of a row that its result depends on: network, how, weights and data."""
+KEY = ("network", "how", "weights", "data", "test")
+"""The columns of a row that its result depends on; older versions wrote no `test`."""
+
+Key: TypeAlias = tuple[str | None, ...]
+"""Values of `KEY`."""
 
 
 def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress = silent) -> list[Network]:
@@ -145,16 +148,17 @@ def _measure_at_size(
     device: str,
 ) -> Iterator[Any]:
     """Yield what `measure` does, of networks for images of one size."""
-    test = cache(lambda: load_test(data.config).at(data.size, data.channels))
-    pixels = cache(lambda: placed_images([held(test())], torch.device(device)))
+    test = load_test(data.config).at(data.size, data.channels)
+    pixels = cache(lambda: placed_images([held(test)], torch.device(device)))
     for network in networks:
         model = run.model(network, parent)
         weights = weights_fingerprint(model.state_dict())
-        key = (network.arch.network_id, network.how, weights, data.fingerprint)
-        yield key
-        if key in skipped:
+        key = (network.arch.network_id, network.how, weights, data.fingerprint, test.fingerprint)
+        old = (*key[:-1], None)
+        yield old if old in skipped and key not in skipped else key
+        if skipped & {key, old}:
             continue
-        model, labels = model.to(device).eval(), torch.from_numpy(test().labels).to(device)
+        model, labels = model.to(device).eval(), torch.from_numpy(test.labels).to(device)
         try:
             score = score_arch(model, model.space.smallest(), pixels(), labels, data.normalisation, batch_size)
         except FloatingPointError as error:
@@ -170,10 +174,11 @@ def _measure_at_size(
             "images": len(labels),
             "seconds": score.seconds,
             "data": data.fingerprint,
+            "test": test.fingerprint,
             "seed": network.seed,
             "device": device_name(torch.device(device)),
             **input_size(network.arch),
-            **_attention(model, test(), torch.device(device), data.normalisation),
+            **_attention(model, test, torch.device(device), data.normalisation),
         }
 
 
@@ -198,4 +203,4 @@ def _attention(model: Supernet, images: ImageSet, device: torch.device, normalis
 def _newest(run: Run) -> dict[Key, Row]:
     """Return the last row of every evaluated network, by the columns that its result depends on."""
     rows = run.store.read("evaluations").to_pylist()
-    return {tuple(row[name] for name in ("network", "how", "weights", "data")): row for row in rows}
+    return {tuple(row[name] for name in KEY): row for row in rows}

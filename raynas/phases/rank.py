@@ -22,6 +22,7 @@ from raynas.locations import hide_secrets
 from raynas.phases.phase import phase
 from raynas.phases.retrain import retrain
 from raynas.phases.where import computing, for_short_work
+from raynas.presets.preset import changed_recipe
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.proxies.scorer import ProxyScorer, check_proxy, proxy_images
 from raynas.results.schemas import Row
@@ -176,7 +177,9 @@ def train_alone(
     trained = {"scratch": train(run, archs, recipe, "scratch")}
     if finetune_epochs is not None:
         rate = recipe.lr * FINETUNE_RATE
-        short = recipe.model_copy(update={"epochs": finetune_epochs, "warmup_epochs": 0, "lr": rate})
+        short = changed_recipe(
+            recipe, {"epochs": finetune_epochs, "warmup_epochs": 0, "lr": rate}, ("retrain", "recipe")
+        )
         trained["finetuned"] = train(run, archs, short, "finetuned")
     return {how: _by_network(rows) for how, rows in trained.items()}
 

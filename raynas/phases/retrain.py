@@ -29,6 +29,7 @@ from raynas.phases.training_job import Trained
 from raynas.phases.where import default_resources, device_here, placed
 from raynas.progress.reporter import Progress, silent
 from raynas.results.schemas import Row
+from raynas.results.store import having
 from raynas.runs.files import ray_checkpoints
 from raynas.runs.networks import Network, check_images, input_size
 from raynas.runs.run import Run
@@ -277,7 +278,10 @@ def _keep(run: Run, training: NetworkTraining, trained: Trained, data: Data) -> 
     what = network.name
     about = {"what": what, "seed": training.recipe.seed, "data": row["data"], "device": row["device"]}
     epochs = [{**about, **{name: entry.get(name) for name in names}} for entry in history]
-    done = {entry["epoch"] for entry in run.store.read("training").to_pylist() if entry["what"] == what}
+    # Epochs from before the last row of this folder are those of a network that was deleted since.
+    ended = run.store.read("networks", ["time"], having({"path": network.path}))["time"].to_pylist()
+    known = run.store.read("training", ["epoch", "time"], having({"what": what})).to_pylist()
+    done = {entry["epoch"] for entry in known if not ended or entry["time"] > max(ended)}
     run.store.append("training", [entry for entry in epochs if entry["epoch"] not in done])
     run.store.append("networks", [row])
     run.delete(ray_checkpoints(what))

@@ -117,7 +117,7 @@ class Preset(Config):
     def model_recipe(self) -> Recipe:
         """The recipe of the fine-tuning of a model before it is adapted."""
         changes = {} if self.adapt is None else self.adapt.finetune.recipe
-        return _changed(self.recipe, {"teachers": None, **changes}, ("adapt", "finetune", "recipe"))
+        return changed_recipe(self.recipe, {"teachers": None, **changes}, ("adapt", "finetune", "recipe"))
 
     @property
     def retrain_recipe(self) -> Recipe:
@@ -131,16 +131,16 @@ class Preset(Config):
 
     def retrain_recipe_at(self, macs: float) -> Recipe:
         """Return the retraining's recipe for a network of so many multiply-accumulates."""
-        recipe = _changed(self.recipe, self.retrain.recipe, ("retrain", "recipe"))
+        recipe = changed_recipe(self.recipe, self.retrain.recipe, ("retrain", "recipe"))
         for place, rule in enumerate(self.retrain.below):
             if macs < rule.macs:
-                recipe = _changed(recipe, rule.recipe, ("retrain", "below", place, "recipe"))
+                recipe = changed_recipe(recipe, rule.recipe, ("retrain", "below", place, "recipe"))
         return recipe
 
     def finetune_recipe_at(self, macs: float) -> Recipe:
         """Return the fine-tuning's recipe for a network of so many multiply-accumulates."""
         changes = {} if self.retrain.finetune is None else self.retrain.finetune.recipe
-        return _changed(self.retrain_recipe_at(macs), changes, ("retrain", "finetune", "recipe"))
+        return changed_recipe(self.retrain_recipe_at(macs), changes, ("retrain", "finetune", "recipe"))
 
     @property
     def retrain_recipes(self) -> list[Recipe]:
@@ -233,8 +233,15 @@ FOLLOWERS = {"epochs": {"warmup_epochs"}, "lr": {"warmup_lr", "min_lr"}}
 """Values of a recipe that may no longer fit another one that is changed, by that one's name."""
 
 
-def _changed(recipe: Recipe, changes: Mapping[str, Any], where: Location) -> Recipe:
-    """Return a recipe with some values changed."""
+def changed_recipe(recipe: Recipe, changes: Mapping[str, Any], where: Location) -> Recipe:
+    """Return a recipe with some values changed; others that no longer fit return to their defaults, see `override`.
+
+    Args:
+        where: the place of the changes in a preset, for messages.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
     merged = _merged(recipe.model_dump(), changes)
     for name in _giving_way(merged, changes.keys()):
         del merged[name]  # the default replaces it, and may be adapted in turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import torch
@@ -41,8 +42,10 @@ def az_nas(network: Supernet, images: Tensor, generator: torch.Generator) -> dic
 def combined(parts: dict[str, float], reference: list[dict[str, float]]) -> float:
     """Return the sum of the logarithms of the parts' ranks among reference networks, ranks in (0, 1].
 
-    A value that some of the reference equal has the mean of their ranks.
+    A value that some of the reference equal has the mean of their ranks. NaN if a part is NaN.
     """
+    if any(math.isnan(value) for value in parts.values()):  # sorted, NaN would be the largest
+        return math.nan
     total = 0.0
     for name, value in parts.items():
         known = np.sort([each[name] for each in reference])

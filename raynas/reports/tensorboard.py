@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from tensorboardX import SummaryWriter
@@ -32,13 +33,13 @@ def write_events(run: Run, folder: Path, traces: list[Trace]) -> list[Path]:
     except OSError as error:
         raise UserError(f"{folder}: no folder can be made there ({first_line(error)}): give another") from error
     curves: dict[str, list[tuple[str, float, int, float | None]]] = {}
-    for what, row in _epochs(run):
+    for what, row in epochs_of(run):
         points = curves.setdefault(what, [])
         time, step = row["time"].timestamp(), row["step"]
         points += [(name, row[name], step, time) for name in COLUMNS if row[name] is not None]
         if row["seconds"]:
             points.append(("images_per_s", row["images"] / row["seconds"], step, time))
-    steps = {row["epoch"]: row["step"] for what, row in _epochs(run) if what == "supernet"}
+    steps = {row["epoch"]: row["step"] for what, row in epochs_of(run) if what == "supernet"}
     for row in run.table("probes").to_pylist():
         where = steps.get(row["epoch"], row["epoch"]), row["time"].timestamp()
         curves.setdefault("supernet", []).append((f"accuracy/{row['role']}", row["accuracy"], *where))
@@ -50,9 +51,14 @@ def write_events(run: Run, folder: Path, traces: list[Trace]) -> list[Path]:
     return [_write(folder / what, points) for what, points in curves.items()]
 
 
-def _epochs(run: Run) -> Iterator[tuple[str, Row]]:
+def epochs_of(run: Run) -> Iterator[tuple[str, Row]]:
+    """Yield the epochs of each training with its name; of a network that was trained anew, those of the last one."""
+    ended: dict[str, list[datetime]] = {}
+    for row in run.table("networks", ["path", "time"]).to_pylist():
+        ended.setdefault((row["path"] or "").rpartition("/")[2], []).append(row["time"])
     for row in run.table("training").to_pylist():
-        yield row["what"], row
+        if all(row["time"] > time for time in ended.get(row["what"], ())[:-1]):
+            yield row["what"], row
 
 
 def _write(folder: Path, points: list[tuple[str, float, int, float | None]]) -> Path:

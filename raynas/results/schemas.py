@@ -170,6 +170,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         _field("top5", _REAL, "top-5; null at five classes or fewer"),
         _field("loss", _REAL, "mean cross-entropy, nats"),
         _field("images", _INT, "number of test images"),
+        _field("test", _TEXT, "fingerprint of the test images; null in rows of older versions"),
         _field("reading", _INT, "number of readings of the test split so far, this one included"),
         _field("seconds", _REAL, "time of the passes"),
         *_INPUT,

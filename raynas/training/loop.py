@@ -41,6 +41,7 @@ from raynas.training.sync_batchnorm import over_workers
 from raynas.training.teachers import Teachers
 
 ROLLBACKS = 1  # rollbacks before a breakdown ends training
+MOST_OF_START = 0.02  # share of the first weights in the averaged ones that is not told
 ASK_EVERY = 10  # steps between two questions whether this process will be ended
 
 
@@ -134,8 +135,9 @@ class Trainer:
         self.state.seed_streams(context)
 
         self.loader = self._loader()
-        if self.loader.shortage is not None:
-            self._tell(self.loader.shortage)
+        for warning in (self.loader.shortage, _slow_average(recipe, recipe.epochs * len(self.loader))):
+            if warning is not None:
+                self._tell(warning)
         self.autocast = autocast = _autocast(recipe, context.device)
         self.schedule = build_schedule(recipe, self.state.optimizer, len(self.loader))
         self.parts = StepParts(
@@ -186,7 +188,7 @@ class Trainer:
             self.teachers.remember(self.recipe, self.loader, context, self.autocast)
         check_ranks_agree(context, self.model)
         self.good = state.capture(context)
-        self.progress = Events(state, len(self.loader), context)
+        self.progress = Events(state, self.loader, context)
         self.progress.history()
 
     def train(self) -> None:
@@ -264,7 +266,7 @@ class Trainer:
             "step": state.step,
             "loss": running["loss"] / running["steps"],
             "gradient_norm": running.get("gradient_norm", 0.0) / max(running.get("norms", 0.0), 1.0),
-            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "learning_rate": max(group["lr"] for group in state.optimizer.param_groups),  # of late layers
             "images": int(running["images"]),
             "seconds": running["seconds"],
             "workers": self.context.world_size,
@@ -330,6 +332,16 @@ def _ema(recipe: Recipe, model: nn.Module) -> Any:
     from timm.utils import ModelEmaV3
 
     return ModelEmaV3(model, decay=recipe.ema)
+
+
+def _slow_average(recipe: Recipe, steps: int) -> str | None:
+    """Return what to tell if the averaged weights still hold much of those at the start; None if they do not."""
+    if recipe.ema is None or (share := recipe.ema**steps) < MOST_OF_START:
+        return None
+    return (
+        f"recipe.ema {recipe.ema:g} is slow for {steps:,} steps: {share:.0%} of the averaged weights, which training "
+        f"returns, will be those at its start: give less, such as {max(0.5, 1 - 5 / steps):.3g}, or leave it out"
+    )
 
 
 def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

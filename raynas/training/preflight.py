@@ -63,6 +63,11 @@ def check_trainable(
             for arch in this.archs:
                 space.check_own(arch)
             check_rows(this, fewest)
+        if recipe.drops and recipe.drop_for == "largest" and all(this.role != "largest" for this in passes):
+            raise ConfigError(
+                "recipe.drop_for largest: no pass is of the largest subnet alone, so that drop_path and dropout would "
+                "never act: set drop_for to all, or use a sampler that runs it, such as sandwich"
+            )
         with running(f"plan.gradients: {plan.gradients.name!r}: assign(passes)"):
             names = plan.build_gradients().assign(passes)
         if (

@@ -10,6 +10,7 @@ from raynas.progress.reporter import EVERY_S, Activity, Progress
 from raynas.text import duration
 
 if TYPE_CHECKING:
+    from raynas.data.loader import TrainLoader
     from raynas.training.context import Context
     from raynas.training.state import TrainingState
 
@@ -82,9 +83,9 @@ def state_text(event: dict[str, Any]) -> str:
 class Events:
     """Progress events from rank 0, at most one every `STEP_S` seconds, and the history after each epoch."""
 
-    def __init__(self, state: TrainingState, steps_per_epoch: int, context: Context):
+    def __init__(self, state: TrainingState, loader: TrainLoader, context: Context):
         self.state, self.context = state, context
-        self.steps_per_epoch = steps_per_epoch
+        self.loader = loader
         self.began = self.told = time.monotonic()
         self.first = state.step
 
@@ -94,7 +95,7 @@ class Events:
         if self.context.rank or now - self.told < STEP_S:
             return
         self.told = now
-        rate = state.recipe.batch_size * (state.step - self.first) / (now - self.began)
+        rate = self.loader.batch_size * (state.step - self.first) / (now - self.began)
         self._send("step", epoch=state.epoch + 1, loss=loss, images_per_second=rate)
 
     def history(self) -> None:
@@ -104,5 +105,5 @@ class Events:
 
     def _send(self, kind: str, **values: Any) -> None:
         recipe, step = self.state.recipe, self.state.step
-        total = self.steps_per_epoch * recipe.epochs
+        total = len(self.loader) * recipe.epochs
         self.context.event({"kind": kind, "epochs": recipe.epochs, "step": step, "steps": total, **values})

@@ -204,6 +204,11 @@ class Recipe(Config):
         """True if images of a batch are mixed."""
         return self.mixup > 0 or self.cutmix > 0
 
+    @property
+    def drops(self) -> bool:
+        """True if blocks or features are dropped at random."""
+        return self.drop_path > 0 or self.dropout > 0
+
     def check_device(self, device: str) -> None:
         """Check that the recipe can be trained on a device.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load, save
 
 from raynas.costs import cost
@@ -19,6 +21,7 @@ from raynas.errors import RunDirError, UserError
 from raynas.nets.weights import load_supernet
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.retrain import retrain
+from raynas.presets.preset import override
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.search import RandomSearch
@@ -110,6 +113,35 @@ def test_readings_are_counted_and_answers_are_not_readings(run: Run) -> None:
     (again,) = evaluate(run, networks[:1], again=True, progress=lines.append)
     assert again["reading"] == 3 and again["accuracy"] == first[0]["accuracy"]
     assert run.store.read("evaluations").num_rows == 3
+
+
+def test_other_test_images_are_another_evaluation(tmp_path: Path) -> None:
+    """A label in `test/` is mended: the network, and what it was trained on, are the same."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 8), ("test", 3)):
+        for name in ("a", "b"):
+            (folder := tmp_path / "data" / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(256, size=(8, 8), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{name}{index}.png")
+    run = small_run(tmp_path / "run")
+    run.write_preset(
+        override(PRESET, {"data": {"name": str(tmp_path / "data"), "channels": 1, "search_fraction": 0.25}})
+    )
+    networks = [Network(ARCH, "inherited")]
+    (before,) = evaluate(run, networks)
+    (tmp_path / "data/test/a/a0.png").rename(tmp_path / "data/test/b/a0.png")
+    (after,) = evaluate(run, networks)
+    assert (after["reading"], after["images"], after["weights"]) == (2, 6, before["weights"])
+    assert after["test"] != before["test"] and after["loss"] != before["loss"]
+    assert evaluate(run, networks) == [after]
+
+
+def test_a_row_of_an_older_version_still_answers(run: Run) -> None:
+    (row,) = evaluate(run, networks_to_evaluate(run))
+    shutil.rmtree(run.local_or_uri("tables/evaluations"))
+    run.store.append("evaluations", [{**row, "test": None}])
+    assert evaluate(run, networks_to_evaluate(run)) == [{**row, "test": None}]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +25,20 @@ from raynas.costs import cost, span
 from raynas.errors import UserError
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases import where
-from raynas.phases.rank import proxy_scorer, rank_lines, rank_run, sample_by_budget, training_free_scores
+from raynas.phases.rank import (
+    proxy_scorer,
+    rank_lines,
+    rank_run,
+    sample_by_budget,
+    train_alone,
+    training_free_scores,
+)
 from raynas.presets.preset import override
 from raynas.progress.reporter import silent
 from raynas.runs.run import Run
 from raynas.scoring.local import LocalScorer
 from raynas.space import Space
+from raynas.training.recipe import Recipe, build_schedule
 from tests.small_run import PRESET, SPACE, small_run
 
 
@@ -54,6 +63,35 @@ def test_what_cannot_be_correlated_has_no_value(x: list[float], y: list[float]) 
     assert all(row["value"] is None for row in rows)
     place = {"x": "macs", "y": "inherited", "bucket": None, "low": 0.0, "high": 1.0}
     assert rank_lines([{**place, **row} for row in rows])[1].count("too few" if len(x) == 3 else "all equal") == 3
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_pairs_without_a_number_are_left_out(odd: float) -> None:
+    x, y = [1.0, 3.0, 2.0, 5.0, 4.0], [1.0, 2.0, 3.0, 4.0, 5.0]
+    rows = correlations([odd, *x], [0.0, *y], np.random.default_rng(0))
+    assert rows == correlations(x, y, np.random.default_rng(0))
+    assert [row["networks"] for row in rows] == [5, 5, 5] and rows[2]["value"] == pytest.approx(0.6)
+
+
+def test_the_rate_of_fine_tuning_never_rises(ranked: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of this rate, 6.25e-6, lies below the schedule's usual end, 1e-5."""
+    given: dict[str, Recipe] = {}
+
+    def note(run: Run, archs: Any, recipe: Recipe, how: str, **options: Any) -> list[Any]:
+        given[how] = recipe
+        return []
+
+    monkeypatch.setattr("raynas.phases.rank.retrain", note)
+    recipe = Recipe(epochs=8, batch_size=64, lr=5e-4)
+    train_alone(ranked, [SPACE.smallest()], recipe, [0], finetune_epochs=3)
+    short = given["finetuned"]
+    assert given["scratch"] == recipe and (short.epochs, short.warmup_epochs, short.lr) == (3, 0, 5e-5)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=short.effective_lr)
+    schedule, rates = build_schedule(short, optimizer, 10), []
+    for step in range(30):
+        schedule.step_update(step)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates[0] == pytest.approx(6.25e-6) and rates == sorted(rates, reverse=True)
 
 
 def test_a_sample_has_as_many_archs_in_every_range() -> None:

@@ -26,6 +26,7 @@ from raynas.phases.recipes import recipe_of
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import override
 from raynas.progress.reporter import Reporter
+from raynas.reports.tensorboard import epochs_of
 from raynas.runs.network_folder import load_network_folder
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
@@ -93,6 +94,8 @@ def test_a_network_whose_folder_was_deleted_is_trained_anew(run: Run) -> None:
     (second,) = retrain(run, [ARCH], other, parallel=1, progress=LINES.append)
     assert second["path"] == first["path"] and second["weights"] != first["weights"]
     assert run.network_rows() == [second] and run.store.read("networks").num_rows == 2
+    assert [row["loss"] for row in run.store.read("training").to_pylist()] == [first["loss"], second["loss"]]
+    assert [row["loss"] for _, row in epochs_of(run)] == [second["loss"]]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_ranks_are_combined_as_scipy_ranks() -> None:
     for name, value in (("a", 2.0), ("b", 9.0)):
         wanted += math.log(stats.rankdata([*(each[name] for each in reference), value])[-1] / 4)
     assert combined({"a": 2.0, "b": 9.0}, reference) == pytest.approx(wanted)
+    assert math.isnan(combined({"a": 2.0, "b": math.nan}, reference))
 
 
 @pytest.mark.parametrize("name", SPACES)

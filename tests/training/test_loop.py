@@ -15,6 +15,7 @@ from raynas.data.loader import TrainLoader
 from raynas.errors import ConfigError
 from raynas.nets import build_supernet
 from raynas.space import Arch, Space
+from raynas.training import progress
 from raynas.training.context import Context
 from raynas.training.gradients import Gradients
 from raynas.training.loop import train_loop
@@ -254,3 +255,29 @@ def test_fewer_images_than_one_step_are_told() -> None:
         train_loop(SPACE, few(images), plan(), recipe(epochs=1), Context(on_event=events.append))
     told = [event["text"] for event in events if event["kind"] == "message"]
     assert told == ["  31 training images are fewer than one step of 32: an epoch is one step of 31"]
+
+
+def test_images_a_second_are_those_that_a_step_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten images a step take more than 0.1 ms; counted as the recipe's ten million they would be far more a second."""
+    monkeypatch.setattr(progress, "STEP_S", 0.0)
+    events: list[dict[str, Any]] = []
+    train_loop(SPACE, few(10), plan(), recipe(batch_size=10**7), Context(on_event=events.append))
+    rates = [event["images_per_second"] for event in events if event["kind"] == "step"]
+    assert len(rates) == 3 and all(0 < rate < 1e5 for rate in rates)
+
+
+@pytest.mark.parametrize(("ema", "share"), [(0.9996, "100%"), (0.7, "4%"), (0.6, None)])
+def test_an_average_that_keeps_its_first_weights_is_told(ema: float, share: str | None) -> None:
+    """Of a linear average, the first weights have the share 0.7 ** 9 after three epochs of three steps."""
+    events: list[dict[str, Any]] = []
+    train_loop(SPACE, few(), plan(), recipe(ema=ema), Context(on_event=events.append))
+    told = [event["text"] for event in events if event["kind"] == "message"]
+    assert len(told) == (share is not None) and all(f" 9 steps: {share} of the averaged" in text for text in told)
+
+
+def test_the_rate_of_an_epoch_is_that_of_the_last_layers() -> None:
+    plain, decayed = (
+        train_loop(SPACE, few(), plan(), recipe(epochs=1, opt_args=given)).history[0]["learning_rate"]
+        for given in ({}, {"layer_decay": 0.5})
+    )
+    assert decayed == pytest.approx(plain)

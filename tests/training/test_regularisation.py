@@ -81,6 +81,14 @@ def test_nesterov() -> None:
     assert optimizer.param_groups[0]["nesterov"] and optimizer.param_groups[0]["momentum"] == 0.9
 
 
+@pytest.mark.parametrize("rates", [{"drop_path": 0.1}, {"dropout": 0.1}])
+def test_drops_that_would_never_act_are_refused(rates: dict[str, float]) -> None:
+    check_trainable(SPACE, few(), plan("sandwich"), recipe(drop_for="largest", **rates))
+    check_trainable(SPACE, few(), plan(), recipe(drop_for="largest"))
+    with pytest.raises(ConfigError, match=r"no pass is of the largest subnet alone.* set drop_for to all"):
+        check_trainable(SPACE, few(), plan(), recipe(drop_for="largest", **rates))
+
+
 def test_batch_norm_over_workers_with_archs_of_their_own_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"sync_batchnorm needs the same archs on all workers: leave out per_rank"):
         check_trainable(SPACE, few(), plan({"name": "single_path", "per_rank": True}), recipe(sync_batchnorm=True))
