@@ -10,7 +10,7 @@ import pydantic
 from pydantic_core import to_jsonable_python
 
 from raynas.documents import Document, Location
-from raynas.errors import ConfigError
+from raynas.errors import ConfigError, together
 from raynas.locations import NO_CREDENTIALS
 from raynas.text import named, nearest, shown
 
@@ -67,7 +67,7 @@ class Config(pydantic.BaseModel):
             try:
                 super().__init__(**values)
             except pydantic.ValidationError as error:
-                raise _first_error(type(self), error, Document(values, type(self).__name__), ()) from error
+                raise _errors(type(self), error, Document(values, type(self).__name__), ()) from error
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
@@ -116,7 +116,8 @@ def validate(model: type[ConfigT], document: Document, location: Location = ()) 
     """Validate the part of a document at `location` against a model.
 
     Raises:
-        ConfigError: with file, line, key and what is wrong; a wrong key names the nearest right one.
+        ConfigError: with file, line, key and what is wrong, for all wrong values; a wrong key names the nearest right
+            one.
     """
     data = document.part(location).data
     if not isinstance(data, dict):
@@ -127,30 +128,51 @@ def validate(model: type[ConfigT], document: Document, location: Location = ()) 
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as error:
-        raise _first_error(model, error, document, location) from error
+        raise _errors(model, error, document, location) from error
 
 
-def _first_error(
+def _errors(
     model: type[Config], error: pydantic.ValidationError, document: Document, location: Location
 ) -> ConfigError:
-    # An unknown key explains a "field required" beside it (a typo causes both), so it is reported first.
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    place = first["loc"]
-    cause = first.get("ctx", {}).get("error")
+    """Return the error about all wrong values of a model."""
+    # An unknown key explains a "field required" beside it (a typo causes both), so that these are left out. A value of
+    # several types has an error for each of them, of which one is enough.
+    found: dict[Location, ConfigError] = {}
+    data, mistyped = document.part(location).data, set[Location]()
+    for each in sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden"):
+        place = each["loc"]
+        if each["type"] in ("missing", "extra_forbidden"):
+            around = _in_data(data, place[:-1])
+            if each["type"] == "missing" and around in mistyped:
+                continue
+            mistyped |= {around} if each["type"] == "extra_forbidden" else set()
+            place = (*around, place[-1])
+        else:
+            place = _in_data(data, place)
+        if not any(place[: len(known)] == known or known[: len(place)] == place for known in found):
+            found[place] = _error(model, each, document, location)
+    return together(list(found.values()))
+
+
+def _error(model: type[Config], found: Any, document: Document, location: Location) -> ConfigError:
+    """Return the error about one wrong value, of which pydantic says what is wrong."""
+    place = found["loc"]
+    cause = found.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError) and cause.location:  # from a document inside this one
-        return document.error((*location, *place, *cause.location), cause.problem)
-    if first["type"] == "extra_forbidden":
+        inner = [each for each in (cause, *cause.others) if isinstance(each, ConfigError)]
+        return together([document.error((*location, *place, *each.location), each.problem) for each in inner])
+    if found["type"] == "extra_forbidden":
         known = _known_keys(model, place[:-1])
         message = f"unknown key {shown(place[-1])}{nearest(str(place[-1]), known)}"
         return document.error((*location, *place[:-1], str(place[-1])), message)
-    if first["type"] == "missing":
+    if found["type"] == "missing":
         return document.error((*location, *place), "is missing")
     place = _in_data(document.part(location).data, place)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] in _SHAPES:
-        message = _SHAPES[first["type"]].format(**first.get("ctx", {}))
-    if "input" in first and not isinstance(first["input"], dict) and NO_CREDENTIALS not in message:
-        message += f", found {'nothing' if first['input'] is None else shown(first['input'])}"
+    message = found["msg"].removeprefix("Value error, ")
+    if found["type"] in _SHAPES:
+        message = _SHAPES[found["type"]].format(**found.get("ctx", {}))
+    if "input" in found and not isinstance(found["input"], dict) and NO_CREDENTIALS not in message:
+        message += f", found {'nothing' if found['input'] is None else shown(found['input'])}"
     return document.error((*location, *place), message)
 
 

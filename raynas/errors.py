@@ -4,9 +4,31 @@ The command prints a `UserError` as one line and exits with code 2, a `ClusterEr
 show a traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+ErrorT = TypeVar("ErrorT", bound="UserError")
+
 
 class UserError(ValueError):
-    """An error that the caller can correct; the message says how."""
+    """An error that the caller can correct; the message says how.
+
+    Attributes:
+        others: further mistakes that were found with this one; the text of the error tells them, too.
+    """
+
+    others: tuple[UserError, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """The message of each mistake."""
+        return [super(UserError, each).__str__() for each in (self, *self.others)]
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines)
 
 
 class ConfigError(UserError):
@@ -21,6 +43,42 @@ class ConfigError(UserError):
     def __init__(self, message: str = "", location: tuple[str | int, ...] = (), problem: str = ""):
         super().__init__(message)
         self.location, self.problem = location, problem
+
+
+class Mistakes:
+    """A collection of mistakes that are told together: `with mistakes.noted(): ...` for each check, then `tell`."""
+
+    def __init__(self) -> None:
+        self._found: list[UserError] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep the error of the block, in place of raising it."""
+        try:
+            yield
+        except UserError as error:
+            if str(error) not in map(str, self._found):
+                self._found.append(error)
+
+    def tell(self) -> None:
+        """Raise the first error, with all others in it; do nothing if there is none.
+
+        Raises:
+            UserError: there is one.
+        """
+        if self._found:
+            raise together(self._found)
+
+
+def together(errors: Sequence[ErrorT]) -> ErrorT:
+    """Return the first of some errors, which tells of the others, too."""
+    first, *rest = errors
+    others = [*first.others]
+    for error in rest:
+        others += [error, *error.others]
+        error.others = ()
+    first.others = tuple(others)
+    return first
 
 
 class InfeasibleError(UserError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,26 @@ def test_a_mistake_is_one_line_that_says_where(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         read(text)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 700
+
+
+def test_all_mistakes_are_told_together() -> None:
+    """One line for each, but not for what an unknown key explains, and one for a value that is of no allowed type."""
+    text = "epoch: 3\nshuffle: 7\ninner:\n  rate: -1\n  kind: c\neither: [3]\nseveral:\n- {rat: 1}\n- {}\n- {kind: d}"
+    with pytest.raises(ConfigError) as raised:
+        read(text)
+    lines = [line.split(": ")[:2] for line in raised.value.lines]
+    assert sorted(lines) == [
+        ["my.yaml:1", "epoch"],
+        ["my.yaml:10", "several.2.kind"],
+        ["my.yaml:2", "shuffle"],
+        ["my.yaml:4", "inner.rate"],
+        ["my.yaml:5", "inner.kind"],
+        ["my.yaml:6", "either"],
+        ["my.yaml:8", "several.0.rat"],
+    ]
+    assert str(raised.value) == "; ".join(raised.value.lines) and "\n" not in str(raised.value)
+    copy = pickle.loads(pickle.dumps(raised.value))  # as Ray brings it from a task
+    assert copy.lines == raised.value.lines
 
 
 @settings(max_examples=200, deadline=None)

@@ -88,13 +88,20 @@ def chosen_space(space: Space | str | os.PathLike[str] | None) -> Space | None:
     return space if space is None or isinstance(space, Space) else load_space(space)
 
 
+def read_preset(preset: PresetLike) -> Preset:
+    """Return a preset, read from its file if it is named."""
+    from raynas.presets.preset import Preset, load_preset
+
+    return preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
+
+
 def chosen_preset(
     preset: PresetLike, data: DataLike | None, overrides: Mapping[str, Any] | None, check_data: bool = True
 ) -> Preset:
     """Return a preset with other data and changes; `check_data`: the data must suit the preset's space."""
-    from raynas.presets.preset import Preset, load_preset, override
+    from raynas.presets.preset import override
 
-    before = preset if isinstance(preset, Preset) else load_preset(os.fspath(preset))
+    before = read_preset(preset)
     changes = dict(overrides or {})
     check_overrides(changes)
     if data is not None and "data" in changes:

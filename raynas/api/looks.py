@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, data_alone, opened_run, typed
+from raynas.api.given import DataLike, PresetLike, RunLike, chosen_preset, data_alone, opened_run, read_preset, typed
 from raynas.cluster.resources import Resources
 from raynas.errors import UserError
 from raynas.progress.reporter import Progress, silent
@@ -117,7 +117,8 @@ def check(
     The cluster is checked if there is one (`RAY_ADDRESS`) or a run directory or resources are given: versions, CPUs and
     GPUs, the connection between workers, data and run directory on every node, and memory. Nodes that are missing are
     asked for. If nothing of it failed, every image is read: what is there, what cannot be read, how it will be read.
-    The preset's search, retraining and reference are checked for such images.
+    The preset's training, search, retraining and reference are checked for such images, and all mistakes are told
+    together. Where the space follows from a model (`raynas.adapt`) they are not.
 
     Args:
         preset: the preset to carry out; its space says how images are read.
@@ -135,17 +136,21 @@ def check(
     """
     cluster = os.environ.get("RAY_ADDRESS") not in (None, "", "local")
     anywhere = cluster or run_dir is not None or resources is not None
+    before = whole = None
     if preset is not None:
-        checked = chosen_preset(preset, data, overrides, check_data=not anywhere)
-        config = checked.data
+        before = read_preset(preset)
+        whole = chosen_preset(before, data, overrides, check_data=False)
+        config = whole.data
     elif data is not None:
-        checked, config = None, data_alone(data, overrides or {})
+        config = data_alone(data, overrides or {})
     elif anywhere:
-        checked = config = None
+        config = None
     else:
         raise UserError("say what to check: --data DIR, and the preset that it is for where there is one")
-    if checked is not None and checked.space is None:  # it follows from a model, and says nothing about images
+    checked = whole
+    if whole is not None and whole.space is None:  # and so says nothing about images
         checked = None
+        progress("its space follows from a model: limits, recipes and the model are checked by raynas adapt alone")
     findings: list[Finding] = []
     if anywhere:
         from raynas.phases.check import check_cluster, show
@@ -153,14 +158,15 @@ def check(
         asked = resources or (Resources() if cluster else Resources(workers=0, replicas=0))
         findings = check_cluster(checked, config, asked, None if run_dir is None else str(run_dir), progress)
         show(findings, progress)
-    if (preset is not None or config is not None) and all(finding.mend is None for finding in findings):
+    if (whole is not None or config is not None) and all(finding.mend is None for finding in findings):
         from raynas.phases.images import check_data
-        from raynas.phases.inputs import space_of
+        from raynas.phases.inputs import named_data
         from raynas.phases.look_elsewhere import see_with
-        from raynas.phases.preflight import check_later
+        from raynas.phases.preflight import check_preset
 
-        found = check_data(config, checked, progress, see_with(resources or Resources()))
-        if checked is not None and not anywhere:  # the checks of a cluster include this one
-            space = space_of(checked).with_input(size=found.size, channels=found.channels, classes=found.classes)
-            check_later(checked.model_copy(update={"data": found.config}), space, progress)
+        see_all = see_with(resources or Resources())
+        if checked is None or anywhere:  # the checks of a cluster include those of the settings
+            check_data(config if whole is None else named_data(whole), checked, progress, see_all)
+        else:
+            check_preset(checked, None if data is None else before, progress, see_all)
     return findings

@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
     except UserError as error:
         cause = getattr(error, "cause", None)  # a Ray task's error carries the task's whole traceback as its text
-        print(f"raynas: {told(cause if isinstance(cause, UserError) else error)}", file=sys.stderr)
+        for line in (cause if isinstance(cause, UserError) else error).lines:
+            print(f"raynas: {told(line)}", file=sys.stderr)
         return USER_ERROR
     except ClusterError as error:
         from raynas.cluster.lost_ray import was_lost
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return TERMINATED if isinstance(error, SystemExit) else interruption.code
 
 
-def told(error: Exception) -> str:
+def told(error: Exception | str) -> str:
     """Return the message of an error as a command tells it: one line, without credentials."""
     return one_line(hide_secrets(str(error)), LONGEST_MESSAGE)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from raynas.data.class_order import order_of
 from raynas.data.config import EMBEDDED, DataConfig
@@ -19,7 +21,8 @@ from raynas.training.recipe import Recipe
 
 CLASSES_SHOWN = 50
 NAMES_SHOWN = 20
-FEW = 100  # images of the search split: with fewer the standard error of an accuracy may be 5 points and more
+FEW = 200  # images of the search split: with fewer the standard error of an accuracy of 90 % is over 2 points
+PIXELS = "PIXELS"  # in place of a size that has to be chosen
 TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
 
 
@@ -33,30 +36,41 @@ def check_made_for(before: Preset, preset: Preset) -> None:
     Raises:
         UserError: images would lose colour or size without a setting that asks for it.
     """
+    if (follow := follow_images(before, preset)) is None:
+        return
+    config, space = named_data(preset), space_of(preset)
+    seen, read = _shapes_text(sample_shapes(config)), _shape_text((*space.input_size, space.channels))
+    chosen_for = "" if before.data is None else before.data.name
+    all_the_same = {"data.size": _one_number(space.input_size), "data.channels": space.channels}
+    raise UserError(
+        f"the images are {seen}, and {space.name}, which this preset chose for other data ({chosen_for}), reads "
+        f"{read}: to follow the images give {_settings(follow)}; to read them so all the same, "
+        f"{_settings(all_the_same)}"
+    )
+
+
+def follow_images(before: Preset, preset: Preset) -> dict[str, str] | None:
+    """Return the settings by which the space follows other images; None if none of them loses colour or size without.
+
+    A size that has to be chosen is `PIXELS`. Arguments are those of `check_made_for`.
+    """
     config = preset.data
     chosen_for = "" if before.data is None else before.data.name
     if config is None or chosen_for in ("", config.name) or not are_files(config):
-        return
+        return None
     space = space_of(preset)
     shapes = sample_shapes(config)
     loses_colour = config.channels is None and space.channels == 1 and any(shape[2] > 1 for shape in shapes)
     smaller = any(min(shape[:2]) > max(space.input_size) for shape in shapes)
     if not loses_colour and not (config.size is None and smaller):
-        return
-    seen, read = _shapes_text(shapes), _shape_text((*space.input_size, space.channels))
-    follow = ["data.channels=own"] if config.channels is None else []
-    if config.size is None:
-        one = len({shape[:2] for shape in shapes}) == 1
-        follow.insert(0, f"data.size={'own' if one else 'PIXELS'}")
-    raise UserError(
-        f"the images are {seen}, and {space.name}, which this preset chose for other data ({chosen_for}), reads "
-        f"{read}: to follow the images give {_settings(follow)}; to read them so all the same, "
-        f"{_settings([f'data.size={_one_number(space.input_size)}', f'data.channels={space.channels}'])}"
-    )
+        return None
+    one = len({shape[:2] for shape in shapes}) == 1
+    follow = {"data.size": "own" if one else PIXELS} if config.size is None else {}
+    return follow | ({"data.channels": "own"} if config.channels is None else {})
 
 
-def _settings(assignments: Sequence[str]) -> str:
-    return " ".join(f"--set {assignment}" for assignment in assignments)
+def _settings(values: Mapping[str, Any]) -> str:
+    return " ".join(f"--set {key}={value}" for key, value in values.items())
 
 
 def _one_number(size: tuple[int, int]) -> str:
@@ -149,6 +163,8 @@ def check_data(
         progress(f"EXIF      {found.turned:,} image(s) are not stored upright, and are {how}")
     splits, classes = count_splits(config)
     progress(f"splits    {', '.join(f'{name} {count:,}' for name, count in splits.items())}")
+    for line in describe_few(splits["search"]):
+        progress(f"          {line}")
     shown = ", ".join(f"{name} {count:,}" for name, count in list(classes.items())[:CLASSES_SHOWN])
     more = f", and {len(classes) - CLASSES_SHOWN:,} more" if len(classes) > CLASSES_SHOWN else ""
     progress(f"classes   {len(classes):,}: {shown}{more}")
@@ -219,14 +235,14 @@ def describe_reading(preset: Preset, data: Data) -> list[str]:
     return lines
 
 
-def describe_few(data: Data) -> list[str]:
-    """Return a line if the search split is too small to tell subnets apart."""
-    count = len(data.search)
+def describe_few(count: int) -> list[str]:
+    """Return a line if the search split has too few images to tell subnets apart."""
     if count >= FEW:
         return []
+    error = 100 * math.sqrt(0.9 * 0.1 / count)
     return [
-        f"the search split has {count} images, each {100 / count:.1f} points of accuracy: too few to tell subnets "
-        "apart; more by --set data.search_fraction=0.5, or with more images"
+        f"the search split has {count} images, so that an accuracy of 90 % has a standard error of {error:.1f} points: "
+        "too few to tell like subnets apart; more by --set data.search_fraction=0.5, or with more images"
     ]
 
 

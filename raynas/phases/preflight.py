@@ -10,13 +10,23 @@ import numpy as np
 from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
-from raynas.errors import ConfigError, InfeasibleError, UserError, reason
-from raynas.phases.images import check_images, describe_few, describe_jitter, describe_reading
+from raynas.data.look import SeeAll
+from raynas.errors import ConfigError, InfeasibleError, Mistakes, UserError, reason
+from raynas.phases.images import (
+    PIXELS,
+    check_data,
+    check_images,
+    check_made_for,
+    describe_few,
+    describe_jitter,
+    describe_reading,
+    follow_images,
+)
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, space_of, with_known_skips
 from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here, placed
-from raynas.presets.preset import Preset
+from raynas.presets.preset import Preset, override
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.run import Run
 from raynas.runs.settings import has_begun
@@ -91,19 +101,80 @@ def preflight(
     with reporter(progress).doing("loading images"):
         space, data = load_inputs(settled, space)
     recipes = [recipe, *preset.retrain_recipes]
-    lines = [*describe_reading(preset, data), *describe_few(data), *describe_jitter(recipes, data.channels)]
+    lines = [*describe_reading(preset, data), *describe_few(len(data.search)), *describe_jitter(recipes, data.channels)]
     for line in [] if begun else lines:
         progress(line)
-    check_trainable(space, data, preset.plan, recipe, max(training.most_workers, 1))
-    check_calibration(space, data, preset.calibration)
-    teachers = load_teachers(recipe, data)
-    check_rungs(preset.search.rungs, preset.search.batch, len(data.search))
-    check_later(settled, space, progress, resources if retrained else None)
+    teachers = check_settings(settled, space, data, training, progress, resources if retrained else None)
     return Ready(settled, resources, space, data, teachers, estimate(space, data, preset.plan, recipe))
 
 
+def check_preset(preset: Preset, before: Preset | None, progress: Progress, see_all: SeeAll) -> None:
+    """Describe the images of a preset, and refuse settings that do not fit them; all mistakes are told together.
+
+    Args:
+        before: the preset with its own data, if others are given; None if not.
+        progress: called with lines of text.
+        see_all: reads the images of a split.
+
+    Raises:
+        UserError: as `check_data` and `check_settings`, or images would lose colour or size.
+    """
+    mistakes = Mistakes()
+    if before is not None and (follow := follow_images(before, preset)) is not None:
+        with mistakes.noted():
+            check_made_for(before, preset)
+        if PIXELS in follow.values():  # without a size nothing more can be said
+            mistakes.tell()
+        preset = override(preset, follow)
+        progress(f"the rest is checked with {' '.join(f'{key}={value}' for key, value in follow.items())}")
+    with mistakes.noted():
+        data = check_data(None, preset, progress, see_all)
+        space = space_of(preset).with_input(size=data.size, channels=data.channels, classes=data.classes)
+        settled = preset.model_copy(update={"data": data.config})
+        check_settings(settled, space, data, Resources(workers=0, replicas=0), progress)
+    mistakes.tell()
+
+
+def check_settings(
+    preset: Preset,
+    space: Space,
+    data: Data,
+    training: Resources,
+    progress: Progress = silent,
+    retraining: Resources | None = None,
+) -> Teachers | None:
+    """Refuse settings that do not fit the images, the space or one another; all mistakes are told together.
+
+    Args:
+        space: space with the image size, channels and classes of the data.
+        training: workers of the supernet's training.
+        progress: see `check_later`.
+        retraining: workers of the retraining, if they are known.
+
+    Returns:
+        The teachers of the supernet; None if its recipe has none.
+
+    Raises:
+        InfeasibleError: nothing in the space meets the sampler's budget or the search's constraints.
+        UserError: any of them is wrong.
+    """
+    mistakes, teachers = Mistakes(), None
+    with mistakes.noted():
+        check_trainable(space, data, preset.plan, preset.recipe, max(training.most_workers, 1))
+    with mistakes.noted():
+        check_calibration(space, data, preset.calibration)
+    with mistakes.noted():
+        teachers = load_teachers(preset.recipe, data)
+    with mistakes.noted():
+        check_rungs(preset.search.rungs, preset.search.batch, len(data.search))
+    with mistakes.noted():
+        check_later(preset, space, progress, retraining)
+    mistakes.tell()
+    return teachers
+
+
 def check_later(preset: Preset, space: Space, progress: Progress = silent, resources: Resources | None = None) -> None:
-    """Refuse a wrong search, retraining or reference.
+    """Refuse a wrong search, retraining or reference; all mistakes are told together.
 
     Limits on latency and throughput are left out: they are checked when subnets have been timed.
 
@@ -117,26 +188,40 @@ def check_later(preset: Preset, space: Space, progress: Progress = silent, resou
         InfeasibleError: no arch of the space meets the search's constraints.
         UserError: any of them is wrong.
     """
-    retrain = preset.retrain
-    for recipe in preset.retrain_recipes:
-        _check_workers(recipe, resources)
-        check_recipe(space.fix(space.largest()), recipe)
-        if recipe.teachers not in (None, preset.recipe.teachers) and preset.data is not None:
-            load_teachers(recipe, load_data(preset.data))
-    if preset.reference is not None:  # always trained from scratch
-        recipe = preset.recipe if retrain.start == "inherited" else preset.retrain_recipe
-        _check_workers(recipe, resources)
-        try:
-            check_recipe(reference_shape(preset.reference, space).space, recipe)
-        except UserError as error:
-            raise type(error)(f"reference {preset.reference}: {error}") from error
-    if retrain.finetune is not None and space.with_input(size=retrain.finetune.size) == space:
-        raise UserError("retrain.finetune.size is the size of the images already: give another, or no finetune")
+    retrain, mistakes = preset.retrain, Mistakes()
+    with mistakes.noted():  # the recipes have most values in common, and so their mistakes
+        for recipe in preset.retrain_recipes:
+            _check_workers(recipe, resources)
+            check_recipe(space.fix(space.largest()), recipe)
+            if recipe.teachers not in (None, preset.recipe.teachers) and preset.data is not None:
+                load_teachers(recipe, load_data(preset.data))
+        _check_reference(preset, space, resources)
+    with mistakes.noted():
+        if retrain.finetune is not None and space.with_input(size=retrain.finetune.size) == space:
+            raise UserError("retrain.finetune.size is the size of the images already: give another, or no finetune")
+    with mistakes.noted():
+        _check_search(preset.search, space, progress)
+    mistakes.tell()
+
+
+def _check_reference(preset: Preset, space: Space, resources: Resources | None) -> None:
+    if preset.reference is None:
+        return
+    # It is always trained from scratch.
+    recipe = preset.recipe if preset.retrain.start == "inherited" else preset.retrain_recipe
+    _check_workers(recipe, resources)
     try:
-        _make_search(preset.search, space)
+        check_recipe(reference_shape(preset.reference, space).space, recipe)
+    except UserError as error:
+        raise type(error)(f"reference {preset.reference}: {error}") from error
+
+
+def _check_search(config: SearchConfig, space: Space, progress: Progress) -> None:
+    try:
+        _make_search(config, space)
     except Exception as error:
-        if ":" in preset.search.name:
-            progress(f"search {preset.search.name!r} cannot be made here, and will be needed later: {reason(error)}")
+        if ":" in config.name:
+            progress(f"search {config.name!r} cannot be made here, and will be needed later: {reason(error)}")
         elif isinstance(error, InfeasibleError):
             change = "the preset's search.constraints say so; another limit: --set 'search.constraints.macs=[null, N]'"
             raise InfeasibleError(f"search: {error} ({change})") from error

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from raynas.config import MOST_SEEDS, Config, Different, Seed, validate
 from raynas.documents import Document, Location, read_yaml
-from raynas.errors import ConfigError, UserError
+from raynas.errors import ConfigError, UserError, together
 from raynas.presets.preset import Preset, load_preset, override
 from raynas.space.load import find_beside, find_shipped
 from raynas.text import nearest, shown
@@ -168,12 +168,14 @@ class Ablation:
         try:
             return override(preset, changes)
         except UserError as error:
+            found = []
             for key, value in changes.items():  # which of them it was
                 try:
                     override(preset, {key: value})
                 except UserError as single:
-                    raise self.document.error((*places[key], key), _told(single)) from error
-            raise self.document.error(next(iter(places.values()), ()), _told(error)) from error
+                    found += [self.document.error((*places[key], key), _told(line)) for line in single.lines]
+            at = next(iter(places.values()), ())
+            raise together(found or [self.document.error(at, _told(line)) for line in error.lines]) from error
 
 
 def load_ablation(ablation: str | os.PathLike[str] | Mapping[str, Any]) -> Ablation:
@@ -215,9 +217,6 @@ def _check_names(ablation: Ablation) -> None:
             raise document.error(("published", name), f"no row {shown(name)}{nearest(name, list(rows))}")
 
 
-def _told(error: UserError) -> str:
+def _told(line: str) -> str:
     """Return a mistake in a preset without the words about where it was overridden."""
-    told = str(error)
-    if told.startswith("override"):
-        told = told.partition(": ")[2]
-    return told
+    return line.partition(": ")[2] if line.startswith("override") else line

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, PositiveFloat, field_validator, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, PositiveFloat, field_validator, model_validator
 
 from raynas.config import Config, Seed, added_field
 from raynas.costs import COSTS
@@ -22,7 +22,14 @@ from raynas.search.racing import Racing
 from raynas.search.random_search import RandomSearch
 from raynas.text import nearest, shown
 
-_Bounds = tuple[FiniteFloat | None, FiniteFloat | None]
+
+def _pair(bounds: Any) -> Any:
+    if isinstance(bounds, list | tuple) and len(bounds) == 2:
+        return bounds
+    raise ValueError("give [low, high], with null for an open side: [null, 4.5e9] is at most 4.5e9")
+
+
+_Bounds = Annotated[tuple[FiniteFloat | None, FiniteFloat | None], BeforeValidator(_pair)]
 
 SEARCHES: dict[str, type[Search]] = {
     "random": RandomSearch,

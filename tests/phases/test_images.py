@@ -142,6 +142,19 @@ def test_a_check_finds_limits_that_no_arch_for_such_images_meets(colours: str) -
         raynas.check("digits", colours, follow | {"search.constraints.macs": [None, 1e6]})
 
 
+def test_a_check_tells_all_mistakes_at_once(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the images need, rungs of more images than there are, a wrong recipe, and a limit that no arch meets."""
+    wrong = ["retrain.recipe.opt_args.tempo=3", "search.rungs=[{images: 5000, keep: 0.5}]"]
+    words = [word for one in wrong for word in ("--set", one)]
+    assert main(["check", "digits", "--data", colours, *words]) == 2
+    told = capsys.readouterr()
+    first, *others = told.err.splitlines()
+    assert "to follow the images give --set data.size=own --set data.channels=own" in first
+    for said in ("rungs: 5,000 images", "'tempo'", "search: no arch has macs in [.., 2000000]"):
+        assert len([line for line in others if said in line]) == 1, (said, others)
+    assert "the rest is checked with data.size=own data.channels=own" in told.out and "the search split has" in told.out
+
+
 def test_colour_jitter_that_does_less_than_it_seems_is_said() -> None:
     def lines(channels: int, **augment: object) -> list[str]:
         return describe_jitter([override(load_preset("digits"), {"recipe.augment": augment}).recipe], channels)
@@ -190,4 +203,6 @@ def test_a_search_split_of_few_images_is_said(tmp_path: Path) -> None:
     preset = override(load_preset("digits"), {"data.name": str(tmp_path), "data.search_fraction": 0.1})
     preflight(preset, raynas.Resources(workers=0, replicas=0), progress=lines.append)
     count = len(load_inputs(preset)[1].search)
-    assert [line for line in lines if f"{count} images, each {100 / count:.1f} points" in line]
+    assert count == 10 and round(100 * 0.3 / 10**0.5, 1) == 9.5
+    said = "the search split has 10 images, so that an accuracy of 90 % has a standard error of 9.5 points"
+    assert [line for line in lines if line.startswith(said)]

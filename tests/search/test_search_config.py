@@ -92,7 +92,10 @@ def _given(option: str, value: Any) -> dict[str, Any]:
         ("name: random\noptions: {population: 3}", "'random' has no 'population'"),
         ("name: random\ngenerations: 3", "random search has none"),
         ("constraints: {mac: [1, 2]}", "did you mean 'macs'"),
-        ("constraints: {macs: 3}", r"constraints.macs: expected a list, found 3"),
+        (
+            "constraints: {macs: 3}",
+            r"macs: give \[low, high\], with null .*: \[null, 4.5e9\] is at most 4.5e9, found 3",
+        ),
         ("constraints: null", r"constraints: expected a mapping \({} for an empty one\), found nothing"),
         ("latency: 3\nconstraints: {latency: [0, 1]}", "latency: expected a mapping"),
         ("constraints: {macs: [3, 2]}", "lower bound 3 is above the upper bound 2"),
