@@ -160,7 +160,7 @@ def _best(run: Run, content: Content) -> tuple[dict[str, float], str]:
         return {}, ""
     first = next((winner for winner in winners if winner.id in scored), None)
     row = next(iter(scored.values())) if first is None else scored[first.id]
-    told = ", of any size" if first is None else winners[first]
+    told = winners[first] if first is not None else ", of any size" if run.searches() else ", sampled before any search"
     return {"accuracy": row["accuracy"], "macs": row["macs"]}, f"search split, inherited weights{told}"
 
 

@@ -199,6 +199,8 @@ def collect(
     space = run.space if run.has_space or run.is_trained else None
     main = run.search()  # scores as it has them, or measured in any way if there is none
     scored = main.comparable_scores().values() if main.has_begun else run.scores().to_pylist()
+    if run.about_start and not run.is_trained:  # of the model that is adapted, with its units in several orders
+        scored = []
     networks = run.network_rows()
     there = {row["weights"] for row in networks}
     readings, evaluations = _rows(run, "evaluations"), []

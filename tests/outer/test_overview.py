@@ -173,3 +173,16 @@ def test_runs_are_compared_by_what_differs(
         assert out == "" and f"argument --figure: {figure}: " in err and why in err and err.count("\n") == 1
     assert main(["compare", "other"]) == 2
     assert "two or more" in capsys.readouterr().err
+
+
+def test_scores_that_no_search_asked_for_are_no_best_of_a_search(tmp_path: Path) -> None:
+    """Those of a sample are said to be; those of a model whose units are being ordered are not of the supernet."""
+    run = Run(shutil.copytree(DEMO, tmp_path / "run"))
+    for name in ("best", "searches", "tables/evaluations"):
+        shutil.rmtree(tmp_path / "run" / name)
+    (found,) = raynas.list_runs(tmp_path / "run")
+    assert found.best and found.how == "search split, inherited weights, sampled before any search"
+    run.write_start({}, {"original": "networks/x", "importance": "l1"})
+    (tmp_path / "run/supernet.json").unlink(missing_ok=True)
+    (found,) = raynas.list_runs(tmp_path / "run")
+    assert (found.best, found.how) == ({}, "")
