@@ -157,7 +157,7 @@ def tune(
     """
     from raynas.config import validate
     from raynas.documents import Document, read_yaml
-    from raynas.presets.preset import Preset
+    from raynas.presets.preset import Preset, tuning_section
     from raynas.presets.tune import TuneConfig
 
     if params is not None:
@@ -189,5 +189,7 @@ def tune(
     from raynas.cluster.connection import on_cluster
     from raynas.outer.tuning.preset import tune_preset
 
+    if read is None and not isinstance(what, Preset):
+        read = tuning_section(what)
     given = resources or (Resources(1, 1) if on_cluster() else Resources(0, 0))
-    return tune_preset(checked, run_dir, given, at_a_time, progress)
+    return tune_preset(checked, run_dir, given, at_a_time, progress, read)

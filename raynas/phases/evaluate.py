@@ -19,7 +19,7 @@ from raynas.data.held import held
 from raynas.data.images import ImageSet, decode
 from raynas.data.load import Data, load_data, load_test
 from raynas.data.pixels import Normalisation, normalise
-from raynas.errors import RunDirError, UserError
+from raynas.errors import UserError
 from raynas.nets.attention_maps import attention_maps
 from raynas.nets.supernet import Supernet
 from raynas.nets.weights import weights_fingerprint
@@ -28,11 +28,9 @@ from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network, belongs, input_size, of_arch
 from raynas.runs.run import Run
-from raynas.runs.searches import MAIN
 from raynas.runs.trained_supernet import TrainedSupernet
 from raynas.scoring.replica import device_name
 from raynas.scoring.score_arch import BATCH, placed_images, score_arch
-from raynas.space import Arch
 
 ATTENDED = 8
 """Number of test images on which attention is looked at, as far as `MOST_WEIGHTS` allows."""
@@ -61,7 +59,7 @@ def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress =
     if arch is None and trained and not run.has_arch("best"):
         return trained
     if arch is not None and arch.rpartition("/")[2] == "front":
-        front = _front(run, arch)
+        front = run.front(arch)
         return [Network(one, "inherited") for one in front] + [
             each for each in trained if any(of_arch([each], one) for one in front)
         ]
@@ -78,16 +76,6 @@ def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress =
     if trained and not own:
         return trained  # such as a reference, which is no subnet and inherits no weights
     return [Network(chosen, "inherited"), *trained]
-
-
-def _front(run: Run, name: str) -> list[Arch]:
-    """Return the front of a search: `front` for the main search, `NAME/front` for the search called NAME."""
-    stored = run.search(name.rpartition("/")[0] or MAIN)
-    if not (front := stored.front):
-        raise RunDirError(
-            f"{run.name} has no {stored.folder}/front: only a finished search with several objectives leaves a front"
-        )
-    return front
 
 
 def evaluate(

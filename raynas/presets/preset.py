@@ -6,6 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -162,7 +163,7 @@ def load_preset(name: str | os.PathLike[str], overrides: Mapping[str, Any] | Non
         UserError: overrides contradict each other.
     """
     check_overrides(overrides or {})
-    path = find_beside(SPACES, f"{name}/preset") or find_shipped(name, "preset")
+    path = _file(name)
     document = read_yaml(path)
     if isinstance(document.data, dict) and "family" in document.data:
         raise document.error(
@@ -173,6 +174,16 @@ def load_preset(name: str | os.PathLike[str], overrides: Mapping[str, Any] | Non
     if beside is not None:
         preset = preset.model_copy(update={"space": str(beside)})
     return override(preset, overrides or {})
+
+
+def _file(name: str | os.PathLike[str]) -> Path:
+    return find_beside(SPACES, f"{name}/preset") or find_shipped(name, "preset")
+
+
+def tuning_section(name: str | os.PathLike[str]) -> Document | None:
+    """Return the section `tune` of a preset that can be loaded, as it stands in its file; None if there is none."""
+    document = read_yaml(_file(name))
+    return document.part(("tune",)) if isinstance(document.data.get("tune"), dict) else None
 
 
 def override(preset: Preset, overrides: Mapping[str, Any]) -> Preset:

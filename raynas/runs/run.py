@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow.compute as pc
 
 from raynas.arguments import checked
-from raynas.errors import UserError
+from raynas.errors import RunDirError, UserError
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import RunDir, json_text
 from raynas.results.schemas import Row
@@ -100,9 +100,24 @@ class Run(RunFiles):
             return space.arch(values) if values in space else space.off_grid(values)
         if name in self.searches() and not Path(name).exists():
             return self.search(name).winner
+        if name.rpartition("/")[2] == "front" and not Path(name).exists():
+            ids = ", ".join(one.id for one in self.front(name))
+            raise UserError(f"arch {name!r} stands for several, and here one is wanted: give one of {ids}")
         instead = "give best, the name of a search, reference, the id of a scored subnet, or an arch file"
         file = find_shipped(name, "arch", instead)
         return fitted(load_arch(file), self.space, name, progress)
+
+    def front(self, name: str = "front") -> list[Arch]:
+        """Return the archs on the front of a search: `front` for the main search, `NAME/front` for the one called NAME.
+
+        Raises:
+            RunDirError: there is no such front.
+        """
+        stored = self.search(name.rpartition("/")[0] or MAIN)
+        if not (front := stored.front):
+            only = "only a finished search with several objectives leaves a front"
+            raise RunDirError(f"{self.name} has no {stored.folder}/front: {only}")
+        return front
 
     # -- figures ---------------------------------------------------------------------------------------------------
 

@@ -165,6 +165,9 @@ def test_several_objectives_leave_a_front(run: Run) -> None:
     assert [row["macs"] for row in tested] == sorted(row["macs"] for row in tested)
     with pytest.raises(RunDirError, match="only a finished search with several objectives leaves a front"):
         networks_to_evaluate(run, "front")
+    with pytest.raises(UserError, match="here one is wanted: give one of ") as raised:
+        run.arch("front/front")
+    assert all(name in str(raised.value) for name in names)
     (trace,) = (trace for trace in traces(run) if trace.front)
     assert {row["arch"]: row["accuracy"] for row in trace.front} == accuracy
     assert (

@@ -10,7 +10,7 @@ from typing import Any
 from raynas.cluster.resources import Resources
 from raynas.config import validate
 from raynas.documents import Document
-from raynas.errors import ConfigError, UserError
+from raynas.errors import ConfigError, UserError, together
 from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_energy, check_measures
 from raynas.outer.tuning.function import numbers
 from raynas.outer.tuning.tune import check, tune
@@ -40,15 +40,20 @@ def tune_preset(
     resources: Resources,
     at_a_time: int | None = None,
     progress: Progress = silent,
+    section: Document | None = None,
 ) -> Tuned:
-    """Tune a preset as its section `tune` says, or go on with it; see `raynas.tune`."""
+    """Tune a preset as its section `tune` says, or go on with it; see `raynas.tune`.
+
+    Args:
+        section: the section as it stands in a file, for messages about its parameters; None if it is of none.
+    """
     config, resources = preset.tune, placed(resources, several=True)
     if config is None:
         raise UserError("this preset says nothing of tuning: give it a section tune, or a file with one (--tune FILE)")
     progress = reporter(progress)
     check(config)
     _check_objectives(config, preset)
-    spaces = _check_params(config, preset)
+    spaces = _check_params(config, preset, section)
     _check_pruner(config, preset)
     if not has_begun(run_dir, TUNING):
         if "energy" in config.objectives:
@@ -102,28 +107,42 @@ def _check_pruner(config: TuneConfig, preset: Preset) -> None:
         )
 
 
-def _check_params(config: TuneConfig, preset: Preset) -> list[dict[str, Any]]:
-    """Refuse a parameter that is no key of the preset, or values that it does not take; return all spaces of trials."""
+def _check_params(config: TuneConfig, preset: Preset, section: Document | None) -> list[dict[str, Any]]:
+    """Refuse parameters that the preset has not, or values that it does not take; return all spaces of trials."""
     needs = {MEASURES[name].needs for name in config.objectives}
     acting = [*TRAINING, *["search"] * bool(needs & SEARCHES), *["retrain"] * bool(needs & RETRAINS)]
+    wrong: dict[str, str] = {}
     for name in config.params:
         part = name.partition(".")[0]
-        if part in type(preset).model_fields and part not in [*acting, "tune"]:
+        if part == "tune":
+            wrong[name] = "a tuning does not tune itself"
+        elif part in type(preset).model_fields and part not in acting:
             depends = f"{', '.join(config.objectives)} {'does' if len(config.objectives) == 1 else 'do'}"
-            raise ConfigError(f"tune.params: {name}: {depends} not depend on it: leave it out, or add an objective")
+            wrong[name] = f"{depends} not depend on it: leave it out, or add an objective"
     spaces: list[dict[str, Any]] = []
     for name, values in _extremes(config.params):
-        if name.partition(".")[0] == "tune":
-            raise ConfigError(f"tune.params: {name}: a tuning does not tune itself")
+        if wrong.keys() & {name, *_conditions(config.params, name)}:
+            continue
+        values = {other: value for other, value in values.items() if other not in wrong}
         try:
             changed = _applied(preset, values)
             space = plain(space_of(changed).to_dict())
         except ConfigError as error:
             blamed = _blamed(preset, config.params, values) or name
-            raise ConfigError(f"tune.params: {blamed}: {shown(values[blamed])}: {error}") from error
-        if space not in spaces:
-            spaces.append(space)
+            wrong[blamed] = f"{shown(values[blamed])}: {error}"
+        else:
+            if space not in spaces:
+                spaces.append(space)
+    if wrong:
+        raise together([_error(section, name, message) for name, message in wrong.items()])
     return spaces
+
+
+def _error(section: Document | None, name: str, message: str) -> ConfigError:
+    """Return the error about a parameter, with its line if it stands in a file."""
+    if section is not None and ("params", name) in section.lines:
+        return section.error(("params", name), message)
+    return ConfigError(f"tune.params: {name}: {message}")
 
 
 def _blamed(preset: Preset, params: Mapping[str, Param], values: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from raynas.outer.tuning.preset import _applied
 from raynas.presets.preset import override
 from raynas.results.phases import read_phases
 from raynas.runs.run import Run
+from raynas.space.load import SPACES
 from tests.small_run import PRESET
 
 LR = {"recipe.lr": {"low": 1e-4, "high": 1e-2, "log": True}}
@@ -69,6 +70,27 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
     with pytest.raises(UserError, match=message) as raised:
         raynas.tune(PRESET, tmp_path / "run", **given)
     assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["in a file of its own", "in a preset"])
+def test_wrong_parameters_in_a_file_are_told_together_with_their_lines(
+    alone: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = (
+        "params:\n  recipe.lrr: {low: 1, high: 2}\n  recipe.lr: {low: 0.1, high: 0.2}\n  fix.depth: {choices: [3, 9]}\n"
+    )
+    file, at = tmp_path / "my.yaml", 2
+    if alone:
+        file.write_text(params)
+        words = ["tune", "digits", "--tune", str(file)]
+    else:
+        shipped = (SPACES / "digits/preset.yaml").read_text()
+        file.write_text(f"{shipped}tune:\n" + "".join(f"  {line}\n" for line in params.splitlines()))
+        words, at = ["tune", str(file)], len(shipped.splitlines()) + 3
+    assert main([*words, "--run", str(tmp_path / "run")]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"raynas: {file}:{at}: params.recipe.lrr: 1: ") and "did you mean 'lr'" in first
+    assert second.startswith(f"raynas: {file}:{at + 2}: params.fix.depth: 9: ")
 
 
 def test_energy_is_not_measured_where_nothing_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
