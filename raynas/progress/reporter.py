@@ -22,8 +22,9 @@ from raynas.text import duration
 Progress = Callable[[str], None]
 """Takes a line of text, without its end."""
 
-EVERY_S = 4.0
-"""The state of what is under way is a line of its own after so many seconds without one."""
+EVERY_S, LONGEST_S = 4.0, 60.0
+"""The state of what is under way is a line of its own after so many seconds without one; one in which only the time has
+changed after twice as many as the last time, up to the longest."""
 
 
 def silent(line: str) -> None:
@@ -87,19 +88,24 @@ class Activity:
         left = self.left_s
         return f"{duration(time.monotonic() - self._began)} so far" if left is None else f"{duration(left)} left"
 
-    def __str__(self) -> str:
+    @property
+    def state(self) -> str:
+        """The state without the time, such as `40/100 subnets scored, loss 1.234`; empty if nothing is known yet."""
         counted = self.counted if self.done or self.total is not None else ""
-        known = [part for part in (counted, self.detail) if part]
-        if not known:
+        return ", ".join(part for part in (counted, self.detail) if part)
+
+    def __str__(self) -> str:
+        if not (state := self.state):
             return f"... {self.what}, {self.time.removesuffix(' so far')}"
-        return f"{self.what}: {', '.join([*known, self.time])}"
+        return f"{self.what}: {state}, {self.time}"
 
 
 class Reporter:
     """Shows progress: call it with a line of text, and name what is under way with `doing`.
 
     The state of the innermost activity is a line of its own whenever nothing was written for a while, also while the
-    work does not come round to telling. A thread sees to that as long as anything is under way.
+    work does not come round to telling; the longer it stays the same, the more seldom. A thread sees to that as long as
+    anything is under way.
 
     Args:
         write: gets every line.
@@ -111,6 +117,7 @@ class Reporter:
         self._pause_s = 0.25
         self._indent = ""
         self._written = time.monotonic()
+        self._told, self._wait_s = ("", ""), every_s  # the state that was last written, and the silence before it
         self._under_way: list[Activity] = []
         self._polls: list[Callable[[], None]] = []
         self._polling = threading.Lock()
@@ -187,12 +194,18 @@ class Reporter:
             raise failed[0]
 
     def _changed(self) -> None:
-        self._write_state(self._every_s)
+        self._write_state()
 
-    def _write_state(self, after_s: float) -> None:
-        under_way = self._under_way[-1:]
-        if under_way and not self.silent and time.monotonic() - self._written >= after_s:
-            self(str(under_way[0]))
+    def _write_state(self, later_s: float = 0.0) -> None:
+        if self.silent or not self._under_way:
+            return
+        newest = self._under_way[-1]
+        state, wait_s = (newest.what, newest.state), self._every_s
+        if state == self._told:
+            wait_s = min(2 * self._wait_s, LONGEST_S)
+        if time.monotonic() - self._written >= wait_s + later_s:
+            self._told, self._wait_s = state, wait_s
+            self(str(newest))
 
     def _begin(self) -> None:
         if self._thread is None:
@@ -215,7 +228,7 @@ class Reporter:
             self._show()
 
     def _show(self) -> None:
-        self._write_state(self._every_s + 0.7)  # later than an update, which is told by whoever makes it
+        self._write_state(0.7)  # later than an update, which is told by whoever makes it
 
 
 class _Terminal(Reporter):

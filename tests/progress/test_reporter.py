@@ -82,6 +82,19 @@ def test_the_state_is_told_while_the_work_is_silent() -> None:
     assert re.fullmatch(r"\.\.\. counting sheep, \d+ s", lines[0])
 
 
+def test_a_state_that_stays_the_same_is_told_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    told: list[tuple[float, str]] = []
+    progress = Reporter(lambda line: told.append((now, line)))
+    monkeypatch.setattr(progress, "_begin", lambda: None)  # no thread: the updates alone tell
+    with progress.doing("trials", 3) as work:
+        for now in map(float, range(1, 301)):
+            work.update(done=int(now > 200))
+    assert [at for at, _ in told] == [4, 12, 28, 60, 120, 180, 201, 209, 225, 257]
+    assert told[0][1] == "trials: 0/3, 4 s so far" and told[6][1].startswith("trials: 1/3, ")
+
+
 def test_the_time_left_goes_by_the_work_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by what was answered at once, nor by what an earlier process did."""
     now = 100.0
