@@ -27,6 +27,7 @@ def time_archs(
     predicted_ms: Sequence[float] | None = None,
     progress: Progress = silent,
     attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
+    check: Callable[[Arch, float], None] = lambda arch, ms: None,
 ) -> list[Row]:
     """Time subnets on the device that the conditions name, and keep the rows.
 
@@ -40,6 +41,7 @@ def time_archs(
         on: device and conditions of earlier timings, which must be those of these.
         predicted_ms: predicted latency of each arch, for its row.
         attempt: the block within which they are timed, where any are.
+        check: called with each arch and its milliseconds, before others are timed; what it raises ends the timing.
 
     Returns:
         Rows of table `latencies`, one for each arch in the order given. An arch that cannot be timed has one, too:
@@ -61,10 +63,13 @@ def time_archs(
                     "begin another search (--name)"
                 )
             known = known or Latencies(store, watch.on)
+            for arch in archs:
+                if (row := known.find(arch)) is not None and row["status"] == "ok":
+                    check(arch, row["ms"])
             # Archs of several spaces may be equal, and yet have other networks.
             missing = {(arch.id, arch.space.fingerprint): arch for arch in archs if known.find(arch) is None}
             stack.enter_context(attempt())
-            _time(watch, list(missing.values()), predicted, known, progress)
+            _time(watch, list(missing.values()), predicted, known, progress, check)
         found = [known.find(arch) for arch in archs]
     return [dict(row) for row in found if row is not None]
 
@@ -75,6 +80,7 @@ def _time(
     predicted: Mapping[Arch, float],
     known: Latencies,
     progress: Progress,
+    check: Callable[[Arch, float], None],
 ) -> None:
     finished: list[TimedArch] = []
     written = time.monotonic()
@@ -84,6 +90,8 @@ def _time(
                 outcome = watch.time(arch)
                 finished.append(TimedArch(arch, outcome.timing, outcome.reason, outcome.host, predicted.get(arch)))
                 activity.advance()
+                if outcome.timing is not None:
+                    check(arch, outcome.timing.ms)
                 if time.monotonic() - written > COMMIT_S:
                     known.commit(finished)
                     finished, written = [], time.monotonic()

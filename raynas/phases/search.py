@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from raynas.cluster.resources import Resources
+from raynas.errors import InfeasibleError
 from raynas.latency.measured import time_archs
 from raynas.latency.predictor import LatencyPredictor
 from raynas.latency.stored import archs_to_time, fit_predictor
@@ -28,6 +29,7 @@ from raynas.space import Arch, Space
 BASELINE = "random"
 """Name of the search that follows the main one for comparison."""
 FOR_EACH = 16  # archs for each replica are scored at a time, so that few replicas wait for the last
+_HOPELESS = 2.0  # a busy device makes the smallest subnet no more than so many times slower
 _ROUGH = 0.1  # median relative error of a poor latency predictor; on a quiet device it is a few hundredths
 
 
@@ -114,7 +116,10 @@ def prepare(
         with run.lock():
             attempt = partial(phase, run, "timing", cluster=config.resources is not None, progress=progress)
             archs = archs_to_time(ready.space, config.timings)
-            rows = time_archs(run.store, archs, config, config.resources, on, progress=progress, attempt=attempt)
+            check = partial(_check_reachable, settings.search)
+            rows = time_archs(
+                run.store, archs, config, config.resources, on, progress=progress, attempt=attempt, check=check
+            )
         predictor = fit_predictor(ready.space, rows)
         progress(f"{name}: {predictor.describe()}")
         if predictor.held_out.error > _ROUGH:
@@ -124,6 +129,26 @@ def prepare(
         ready = replace(ready, settings=settings, predictor=predictor)
     ready.make()
     return ready
+
+
+def _check_reachable(config: SearchConfig, arch: Arch, ms: float) -> None:
+    """Refuse a limit that the smallest subnet misses by far, before the others, which are slower, are timed.
+
+    Raises:
+        InfeasibleError: this is the smallest, and takes more than `_HOPELESS` times as long as a limit allows.
+    """
+    if config.latency is None or arch != arch.space.smallest():
+        return
+    rate = 1000 * config.latency.batch_size / ms
+    latency = config.constraints.get("latency", (None, None))[1]
+    throughput = config.constraints.get("throughput", (None, None))[0]
+    if latency is not None and ms > _HOPELESS * latency:
+        told = f"a latency of at most {latency:g} ms: the smallest takes {ms:.4g} ms"
+    elif throughput is not None and throughput > _HOPELESS * rate:
+        told = f"a throughput of at least {throughput:g} images/s: the smallest has {rate:.4g}"
+    else:
+        return
+    raise InfeasibleError(f"search: no network of the space keeps {told}. Give another limit in search.constraints")
 
 
 def make_scorer(run: Run, scoring: Scoring, resources: Resources, scored: ScoredSupernet | None = None) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from raynas.cluster.resources import Resources
 from raynas.costs import cost
-from raynas.errors import RunDirError, UserError
+from raynas.errors import InfeasibleError, RunDirError, UserError
 from raynas.latency.rows import TimedArch
 from raynas.latency.stopwatch import Stopwatch
 from raynas.latency.stored import archs_to_time
@@ -69,6 +69,23 @@ def carry_out(run: Run, settings: SearchSettings, lines: list[str], name: str = 
         made = search(ready, scorer, progress=lines.append)
     choose_winner(ready, made, progress=lines.append)
     return made
+
+
+@pytest.mark.parametrize("limits", [{"latency": [None, 0.3]}, {"throughput": [3e3, None]}])
+def test_a_limit_out_of_reach_is_refused_when_the_smallest_is_timed(
+    limits: dict[str, Any], tmp_path: Path, device: list[Arch]
+) -> None:
+    run, smallest = small_run(tmp_path / "run"), SPACE.smallest()
+    search = SearchConfig.model_validate({**SETTINGS.search.model_dump(), "constraints": limits})
+    settings = SETTINGS.model_copy(update={"search": search})
+    for _ in range(2):  # also where its row is known
+        with pytest.raises(
+            InfeasibleError, match=f"smallest (takes|has) ({truth(smallest):.4g} ms|{1e3 / truth(smallest):.4g})"
+        ):
+            prepare(run, settings)
+    assert device == [smallest] and [row["arch"] for row in run.table("latencies").to_pylist()] == [smallest.id]
+    prepare(run, SETTINGS)
+    assert device == archs_to_time(SPACE, 20)
 
 
 def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch]) -> None:
@@ -183,8 +200,8 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
 
 def test_impossible_and_incomplete(tmp_path: Path, device: list[Arch]) -> None:
     run = small_run(tmp_path / "run")
-    config = SETTINGS.search.model_copy(update={"constraints": {"latency": (None, 0.5)}})
-    with pytest.raises(UserError, match=r"had latency in \[.., 0.5\]; this space spans about \[2.*, 2"):
+    config = SETTINGS.search.model_copy(update={"constraints": {"latency": (None, 1.5)}})
+    with pytest.raises(UserError, match=r"had latency in \[.., 1.5\]; this space spans about \[2.*, 2"):
         prepare(run, SearchSettings(search=config))
     with pytest.raises(UserError, match="its space was not timed"):
         predictor_of(SPACE, SETTINGS, run.store)
