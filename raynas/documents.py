@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +115,10 @@ def parse_yaml(text: str, source: str) -> Document:
     Raises:
         ConfigError: it is not YAML, a key is given twice or is not text, or it refers to itself.
     """
-    reading = _Lines(source)
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            if node is not None:
-                reading.collect(node, (), ())
-            data = None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
-    except ConfigError:
-        raise
+        data, lines = _parsed(text)
+    except _Mistake as error:
+        raise ConfigError(f"{source}:{error.line}: {error.message}") from None
     except RecursionError as error:
         raise ConfigError(f"{source}: nested too deeply") from error
     except yaml.YAMLError as error:
@@ -132,7 +126,21 @@ def parse_yaml(text: str, source: str) -> Document:
         where = source if mark is None else f"{source}:{mark.line + 1}"
         reason = one_line(str(getattr(error, "problem", None) or error))
         raise ConfigError(f"{where}: not valid YAML: {reason}") from error
-    return Document(data, source, reading.lines)
+    return Document(copy.deepcopy(data), source, lines)
+
+
+@lru_cache(maxsize=64)  # the same few files are read dozens of times, which takes 10 ms and more for a preset
+def _parsed(text: str) -> tuple[Any, dict[Location, int]]:
+    """Return a document's values and lines, which are not to be changed."""
+    reading, loader = _Lines(), _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None, {}
+        reading.collect(node, (), ())
+        return loader.construct_document(node), reading.lines
+    finally:
+        loader.dispose()
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
@@ -209,11 +217,17 @@ def write_yaml(path: str | Path, data: Any) -> None:
     Path(path).write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=120), encoding="utf-8")
 
 
+class _Mistake(Exception):
+    """What YAML allows and a configuration must not hold."""
+
+    def __init__(self, line: int, message: str):
+        self.line, self.message = line, message
+
+
 class _Lines:
     """Lines of every place of a document; rejects what YAML allows and a configuration must not hold."""
 
-    def __init__(self, source: str):
-        self.source = source
+    def __init__(self) -> None:
         self.lines: dict[Location, int] = {}
         self._values = 0
 
@@ -222,11 +236,11 @@ class _Lines:
         self.lines.setdefault(location, line)
         self._values += 1
         if self._values > MAX_YAML_NODES:
-            raise self._error(line, f"more than {MAX_YAML_NODES} values")
+            raise _Mistake(line, f"more than {MAX_YAML_NODES} values")
         if len(above) > MAX_DEPTH:
-            raise self._error(line, f"nested too deeply: more than {MAX_DEPTH} levels")
+            raise _Mistake(line, f"nested too deeply: more than {MAX_DEPTH} levels")
         if any(node is one for one in above):
-            raise self._error(line, "an alias refers to what it stands in")
+            raise _Mistake(line, "an alias refers to what it stands in")
         above = (*above, node)
         if isinstance(node, yaml.MappingNode):
             self._mapping(node, location, above)
@@ -243,13 +257,13 @@ class _Lines:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 kind = "list" if isinstance(key, yaml.SequenceNode) else "mapping"
-                raise self._error(line, f"a key is a {kind}, not text: give a name")
+                raise _Mistake(line, f"a key is a {kind}, not text: give a name")
             if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise self._error(line, f"the key {shown(key.value)} is not text; put it in quotes")
+                raise _Mistake(line, f"the key {shown(key.value)} is not text; put it in quotes")
             self._check_text(key)
             name = str(key.value)
             if name in seen:  # YAML would silently keep the last one
-                raise self._error(line, f"{shown(name)} is given twice")
+                raise _Mistake(line, f"{shown(name)} is given twice")
             seen.add(name)
             if key.tag == "tag:yaml.org,2002:merge":
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
@@ -262,7 +276,4 @@ class _Lines:
 
     def _check_text(self, node: yaml.Node) -> None:
         if not is_text(node.value):
-            raise self._error(node.start_mark.line + 1, f"{shown(node.value)} holds a character that no name can have")
-
-    def _error(self, line: int, message: str) -> ConfigError:
-        return ConfigError(f"{self.source}:{line}: {message}")
+            raise _Mistake(node.start_mark.line + 1, f"{shown(node.value)} holds a character that no name can have")

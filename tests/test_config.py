@@ -162,6 +162,15 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert again == data and list(again) == ["b", "a"]
 
 
+def test_a_text_that_is_read_again_is_as_before_and_named_anew() -> None:
+    parse_yaml("sizes: [1, 2]", "my.yaml").data["sizes"].append(3)
+    assert parse_yaml("sizes: [1, 2]", "other.yaml").data == {"sizes": [1, 2]}
+    for text in ("a: 1\na: 2", "a: 1\n]"):
+        for source in ("my.yaml", "other.yaml"):
+            with pytest.raises(ConfigError, match=f"^{source}:2: "):
+                parse_yaml(text, source)
+
+
 def test_lines_survive_an_alias() -> None:
     document = parse_yaml("a: &x\n  rate: -1\nb: *x\n", "my.yaml")
     with pytest.raises(ConfigError, match=r"my.yaml:2: b.rate"):

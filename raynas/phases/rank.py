@@ -364,5 +364,7 @@ def _correlate(
             both = sorted(set(values[x]) & set(measured_alone))
             pairs = correlations([values[x][name] for name in both], [measured_alone[name] for name in both], draws[x])
             rows += [{"x": x, "y": y, **overall, **row} for row in pairs]
-    run.store.append("rankings", [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows])
+    stored = [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows]
+    if run.store.read("rankings", list(stored[0])).to_pylist()[-len(stored) :] != stored:  # of a command given again
+        run.store.append("rankings", stored)
     return rows

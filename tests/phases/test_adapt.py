@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from raynas.space import Space, load_space
 
 DEMO = Path(__file__).parents[1] / "golden/runs/demo"
 HERE = raynas.Resources(workers=0, replicas=0)
+pytestmark = pytest.mark.usefixtures("without_exporters")
 
 MODEL = {
     "family": "vit",
@@ -67,14 +68,6 @@ def adapt(
     model: Any, run: Path, data: Any = "digits", changes: Mapping[str, Any] = SMALL, **more: Any
 ) -> PipelineResult:
     return raynas.adapt(model, run, data, changes, preset="digits/preset_adapt", resources=HERE, **more)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_onnx() -> Iterator[None]:
-    """As where its packages are not installed: writing it takes seconds, and the tests of exports do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raynas.phases.export._missing_for_onnx", lambda: ["onnx"])
-        yield
 
 
 @pytest.fixture(scope="module")

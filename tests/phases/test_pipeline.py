@@ -44,7 +44,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Story:
+def story(tmp_path_factory: pytest.TempPathFactory, ray_session: None, without_exporters: None) -> Story:
     """Stopped at the start of two of its stages and in the middle of another, and called again each time."""
     folder = tmp_path_factory.mktemp("pipeline")
     lines: list[str] = []
