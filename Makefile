@@ -32,7 +32,7 @@ test: lint
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m slow
 
-# Forty minutes: sixty processes and nodes are killed in all phases of a pipeline, where test-slow kills eight.
+# The better part of an hour: sixty processes and nodes are killed, in all phases of six commands; test-slow kills eight.
 test-kills: $(VENV)/installed-dev
 	RAYNAS_TEST_KILLS=60 $(BIN)/python -m pytest -s -m slow tests/cluster/test_kills.py
 

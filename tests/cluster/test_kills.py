@@ -1,6 +1,6 @@
-"""Pipelines and space evolutions whose processes are killed at random: drivers, workers, replicas, nodes, the head.
+"""Commands whose processes are killed at random: drivers, workers, replicas, trials, tasks, nodes, the head.
 
-The number of kills is that of the environment variable `RAYNAS_TEST_KILLS`.
+The number of kills, over all commands in turn, is that of the environment variable `RAYNAS_TEST_KILLS`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +23,45 @@ from raynas.documents import write_yaml
 from raynas.presets.preset import override
 from tests.cluster.simulated import SimulatedCluster, autoscaling_cluster
 from tests.commands.test_killed import results
-from tests.small_run import PRESET
+from tests.small_run import PRESET, SPACE, small_run
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("RAYNAS_TEST_KILLS", "8"))
-SETTINGS = {
-    "recipe": {"epochs": 4, "checkpoints": {"every_epochs": 1}},
+SETTINGS: dict[str, Any] = {
+    "recipe": {"epochs": 4, "checkpoints": {"every_epochs": 1}, "health": {"probe_every": 1}},
     "retrain": {"seeds": [0, 1], "recipe": {"epochs": 4}},
     "space_evolution": {"iterations": 2, "archs": 20, "fewest": 1},
+    "tune": {
+        "params": {"recipe.lr": {"low": 1e-3, "high": 1e-2}, "fix.depth": {"choices": [3, 4]}},
+        "objectives": {"searched": "max"},
+        "sampler": {"name": "tpe", "n_startup_trials": 2},
+        "pruner": {"name": "asha", "min_resource": 1, "reduction_factor": 2},
+        "trials": 3,
+    },
 }
-COMMANDS = ("pipeline", "evolve-space")
-PROCESSES = {"worker": b"TrainWorker", "replica": b"Replica", "trial": b"ImplicitFunc"}
+ADAPTED: dict[str, Any] = {
+    "recipe.teachers": {"models": [{"network": "original"}]},
+    "adapt": {"images": 32, "untrained": 12, "head": "new"},
+    "reference": None,
+    "retrain.seeds": [0],
+}
+ABLATION = {
+    "rows": {"as it is": {}, "not smoothed": {"recipe.smoothing": 0.0}},
+    "seeds": [0],
+    "measure": ["probes", "searched"],
+}
+COMMANDS = {
+    "pipeline": "{preset} --run {run} --replicas 2",
+    "evolve-space": "{preset} --run {run} --replicas 1",
+    "rank": "{run} --archs 24 --buckets 2 --proxies naswot --train 2 --set retrain.recipe.epochs=4 --replicas 2",
+    "adapt": "{folder}/model --preset {folder}/adapted.yaml --run {run} --replicas 2",
+    "tune": "{preset} --run {run} --replicas 1 --at-a-time 1",  # so that a tuning repeats itself
+    "ablate": "{folder}/ablation.yaml --run {run} --replicas 1",
+}
+"""The words of each command, which get `--workers 1`, too."""
+EACH = max(1, KILLS // len(COMMANDS))
+"""The most kills in one command."""
+PROCESSES = {"worker": b"TrainWorker", "replica": b"Replica", "trial": b"ImplicitFunc", "task": b"_with_threads"}
 """Part of the title of each kind of Ray process."""
 BETWEEN = (0.0, 0.6)
 """Time between a kill, or a start, and the next kill, as a part of what the undisturbed command takes."""
@@ -57,19 +86,17 @@ class Killer:
     """Kills of random processes at random times, the same for a seed as far as the machine's speed allows.
 
     Attributes:
-        seconds: what the command that is disturbed takes when it is not.
+        left: number of kills to come in the command that is disturbed.
+        seconds: what it takes when it is not.
     """
 
     def __init__(self, seed: int):
-        self.random, self.killed, self.head_lost, self.seconds = random.Random(seed), Counter[str](), False, 0.0
+        self.random, self.killed, self.head_lost = random.Random(seed), Counter[str](), False
+        self.left, self.seconds = 0, 0.0
 
     def wait(self) -> None:
         """Let some time go by before the next kill."""
         self.next = time.monotonic() + self.random.uniform(*BETWEEN) * self.seconds
-
-    @property
-    def left(self) -> int:
-        return KILLS - sum(self.killed.values())
 
     def strike(self, cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> str | None:
         """Kill something if it is time to; return its kind."""
@@ -80,14 +107,24 @@ class Killer:
         with suppress(ProcessLookupError):
             os.kill(self.random.choice(kinds[kind]), signal.SIGKILL)
             self.killed[kind] += 1
+            self.left -= 1
         self.head_lost = kind == "head"  # then nothing else is worth a kill
         self.wait()
         return kind
 
 
-def command(name: str, folder: Path, run: str, *more: str) -> list[str]:
-    words = [sys.executable, "-m", "raynas", name, str(folder / "preset.yaml"), "--run", str(folder / run)]
-    return [*words, *more]
+def command(name: str, folder: Path, run: str) -> list[str]:
+    words = COMMANDS[name].format(folder=folder, preset=folder / "preset.yaml", run=folder / run)
+    return [sys.executable, "-m", "raynas", name, *words.split(), "--workers", "1"]
+
+
+def write_inputs(folder: Path) -> None:
+    """Write what the commands are given."""
+    preset = override(PRESET, SETTINGS)
+    for name, each in {"preset": preset, "adapted": override(preset, ADAPTED)}.items():
+        write_yaml(folder / f"{name}.yaml", each.model_dump(mode="json", exclude_unset=True))
+    write_yaml(folder / "ablation.yaml", {"preset": "preset.yaml", **ABLATION})
+    small_run(folder / "model").write_arch("best", SPACE.largest())
 
 
 @contextmanager
@@ -105,12 +142,13 @@ def running(words: list[str], folder: Path, environment: dict[str, str]) -> Iter
 
 def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer) -> None:
     """Give a command again and again until it ends by itself."""
+    if name == "rank":
+        small_run(folder / run)
     for _ in range(50):
         killer.wait()
         killer.head_lost = False
         kinds: list[str] = []
-        resources = ("--workers", "1", "--replicas", "2" if name == "pipeline" else "1")
-        with running(command(name, folder, run, *resources), folder, clusters.now.environment) as process:
+        with running(command(name, folder, run), folder, clusters.now.environment) as process:
             until = time.monotonic() + 1200
             while process.poll() is None:
                 assert time.monotonic() < until, f"after {kinds} it hangs: {(folder / 'output.txt').read_text()}"
@@ -151,26 +189,22 @@ class Clusters:
 @pytest.mark.slow
 @pytest.mark.timeout(3000 + 180 * KILLS)
 def test_random_kills_change_no_result(tmp_path: Path) -> None:
-    preset = override(PRESET, SETTINGS)
-    write_yaml(tmp_path / "preset.yaml", preset.model_dump(mode="json", exclude_unset=True))
+    write_inputs(tmp_path)
     killer = Killer(seed=int(os.environ.get("RAYNAS_TEST_SEED", "0")))
-    undisturbed, seconds = {}, {}
+    undisturbed, seconds, runs = {}, {}, 0
     with Clusters(tmp_path) as clusters:
         for name in COMMANDS:
-            quiet = Killer(seed=0)
-            quiet.killed["none"] = KILLS  # none is left
             began = time.monotonic()
-            finish(name, tmp_path, f"undisturbed-{name}", clusters, quiet)
+            finish(name, tmp_path, f"undisturbed-{name}", clusters, killer)
             seconds[name] = time.monotonic() - began
             undisturbed[name] = results(tmp_path / f"undisturbed-{name}")
             assert any(undisturbed[name].values())
-        for number in range(KILLS):
-            if not killer.left:
-                break
-            name = COMMANDS[number % len(COMMANDS)]
-            killer.seconds = seconds[name]
-            finish(name, tmp_path, f"run{number}", clusters, killer)
-            found = results(tmp_path / f"run{number}")
+        while left := KILLS - sum(killer.killed.values()):
+            name = list(COMMANDS)[runs % len(COMMANDS)]
+            killer.left, killer.seconds = min(left, EACH), seconds[name]
+            finish(name, tmp_path, f"run{runs}", clusters, killer)
+            found = results(tmp_path / f"run{runs}")
             assert {key: value for key, value in found.items() if undisturbed[name].get(key) != value} == {}
             assert found.keys() == undisturbed[name].keys()
-    print(f"killed: {dict(killer.killed)}; {number} runs")
+            runs += 1
+    print(f"killed: {dict(killer.killed)}; {runs} runs")

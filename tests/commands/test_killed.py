@@ -37,6 +37,9 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "correct": ("arch", "top1"),
     "networks": ("arch", "how", "seed", "path", "weights"),
     "evaluations": ("arch", "how", "weights", "accuracy"),
+    "rankings": ("x", "y", "bucket", "statistic", "value", "lower", "upper", "networks"),
+    "trials": ("number", "name", "values", "state", "results"),
+    "trial_steps": ("number", "step", "value"),
     "spaces": ("iteration", "cardinality", "error", "best", "ended"),
     "space_scores": ("iteration", "arch", "accuracy"),
     "space_moves": ("iteration", "axis", "steps", "after"),
@@ -60,6 +63,7 @@ def started(command: str, folder: Path, run: str, mark: str) -> subprocess.Popen
 
 
 def results(root: Path) -> dict[str, Any]:
+    """Return what a run, and every run within it, came to; rows that only say that a trial began are left out."""
     found: dict[str, Any] = {}
     for marker in root.rglob("raynas.yaml"):
         where = str(marker.parent.relative_to(root))
@@ -67,7 +71,8 @@ def results(root: Path) -> dict[str, Any]:
             continue
         run = Run(marker.parent)
         for table, columns in RESULTS.items():
-            found[f"{where}/{table}"] = sorted(map(str, run.table(table, list(columns)).to_pylist()))
+            rows = run.table(table, list(columns)).to_pylist()
+            found[f"{where}/{table}"] = sorted(str(row) for row in rows if row.get("state") != "running")
         for file in ("best/arch.yaml", "export/arch.yaml", "spaces/best.yaml"):
             found[f"{where}/{file}"] = run.read_bytes(file) if run.exists(file) else None
     return found
