@@ -384,3 +384,9 @@ def test_device_and_type_are_those_that_are_asked_for(folders: dict[str, Path]) 
     options: dict[str, Any] = {"arch": str(folders["twins"]), "device": "meta", "dtype": torch.bfloat16}
     for model in (timm.create_model("raynas_vit", features_only=part, **options) for part in (False, True)):
         assert {(each.device.type, each.dtype) for each in model.parameters()} == {("meta", torch.bfloat16)}
+
+
+@pytest.mark.parametrize("indices", ["2", ("a",), [1.5], [99]])
+def test_levels_that_are_none_are_refused(indices: Any) -> None:
+    with pytest.raises(UserError, match=r"^levels "):
+        timm.create_model("raynas_vit", arch="digits/deit", features_only=True, out_indices=indices)

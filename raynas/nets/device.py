@@ -15,6 +15,9 @@ def device_there(name: str | torch.device) -> torch.device:
         UserError: there is no such device on this machine, or it is the name of none.
     """
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise UserError(f"device {shown(name)}: {first_line(error)}") from error
+    if device.type == "meta":
+        raise UserError("device 'meta' computes nothing: give cpu, or cuda")
+    return device

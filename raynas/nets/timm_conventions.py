@@ -22,6 +22,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.classifier import Classifiers
 from raynas.nets.layers import Through
 from raynas.space import Space
+from raynas.text import shown
 
 Layout = Literal["NLC", "NHWC", "NCHW"]
 Indices: TypeAlias = int | Sequence[int] | None
@@ -89,10 +90,12 @@ def taken(count: int, indices: Indices) -> list[int]:
     """Return the indices of levels among so many, in ascending order.
 
     Raises:
-        UserError: an index is out of range.
+        UserError: an index is out of range, or is none.
     """
     if isinstance(indices, int):
         indices = range(-indices, 0)
+    if isinstance(indices, str) or not all(isinstance(index, int) for index in indices or ()):
+        raise UserError(f"levels {shown(indices)}: give whole numbers, such as [2, 3], or how many of the last")
     found = {index + count if index < 0 else index for index in (range(count) if indices is None else indices)}
     if not found or min(found) < 0 or max(found) >= count:
         raise UserError(f"levels {list(indices or ())}: the network has {count}, numbered from 0")

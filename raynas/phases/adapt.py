@@ -154,7 +154,7 @@ def fit(
         data = load_data(model.as_trained(data.config, "mean", "std"))
     new_head = config.head == "new" or not model.knows(data)
     if not new_head:
-        model.say_classes(data, progress, "; for a new classifier: --set adapt.head=new")
+        model.accept_classes(data, progress, "; for a new classifier: --set adapt.head=new")
     model = model.fitted(data, new_head, preset.recipe.seed, progress)
     own = model.network.space
     if space is None:

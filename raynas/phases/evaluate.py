@@ -63,7 +63,7 @@ def networks_to_evaluate(run: Run, arch: str | None = None, progress: Progress =
         return [Network(one, "inherited") for one in front] + [
             each for each in trained if any(of_arch([each], one) for one in front)
         ]
-    chosen = run.arch(arch or "best", progress)
+    chosen = run.arch("best" if arch is None else arch, progress)
     own = belongs(chosen, space := run.space)
     if arch in (None, "best") and not own:
         told = "; ".join(space.differences(chosen.space).values()) or "its values are none of the space's"

@@ -132,7 +132,7 @@ def transfer(
     data = load_data(named_data(found))
     new_head = not model.knows(data)
     if not new_head:
-        model.say_classes(data, progress)
+        model.accept_classes(data, progress)
     scaled = preset.retrain.windows == "scaled"
     network = model.fitted(data, new_head, preset.recipe.seed, progress, scaled).network
     return write_imported(run_dir, "raynas", os.fspath(source), network.space, network.state_dict(), found, data)

@@ -56,8 +56,8 @@ class Pretrained:
             return self.class_names == data.class_names
         return self.network.space.classes == data.classes
 
-    def say_classes(self, data: Data, progress: Progress, advice: str = "") -> None:
-        """Say that the model's classes are taken for those of a dataset, if nothing but their number is known.
+    def accept_classes(self, data: Data, progress: Progress, advice: str = "") -> None:
+        """Take the model's classes for those of a dataset, and say so if nothing but their number is known.
 
         Raises:
             UserError: the dataset's classes have two orders, and its settings do not say which.

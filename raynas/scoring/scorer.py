@@ -226,8 +226,13 @@ class Scorer:
 
         Raises:
             RunDirError: earlier rows cannot be written.
+            UserError: there is no such block.
         """
         table = self._entered()
+        numbers = all(isinstance(bound, int | np.integer) for bound in (first, last))
+        if not numbers or not 0 <= first < last <= self._image_count:
+            told = f"not from {shown(first)} to {shown(last)}"
+            raise UserError(f"a block of images is from 0 or more to {self._image_count:,} or fewer, {told}")
         asked = {arch.id: arch for arch in map(self._arch, archs)}
         table.look_up(list(asked))
         if first == 0:  # another race

@@ -45,7 +45,7 @@ def run_search(
         batch: archs in one call of the scorer; larger batches keep replicas busier and do not change the result,
             except with racing and rungs, where archs compete with those of their batch.
         progress: called with the search's notes, and with lines such as `search: 150/1,050 scored, best accuracy
-            0.87 (0f3a..), 0% failed, 40 s left`, every 4 seconds and at the end.
+            0.87 (0f3a..), 0% failed, 40 s left`, every 4 seconds or less often, and at the end.
         name: prefix of the lines.
         begin: called once, when there is something to score and before it is scored, with the search as an activity.
         racing: stopping of archs that cannot reach the search's cut, see `raynas.search.racing`; the scorer must then
@@ -70,7 +70,8 @@ def run_search(
         for method in ("score_block(archs, first, last)", *(["score_proxy(archs, by)"] if proxies else [])):
             if not callable(getattr(scorer, method.partition("(")[0], None)):
                 needs = "rungs need" if rungs else "racing needs"
-                raise UserError(f"{needs} a scorer with {method}; it is {kind(scorer)}")
+                ours = "take ScorePool or LocalScorer, or write it as raynas.search.halving.RungScorer says"
+                raise UserError(f"{needs} a scorer with {method}; it is {kind(scorer)}: {ours}")
         check_rungs(rungs, batch, scorer.image_count)
     driven = search if isinstance(search, History) else OwnSearch(search, getattr(scorer, "space", None))
     begun = False

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import torch
     from timm.scheduler.scheduler import Scheduler
 
+LEAST_ALPHA = 1e-6
+"""The least alpha of Mixup and CutMix but 0: far below any that mixes."""
+
 
 Epoch = Annotated[int, Field(ge=1, le=10**6)]
 
@@ -179,6 +182,9 @@ class Recipe(Config):
             raise ValueError("decay_milestones: give ascending epochs")
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs ({self.warmup_epochs}) is longer than the training ({self.epochs} epochs)")
+        for name in ("mixup", "cutmix"):  # numpy's Beta distribution has no draws for the least of numbers
+            if 0 < getattr(self, name) < LEAST_ALPHA:
+                raise ValueError(f"{name}: an alpha is 0, for none, or at least {LEAST_ALPHA:g}")
         if self.token_labels is not None and self.token_labels.mixing != "none" and self.mixes:
             raise ValueError("token_labels has mixing of its own: leave out mixup and cutmix, or set its mixing: none")
         if self.token_labels is not None and self.cutmix:

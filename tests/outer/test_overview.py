@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import raynas
+from raynas.commands.compare import listed
 from raynas.commands.main import main
 from raynas.outer.overview import overview
 from raynas.runs.networks import arch_text
@@ -186,3 +188,18 @@ def test_scores_that_no_search_asked_for_are_no_best_of_a_search(tmp_path: Path)
     (tmp_path / "run/supernet.json").unlink(missing_ok=True)
     (found,) = raynas.list_runs(tmp_path / "run")
     assert (found.best, found.how) == ({}, "")
+
+
+def test_settings_of_runs_that_are_too_unlike_to_list_all_are_counted() -> None:
+    few: dict[str, Sequence[Any]] = {f"recipe.{n}": [n, n + 1] for n in range(10)}
+    rows, counted = listed(few)
+    assert counted == 0 and [row[0] for row in rows] == list(few)
+    many = few | {f"tune.params.{n}": [None, n] for n in range(50)} | {"plan.sampler": ["a", None]}
+    rows, counted = listed(many)
+    assert rows == [
+        *([f"recipe.{n}", str(n), str(n + 1)] for n in range(4)),
+        ["recipe.*", "6 settings", "6 settings"],
+        ["tune.*", "-", "50 settings"],
+        ["plan.sampler", "a", "-"],
+    ]
+    assert counted == 56

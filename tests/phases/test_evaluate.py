@@ -57,6 +57,11 @@ def test_row_is_what_a_plain_loop_measures(run: Run) -> None:
     assert (row["arch"], row["how"], row["reading"], row["seed"]) == (ARCH.id, "inherited", 1, None)
 
 
+def test_an_empty_name_is_no_arch(run: Run) -> None:
+    with pytest.raises(UserError, match="no arch ''"):
+        networks_to_evaluate(run, "")
+
+
 def test_row_says_how_far_every_head_looks(run: Run) -> None:
     (row,) = evaluate(run, networks_to_evaluate(run))
     heads = [ARCH[f"blocks.{block}.heads"] for block in range(ARCH["depth"])]

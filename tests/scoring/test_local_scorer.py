@@ -228,3 +228,16 @@ def test_memory_is_flat_over_a_thousand_scores(space: Space, digits: Digits) -> 
     # Rows and nothing else, about 3 kB each. What else the process holds may come or go once, but not every time.
     assert min(after - before for before, after in itertools.pairwise(uss)) < 3 * 2**20
     assert scorer_module.COMMIT_ROWS < 260
+
+
+def test_blocks_and_devices_that_there_are_not_are_refused(space: Space, archs: list[Arch], digits: Digits) -> None:
+    count = len(digits[0])
+    bounds: list[Any] = [(-1, 5), (5, 3), (0, 0), (0, count + 1), ("a", 3), (0.5, 3)]
+    with LocalScorer.from_parts(space, build_supernet(space), *digits) as scorer:
+        for first, last in bounds:
+            with pytest.raises(UserError, match=f"from 0 or more to {count:,} or fewer, not from .* to "):
+                scorer.score_block(archs[:1], first, last)
+        (block,) = scorer.score_block(archs[:1], np.int64(0), 3)
+        assert block is not None and len(block) == 3
+    with pytest.raises(UserError, match="'meta' computes nothing"):
+        LocalScorer.from_parts(space, build_supernet(space), *digits, device="meta")

@@ -186,6 +186,7 @@ def test_token_label_loss_by_hand() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"mixup": 1e-320}, "mixup: an alpha is 0, for none, or at least 1e-06"),
         ({"token_labels": {}, "mixup": 0.8}, "token_labels has mixing of its own"),
         ({"token_labels": {"mixing": "none"}, "cutmix": 1.0}, "cutmix pastes parts of patches"),
         ({"token_labels": {"mixing": "random"}}, "token_labels.mixing"),
