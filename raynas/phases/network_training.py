@@ -73,7 +73,8 @@ class NetworkTraining:
     def job(self) -> TrainingJob:
         """The training itself; the search split is scored unless it is trained on."""
         space, scored = self.arch.space.fix(self.arch), self.train_on == "train"
-        return TrainingJob(self.network.name, space, self.data, Plan(), self.recipe, self.train_on, self.start, scored)
+        recipe = self.recipe.model_copy(update={"drop_for": "all"})  # alone, it is the largest
+        return TrainingJob(self.network.name, space, self.data, Plan(), recipe, self.train_on, self.start, scored)
 
 
 def train_all(

@@ -191,7 +191,7 @@ def _train_and_keep(
         on_gpu = resources.gpus if resources.workers else device_here(resources) != "cpu"
         each.recipe.check_device("cuda" if on_gpu else "cpu")
         space, workers = each.arch.space.fix(each.arch), max(resources.most_workers, 1)
-        check_trainable(space, data_at(space.input_size), Plan(), each.recipe, workers, each.train_on)
+        check_trainable(space, data_at(space.input_size), Plan(), each.job.recipe, workers, each.train_on)
     # Before any settings are recorded, since teachers may be missing.
     taught = {repr(each.recipe.teachers): each.recipe for each in trainings}
     teachers = {key: teacher_settings(load_teachers(recipe, data, run)) for key, recipe in taught.items()}

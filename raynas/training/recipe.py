@@ -102,7 +102,8 @@ class Recipe(Config):
         drop_path_over: range over which the rate rises from 0: all places of the `supernet`, of which a single network
             fills a part (AutoFormer), or the blocks of the `network` itself (ViT-ResNAS, S3).
         dropout: dropout rate of features before the classifier.
-        drop_for: passes with drop path and dropout: `all`, or only the `largest` subnet's (BigNAS; AlphaNet).
+        drop_for: passes with drop path and dropout: `all`, or only the `largest` subnet's (BigNAS; AlphaNet), as
+            which a network that is trained alone counts.
         clip_grad: bound on the gradient; None does not clip.
         clip_mode: bounded quantity: the global `norm`, or every `value` (AlphaNet).
         ema: decay of an exponential moving average of the weights; None for none. Training then returns the averaged

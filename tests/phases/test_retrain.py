@@ -110,6 +110,12 @@ def test_what_cannot_be_trained_leaves_nothing(
     assert not run.list("networks")
 
 
+def test_a_network_alone_is_its_largest_subnet(run: Run, trained: tuple[Run, Row]) -> None:
+    kinds = {kind: RECIPE.model_copy(update={"dropout": 0.5, "drop_for": kind}) for kind in ("all", "largest")}
+    rows = {kind: retrain(run, [ARCH], recipe, parallel=1, name=kind)[0] for kind, recipe in kinds.items()}
+    assert rows["all"]["weights"] == rows["largest"]["weights"] != trained[1]["weights"]
+
+
 def test_fine_tuning_starts_from_the_inherited_weights(run: Run) -> None:
     still = RECIPE.model_copy(
         update={"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0}
