@@ -147,5 +147,8 @@ def _fits_stores(images: ImageSet, beside: int) -> bool:
     if not stores or has_room(images, room := int(min(stores)) - beside):
         return True
     tell_streamed(images, max(room, 0), "a node's object store")
-    log.warning("fewer images (--images, data.search_per_class), or a larger --object-store-memory, make it faster")
+    log.warning(
+        "more CPUs for each replica to decode with (--cpus), fewer images (--images, data.search_per_class) or a larger "
+        "--object-store-memory make it faster"
+    )
     return False
