@@ -148,7 +148,7 @@ def _fits_stores(images: ImageSet, beside: int) -> bool:
         return True
     tell_streamed(images, max(room, 0), "a node's object store")
     log.warning(
-        "more CPUs for each replica to decode with (--cpus), fewer images (--images, data.search_per_class) or a larger "
-        "--object-store-memory make it faster"
+        "more CPUs for each replica to decode with (--cpus), fewer images (--images, data.search_per_class) or a "
+        "larger --object-store-memory make it faster"
     )
     return False
