@@ -107,7 +107,8 @@ class Store:
         data = _to_arrow(table, rows)
         with _writing:
             self._before_write()
-            self._write(table, data, _stamp())
+            first = table not in self._appended
+            self._write(table, data, _stamp(self._newest(table) if first else 0))
             count = self._appended[table] = self._appended.get(table, COMPACT_AT // 2) + 1
             if count >= COMPACT_AT and self._may_compact():
                 self.compact(table)
@@ -189,6 +190,11 @@ class Store:
         )
         name = f"{stamp:020d}-{uuid.uuid4().hex[:8]}.parquet"
         write_whole(self._fs, f"{self._root}/{table}/{name}", buffer.getvalue())
+
+    def _newest(self, table: str) -> int:
+        """Return the greatest stamp of a table's files: the clock of the machine that wrote it may have been ahead."""
+        stamps = (name[:20] for name, _ in self._list(table))
+        return max((int(stamp) for stamp in stamps if stamp.isdecimal()), default=0)
 
     def _list(self, table: str) -> list[tuple[str, int]]:
         """Return names and sizes of the visible files of a table, sorted by name."""
@@ -413,8 +419,8 @@ def _to_arrow(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         raise UserError(f"table {table}: a row does not fit its columns: {error}") from error
 
 
-def _stamp() -> int:
-    """Return nanoseconds since 1970, greater than at every call before."""
+def _stamp(after: int) -> int:
+    """Return nanoseconds since 1970, greater than at every call before, and than another stamp."""
     global _last_stamp
-    _last_stamp = max(time.time_ns(), _last_stamp + 1)
+    _last_stamp = max(time.time_ns(), _last_stamp + 1, after + 1)
     return _last_stamp

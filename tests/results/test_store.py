@@ -53,6 +53,19 @@ def _folder(run: RunDir) -> Path:
     return run.path / "tables" / "scores"
 
 
+def test_the_newest_rows_are_last_though_an_earlier_writer_s_clock_was_ahead(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    for offset, name in ((3600, "a"), (0, "b"), (-60, "c")):  # seconds; each writer is a process of its own
+        monkeypatch.setattr(store_module, "_last_stamp", 0)
+        monkeypatch.setattr(store_module.time, "time_ns", lambda offset=offset: now + offset * 10**9)
+        store = RunDir(run).store
+        store.append("scores", _rows(name))
+        store.append("scores", _rows(name.upper()))
+    assert _archs(RunDir(run)) == ["a", "A", "b", "B", "c", "C"]
+
+
 def test_rows_come_back_in_order_with_types_and_provenance(run: RunDir) -> None:
     run.store.append("scores", _rows("a", "b"))
     run.store.append("scores", [{"arch": "c", "images": 360}])
