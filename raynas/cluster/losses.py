@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NODE_LOST = "its node was lost"
+ENDED = "its process has ended: it was killed, for want of memory or from outside, or it crashed"
 OUT_OF_MEMORY = "out of memory: its machine had too little left, and Ray ended its process"
 
 
@@ -19,5 +20,5 @@ def why_lost(text: str) -> str | None:
     if "low on memory" in text:
         return OUT_OF_MEMORY
     if "worker process has died" in text or "worker died unexpectedly" in text:
-        return "its process has ended: it was killed, for want of memory or from outside, or it crashed"
+        return ENDED
     return None

@@ -15,7 +15,7 @@ from ray.exceptions import OutOfMemoryError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
-from raynas.cluster.losses import NODE_LOST, OUT_OF_MEMORY, why_lost
+from raynas.cluster.losses import ENDED, NODE_LOST, OUT_OF_MEMORY, why_lost
 from raynas.outer.course import Course
 from raynas.text import one_line
 
@@ -85,11 +85,12 @@ class Watching(_OurPart, Callback):
         self._course.at_work = any(trial.status == "RUNNING" for trial in trials)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """End a trial without results, or begin it again if it was lost with its node."""
+        """End a trial without results, or begin it again if its node or its process was lost."""
         if trial.trial_id not in self._course.running:
             return
         error = Path(trial.error_file).read_text() if trial.error_file else ""
-        if why_lost(error) != NODE_LOST or not self._course.lose(trial.trial_id, NODE_LOST):
+        why = why_lost(error)
+        if why not in (NODE_LOST, ENDED) or not self._course.lose(trial.trial_id, why):
             self._course.end(trial.trial_id, "failed", reason=_cause(error))
 
     def end_killed(self) -> None:
@@ -122,5 +123,5 @@ def _cause(error: str) -> str:
     if "failed to import on the worker" in error and (missing := re.search(r"^\w*Error: .*No module.*$", error, re.M)):
         return f"its process cannot import what it needs: {one_line(missing[0])}"
     if (why := why_lost(error)) is not None:
-        return f"{why}, again and again" if why == NODE_LOST else why
+        return why if why == OUT_OF_MEMORY else f"{why}, again and again"
     return one_line(error.strip().splitlines()[-1]) if error.strip() else "it ended without results"

@@ -72,6 +72,8 @@ def results(root: Path) -> dict[str, Any]:
         run = Run(marker.parent)
         for table, columns in RESULTS.items():
             rows = run.table(table, list(columns)).to_pylist()
+            if table == "trials":  # the newest row of a trial counts
+                rows = list({row["number"]: row for row in rows}.values())
             found[f"{where}/{table}"] = sorted(str(row) for row in rows if row.get("state") != "running")
         for file in ("best/arch.yaml", "export/arch.yaml", "spaces/best.yaml"):
             found[f"{where}/{file}"] = run.read_bytes(file) if run.exists(file) else None

@@ -19,8 +19,10 @@ import pytest
 from ray import cloudpickle
 
 import raynas
+from raynas.cluster.losses import ENDED
 from raynas.cluster.resources import Resources
 from raynas.errors import RunDirError, UserError
+from raynas.outer import course
 from raynas.outer.tuning.function import code_of, numbers
 from raynas.outer.tuning.tuned import read_tuned
 from raynas.runs.run import Run
@@ -48,7 +50,7 @@ def ends(config: Mapping[str, Any], trial: Any) -> Any:
 WAYS = {
     "well": ("finished", None),
     "raises": ("failed", "KeyError: 'no such thing' ("),
-    "killed": ("failed", "its process has ended: it was killed, for want of memory or from outside, or it crashed"),
+    "killed": ("failed", f"{ENDED}, again and again"),
     "exits": ("failed", "it ended the program (sys.exit(0))"),
     "nan": ("failed", "loss is not a finite number (nan)"),
     "text": ("failed", "loss must be a number, not text"),
@@ -56,7 +58,10 @@ WAYS = {
 }
 
 
-def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: Path) -> None:
+def test_a_trial_ends_in_any_way_and_ends_no_other(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "LOST", 1)  # each costs the start of a process
     lines: list[str] = []
     # The first one sets the standard; the others follow in the order of a grid.
     settings: dict[str, Any] = {
@@ -74,7 +79,7 @@ def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: 
         assert trial.state == state, trial
         assert (trial.reason is None) if why is None else str(trial.reason).startswith(why)
         folder = tmp_path / "ways" / trial.run
-        assert (folder / "calls").read_text() == "x"
+        assert (folder / "calls").read_text() == ("xx" if trial.values["way"] == "killed" else "x")
         assert (folder / "error.txt").exists() == (state == "failed" and trial.values["way"] != "killed")
     assert "tests/outer/tuning/test_tune_function.py" in str(
         next(t.reason for t in tuned.trials if t.values["way"] == "raises")
@@ -83,6 +88,7 @@ def test_a_trial_ends_in_any_way_and_ends_no_other(ray_session: None, tmp_path: 
     study = optuna.load_study(study_name="ways", storage=f"sqlite:///{tmp_path}/ways/study.db")
     assert sorted(trial.state.name for trial in study.trials) == ["COMPLETE", *["FAIL"] * 5, "PRUNED"]
     assert len([line for line in lines if " failed: " in line]) == 5
+    assert len([line for line in lines if line.endswith(f"{ENDED}; it begins again")]) == 1
     began = time.monotonic()
     again = raynas.tune(ends, tmp_path / "ways", **settings)
     assert again.trials == tuned.trials and time.monotonic() - began < 20  # without a process
