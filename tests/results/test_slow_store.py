@@ -33,7 +33,7 @@ def _filled(folder: Path, fragments: int) -> list[str]:
 
 def test_fragments_of_an_object_store_are_fetched_once_and_side_by_side(tmp_path: Path) -> None:
     names = _filled(tmp_path, 100)
-    slow = SlowStore(0.002)
+    slow = SlowStore(0.02)  # longer than the start of a thread takes on a busy machine
     store = Store(slow.filesystem(), str(tmp_path))
     assert _archs(store) == names
     assert slow.requests == {"list": 1, "open": 100, "read": 100}
