@@ -218,14 +218,14 @@ def write_yaml(path: str | Path, data: Any) -> None:
 
 
 class _Mistake(Exception):
-    """What YAML allows and a configuration must not hold."""
+    """A mistake in valid YAML, such as a key that is given twice, with its line."""
 
     def __init__(self, line: int, message: str):
         self.line, self.message = line, message
 
 
 class _Lines:
-    """Lines of every place of a document; rejects what YAML allows and a configuration must not hold."""
+    """The line of each value of a document; keys that are given twice and the like are refused."""
 
     def __init__(self) -> None:
         self.lines: dict[Location, int] = {}

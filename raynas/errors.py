@@ -1,7 +1,7 @@
 """Errors with a message that says what to do.
 
-The command prints a `UserError` as one line and exits with code 2, a `ClusterError` with code 1; only bugs of raynas
-show a traceback.
+The command prints each mistake of a `UserError` as one line and exits with code 2, a `ClusterError` with code 1; only
+bugs of raynas show a traceback.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -390,3 +391,9 @@ def test_device_and_type_are_those_that_are_asked_for(folders: dict[str, Path]) 
 def test_levels_that_are_none_are_refused(indices: Any) -> None:
     with pytest.raises(UserError, match=r"^levels "):
         timm.create_model("raynas_vit", arch="digits/deit", features_only=True, out_indices=indices)
+
+
+def test_levels_may_be_numpy_s_whole_numbers() -> None:
+    levels: dict[str, Any] = {"features_only": True, "out_indices": list(np.arange(2))}
+    model: Any = timm.create_model("raynas_vit", arch="digits/deit", **levels)
+    assert len(model(torch.zeros(1, *model.pretrained_cfg["input_size"]))) == 2

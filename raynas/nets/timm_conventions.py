@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -94,7 +95,7 @@ def taken(count: int, indices: Indices) -> list[int]:
     """
     if isinstance(indices, int):
         indices = range(-indices, 0)
-    if isinstance(indices, str) or not all(isinstance(index, int) for index in indices or ()):
+    if isinstance(indices, str) or not all(isinstance(index, Integral) for index in indices or ()):
         raise UserError(f"levels {shown(indices)}: give whole numbers, such as [2, 3], or how many of the last")
     found = {index + count if index < 0 else index for index in (range(count) if indices is None else indices)}
     if not found or min(found) < 0 or max(found) >= count:
