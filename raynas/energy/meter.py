@@ -24,17 +24,23 @@ class Meter:
         self._rounds: list[set[str]] = []  # counters in the first round and in the newest
 
     def add(self, readings: Sequence[Reading]) -> None:
-        """Add a round of readings; readings of one counter must be in the order of time."""
+        """Add a round of readings; rounds must be in the order of time.
+
+        Of a counter that several nodes of one machine read, the first reading counts: the others of the round may be a
+        moment older, which would look like a restart at 0.
+        """
+        found: dict[str, Counter] = {}
         for reading in readings:
             self._machines[reading.machine] = reading
             self._devices |= reading.devices
             for why in reading.unread:
                 self._unread.setdefault(why, set()).add(reading.machine)
-            for key, counter in reading.counters.items():
-                if key in self._last:
-                    self._joules[key] = self._joules.get(key, 0.0) + _between(self._last[key], counter)
-                self._last[key] = counter
-        self._rounds = [*self._rounds[:1], {key for reading in readings for key in reading.counters}]
+            found = {**reading.counters, **found}
+        for key, counter in found.items():
+            if key in self._last:
+                self._joules[key] = self._joules.get(key, 0.0) + _between(self._last[key], counter)
+        self._last |= found
+        self._rounds = [*self._rounds[:1], set(found)]
 
     def totals(self) -> dict[str, Any]:
         """Return the energy columns of table `phases`."""

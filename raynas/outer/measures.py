@@ -63,21 +63,26 @@ class Measured:
 
     def networks(self) -> list[Network]:
         """Return the retrained winner, once for each seed; fine-tuned at another image size if the preset says so."""
-        retraining, winner = self.preset.retrain, self.run.search(self.search).winner
-        start = Network(winner, "inherited") if retraining.start == "inherited" else None
-        names = []
-        for seed in retraining.seeds:
-            recipe = self.preset.retrain_recipe.model_copy(update={"seed": seed})
-            each = NetworkTraining(
-                winner, recipe, self.run.data_config, retraining.train_on, "", start, name=self.retraining
-            )
-            if retraining.finetune is not None:
-                each = replace(each, start=each.network, size=retraining.finetune.size, name=None)
-            names.append(each.network.path)
+        names = [trainings[-1].network.path for trainings in self.trainings()]
         found = {network.path: network for network in self.run.networks()}
         if missing := [name for name in names if name not in found]:
             raise UserError(f"{self.run.name} has no {missing[0]}: the winner is not retrained yet")
         return [found[name] for name in names]
+
+    def trainings(self) -> list[list[NetworkTraining]]:
+        """Return the trainings of the winner for each seed: alone, then at another image size if the preset says so."""
+        retraining, winner = self.preset.retrain, self.run.search(self.search).winner
+        start = Network(winner, "inherited") if retraining.start == "inherited" else None
+        found = []
+        for seed in retraining.seeds:
+            recipe = self.preset.retrain_recipe.model_copy(update={"seed": seed})
+            alone = NetworkTraining(
+                winner, recipe, self.run.data_config, retraining.train_on, "", start, name=self.retraining
+            )
+            found.append([alone])
+            if retraining.finetune is not None:
+                found[-1].append(replace(alone, start=alone.network, size=retraining.finetune.size, name=None))
+        return found
 
 
 @dataclass(frozen=True)
@@ -186,16 +191,33 @@ def _energy(of: Measured) -> float:
 
 
 def _attempts(of: Measured) -> list[Row]:
-    """Return the attempts of the phases that led to the run's results, without those of other searches and rankings."""
+    """Return the attempts of the phases that led to the run's results.
+
+    Without those of other searches and their winners, which a run directory may hold, too, and without rankings.
+    """
     retraining = "scratch" if of.preset.retrain.start == "scratch" else "finetuned"
     ways = [way if of.retraining is None else f"{way}-{of.retraining}" for way in (retraining, "resized")]
     names: dict[str, list[str | None]] = {
         "supernet": [None],
-        "timing": [None],
+        "timing": [] if of.preset.search.latency is None else [None],
         "search": [of.search],
         "retraining": [*ways],
     }
-    return [row for row in read_phases(of.run) if row["name"] in names.get(row["phase"], ())]
+    found = [row for row in read_phases(of.run) if row["name"] in names.get(row["phase"], ())]
+    return [row for row in found if row["phase"] != "retraining" or _trained_in(of, row) in _paths(of)]
+
+
+def _paths(of: Measured) -> set[str | None]:
+    """Return the folders of the retrained winner's networks; none before there is a winner."""
+    if not of.run.exists(of.run.search(of.search).winner_file):
+        return set()
+    return {each.network.path for trainings in of.trainings() for each in trainings}
+
+
+def _trained_in(of: Measured, attempt: Row) -> str | None:
+    """Return the folder of the network that an attempt trained: the first that was finished after it began."""
+    rows = of.run.store.read("networks", ["path", "time"]).to_pylist()
+    return next((row["path"] for row in rows if row["time"] > attempt["began"]), None)
 
 
 MEASURES: dict[str, Measure] = {
@@ -216,7 +238,11 @@ MEASURES: dict[str, Measure] = {
         Measure("energy", "energy", "J", "min", "train", True, _energy),
     )
 }
-"""The measures by name. Time and energy are those of the phases that the other measures asked for need."""
+"""The measures by name.
+
+Time and energy are those of the trainings and the search that the other measures asked for need. Scoring the networks
+of a truth table and reading the test split are not in them.
+"""
 
 
 def unknown_measure(name: str, tuned: bool = False) -> str:

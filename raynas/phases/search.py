@@ -21,6 +21,7 @@ from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
 from raynas.runs.searches import EXACT, MAIN, Scoring, SearchSettings, StoredSearch, make_search
 from raynas.scoring.scored_supernet import ScoredSupernet
+from raynas.search.base import Search
 from raynas.search.config import SearchConfig
 from raynas.search.history import FINALISTS, History
 from raynas.search.loop import run_search
@@ -198,7 +199,7 @@ def search(ready: ReadySearch, scorer: Any, progress: Progress = silent) -> Any:
         with ExitStack() as attempt:
             goal = settings.search
             made, early, batch = ready.make(), (goal.racing, goal.rungs), goal.batch
-            if isinstance(made, History) and early == ("off", ()):  # others may depend on the size of a batch
+            if isinstance(made, Search) and early == ("off", ()):  # a user's own may depend on the size of a batch
                 batch = max(batch, FOR_EACH * replicas)
             finished = run_search(made, scorer, batch, progress, stored.name, begin, *early)
             scorer.flush()
@@ -230,13 +231,15 @@ def finals(ready: ReadySearch, finished: Any, scorer: Any, progress: Progress = 
     stored, made = ready.stored, History(finished.problem)
     archs, before = finished.finalists(FINALISTS), finished.best()
     rows = dict(zip(archs, scorer.score(archs, progress, f"{stored.name}, finalists"), strict=True))
-    for known in finished.history:
+    for known in finished.scored():
         if (row := rows.get(known.arch)) is not None:
             objectives, loss = made.objectives.read(row, known.costs), made.objectives.loss(row)
             made.history.append(replace(known, objectives=objectives, loss=loss))
     after = made.best()
     if isinstance(after, Arch):
-        told = f"the winner is {after.id}" + (" as before" if after == before else f", not {before.id}")
+        told = f"the winner is {after.id}"
+        if isinstance(before, Arch):  # a user's own search may have several
+            told += " as before" if after == before else f", not {before.id}"
     else:
         told = f"{len(after)} of them are on the front"
     precision = ready.settings.scoring.precision

@@ -23,20 +23,20 @@ class RecordedBlocks:
 
     Args:
         supernet: fingerprint of the run's supernet.
-        images: number of images of whole scores; None for the newest race's.
+        images: number of images of whole scores; None for the largest of any row, as in `comparable_scores`.
         rows: rows of whole scores, by arch id.
     """
 
     def __init__(self, store: Store, supernet: str | None, images: int | None, precision: str, rows: Mapping[str, Row]):
         given = {"supernet": supernet, "images": images, "precision": precision}
-        keys = store.read("blocks", KEY, having({name: value for name, value in given.items() if value is not None}))
-        self._scores, self._store, self._images = rows, store, images
-        self._blocks: Blocks | None = None
-        self.image_count = 1
-        if keys.num_rows:
-            (key,) = keys.slice(keys.num_rows - 1).to_pylist()
-            self.image_count = key["images"]
-            self._blocks = Blocks(store, key, racing_order(key["images"]))
+        known = having({name: value for name, value in given.items() if value is not None})
+        # Archs with whole scores have no blocks, and those that a training-free score stopped have neither.
+        keys = [*store.read("blocks", KEY, known).to_pylist(), *rows.values()]
+        counts = [*(key["images"] for key in keys), *store.read("proxies", ["images"])["images"].to_pylist()]
+        self._scores, self._store = rows, store
+        self.image_count = images or max(counts, default=1)
+        ours = ({name: key[name] for name in KEY} for key in reversed(keys) if key["images"] == self.image_count)
+        self._blocks = next((Blocks(store, key, racing_order(self.image_count)) for key in ours), None)
 
     def score_block(self, archs: Sequence[Arch], first: int, last: int) -> list[np.ndarray | None]:
         """Return the correctness of archs on a block; None for a failed arch.
@@ -60,7 +60,7 @@ class RecordedBlocks:
         Raises:
             NotScored: one is not stored.
         """
-        known = proxy_values(self._store, by, {"images": self._images})
+        known = proxy_values(self._store, by, {"images": self.image_count})
         if any(arch.id not in known for arch in archs):
             raise NotScored
         return [known[arch.id] for arch in archs]

@@ -92,7 +92,8 @@ class SearchConfig(Config):
         options: keyword arguments of the search's class, such as `population` and `mutation`.
         seed: seed of all random draws of the search.
         batch: archs passed to the scorer at a time, or 16 for each replica if that is more; does not change the
-            result, except with racing and rungs, where archs compete with those of their batch of exactly so many.
+            result, except with racing and rungs, where archs compete with those of their batch of exactly so many, and
+            maybe with a search of the user's own, which is asked for exactly so many.
         racing: stopping of archs that cannot reach the search's cut, after a part of the images: `off`,
             `conservative` (the same search as without racing, with a probability of at least 95 %) or `default`
             (each arch as good as the cut is stopped with a probability of at most 20 %).

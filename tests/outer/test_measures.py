@@ -142,6 +142,11 @@ def test_searches_and_retrainings_share_a_supernet(done: tuple[Run, dict[str, fl
     assert retrained["retrained"] == rows[f"networks/{winner.id}-scratch-0-longer"]["accuracy"]
     assert rows[f"networks/{winner.id}-scratch-0-longer"]["epochs"] == 4
     phases = run.store.read("phases").to_pandas()
+    # The first search's winner was retrained by the same recipe, which is not in the time of the other one.
+    scratch = phases[phases.name == "scratch"]
+    assert run.search().winner != winner and len(scratch) > 1
+    own = phases[phases.name.isna() | (phases.name == "other")].seconds.sum() + scratch.seconds.iloc[-1]
+    assert searched["seconds"] == pytest.approx(own)
     own = phases[phases.name.isna() | phases.name.isin(["other", "scratch-longer"])]
     assert retrained["seconds"] == pytest.approx(own.seconds.sum())
     assert sum((phases.phase == "supernet") & (phases.status == "finished")) == 1

@@ -131,6 +131,26 @@ def test_the_report_shows_a_raced_search(run: Run) -> None:
     ]
 
 
+def test_races_on_fewer_images_do_not_hide_one_on_all(run: Run, tmp_path: Path) -> None:
+    other = Run(shutil.copytree(run.local_or_uri(), tmp_path / "run"))
+    few = Scoring(images=150)
+    ready = prepare(other, SearchSettings(search=RACED, scoring=few), "few")
+    with make_scorer(other, few, Resources(replicas=0)) as scorer:
+        search(ready, scorer)
+    assert other.search("few").read_back()[1]
+    assert other.search("search").read_back()[1]
+    assert other.search("search").read_back()[0].history == run.search("search").read_back()[0].history
+
+
+def test_a_race_of_archs_with_whole_scores_is_read_back(run: Run, trained: Path, tmp_path: Path) -> None:
+    other = Run(shutil.copytree(trained, tmp_path / "run"))
+    carry_out(other, RACED.model_copy(update={"racing": "off"}), "whole")
+    carry_out(other, RACED)
+    assert other.store.read("blocks").num_rows == 0
+    made, finished = other.search("search").read_back()
+    assert finished and made.history == run.search("search").read_back()[0].history
+
+
 def test_another_setting_of_racing_is_refused_with_both_values(run: Run) -> None:
     with pytest.raises(RunDirError, match=r"search\.racing was 'default', is 'off'; give the same, or search under"):
         carry_out(run, RACED.model_copy(update={"racing": "off"}))

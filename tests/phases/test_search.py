@@ -299,6 +299,46 @@ class Own:
         return self.told[0]
 
 
+class ByCall:
+    """A search of a user's own whose archs depend on how many are asked for, and whose best is a list."""
+
+    def __init__(self, space: Space, **options: Any):
+        self.space, self.told = space, list[tuple[Arch, Any]]()
+
+    def ask(self, n: int) -> list[Arch]:
+        rng = np.random.default_rng([len(self.told), n])
+        return list(dict.fromkeys(self.space.decode(self.space.sample_codes(rng, n))))
+
+    def tell(self, archs: list[Arch], scores: list[Any]) -> None:
+        self.told += zip(archs, scores, strict=True)
+
+    def best(self) -> list[Arch]:
+        return [max(self.told, key=lambda told: told[1]["accuracy"])[0]]
+
+
+def test_a_users_search_is_asked_as_often_whatever_the_number_of_replicas(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    settings = SearchSettings(search=SearchConfig(name=f"{__name__}:ByCall", evaluations=9, batch=4), scoring=IN_BF16)
+
+    class Pool:
+        replicas = 2
+
+        def __init__(self, scorer: LocalScorer):
+            self.score, self.flush = scorer.score, scorer.flush
+
+    ready = prepare(run, settings)
+    with make_scorer(run, settings.scoring, Resources(replicas=0)) as scorer:
+        finished = search(ready, Pool(scorer))
+    made, ended = run.search().read_back()
+    assert ended and [row.arch for row in made.history] == [row.arch for row in finished.history]
+    lines: list[str] = []
+    with make_scorer(run, Scoring(images=40), Resources(replicas=0)) as scorer:
+        finals(ready, finished, scorer, lines.append)
+    (best,) = finished.best()
+    assert run.arch("best") == best and lines[-1].endswith(f"1 finalists, found in bf16, are scored again in fp32: "
+                                                           f"the winner is {best.id}")  # fmt: skip
+
+
 @pytest.mark.parametrize("mistake", ["ask 1", "ask 2", "best"])
 def test_a_refused_search_leaves_its_name_free_for_the_mended_one(tmp_path: Path, mistake: str) -> None:
     run = small_run(tmp_path / "run")
