@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from raynas.comparison import half_width
 from raynas.drawing import INK, PALETTE, STYLE, STYLES, WIDTH, legend, new_figure, percent, shown
 from raynas.quantities import QUANTITIES, amount
 from raynas.space import Arch, Space
@@ -34,7 +35,7 @@ class Mark:
 
 @matplotlib.rc_context(STYLE)
 def regret(curves: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the regret of search algorithms: mean over seeds, with its 95 % interval.
+    """Draw the regret of search algorithms: mean over seeds, with its 95 % Student t interval.
 
     Args:
         curves: regret in accuracy (0 to 1) by algorithm, [seeds, evaluations].
@@ -43,7 +44,9 @@ def regret(curves: Mapping[str, np.ndarray]) -> Figure:
     for (name, values), colour in zip(curves.items(), cycle(PALETTE)):
         evaluations = np.arange(1, values.shape[1] + 1)
         mean = values.mean(axis=0)
-        half = 1.96 * values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros_like(mean)
+        half = np.zeros_like(mean)
+        if len(values) > 1:
+            half = half_width(len(values)) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
         axes.plot(evaluations, mean, color=colour, label=shown(name))
         axes.fill_between(evaluations, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="subnets scored", ylabel="accuracy below the best there is")

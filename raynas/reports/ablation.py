@@ -298,7 +298,7 @@ def _verdict(row: Row, column: Column) -> str | None:
         return "one seed"
     if row["decided"]:
         return "better" if (row["difference"] > 0) == (column.better == "max") else "worse"
-    if row["difference"] == 0:
+    if row["difference"] == row["difference_half"] == 0:
         return "equal"
     needed = row["seeds_to_decide"]
     return "no; over 1,000 seeds" if needed is None else f"no; {needed:,} seeds could"

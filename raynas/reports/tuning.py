@@ -87,17 +87,18 @@ def _pictures(tuning: Tuning) -> Iterator[Part]:
         by: dict[str, Any] = {"target_name": name}
         if len(objectives) > 1:
             by["target"] = partial(_value_of, place)
-        about = f"of {name}" if len(objectives) > 1 else "of the objective"
-        yield _picture(
-            partial(plots.plot_optimization_history, study, **by), f"history-{place}",
-            f"History {about}: each trial's value, and the best so far.",
-        )  # fmt: skip
-        names = _important(study, by, finished)
-        if len(names) > 1 and len(finished) > 2:
+        about = f"of {name}: each trial's value."
+        if len(objectives) == 1:  # of one of several, Optuna does not draw the best
+            about = "of the objective: each trial's value, and the best so far."
+        yield _picture(partial(plots.plot_optimization_history, study, **by), f"history-{place}", f"History {about}")
+        shares = importances(study, by, finished)
+        names = list(shares)
+        if any(shares.values()):
             yield _picture(
-                partial(plots.plot_param_importances, study, **by), f"importances-{place}",
-                f"Importances for {name}: the share of its variance that goes back to each parameter (fANOVA), among "
-                "those that all trials have.",
+                partial(plots.plot_param_importances, study, evaluator=_evaluator(), params=names, **by),
+                f"importances-{place}",
+                f"Importances for {name}: of the variance that single parameters explain, the share of each (fANOVA), "
+                "among those that all trials have.",
             )  # fmt: skip
         if len(finished) > 1:
             yield _picture(
@@ -121,8 +122,14 @@ def _pictures(tuning: Tuning) -> Iterator[Part]:
         )  # fmt: skip
 
 
-def _important(study: optuna.Study, by: Mapping[str, Any], finished: Sequence[Any]) -> list[str]:
-    """Return the parameters that all finished trials have and that vary, the most important ones first."""
+def importances(study: optuna.Study, by: Mapping[str, Any], finished: Sequence[Any]) -> dict[str, float]:
+    """Return the share of each parameter in the variance that single ones explain (fANOVA), the greatest first.
+
+    Of parameters that all finished trials have and that vary; 0 for all if there are too few trials or parameters.
+
+    Args:
+        by: `target`, a function that returns a trial's value; by default the only objective's.
+    """
     import optuna
 
     common = [name for name in finished[0].params if all(name in trial.params for trial in finished)]
@@ -130,10 +137,18 @@ def _important(study: optuna.Study, by: Mapping[str, Any], finished: Sequence[An
     target = by.get("target")
     values = [trial.values[0] if target is None else target(trial) for trial in finished]
     if len(varied) < 2 or len(finished) < 3 or not np.all(np.isfinite(values)) or np.ptp(values) == 0:
-        return varied
+        return dict.fromkeys(varied, 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return list(optuna.importance.get_param_importances(study, params=varied, target=target))
+        found = optuna.importance.get_param_importances(study, evaluator=_evaluator(), params=varied, target=target)
+    return dict(found)
+
+
+def _evaluator() -> optuna.importance.BaseImportanceEvaluator:
+    """Return fANOVA: Optuna's default looks at the trials of the lowest values, the worst ones if more is better."""
+    from optuna.importance import FanovaImportanceEvaluator
+
+    return FanovaImportanceEvaluator(seed=0)
 
 
 def _picture(draw: Callable[[], Any], name: str, caption: str, wide: bool = False) -> Picture:

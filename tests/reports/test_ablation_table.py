@@ -62,6 +62,13 @@ def test_markdown_has_a_mark_for_each_toggle_and_the_papers_figures_beside_ours(
     assert f"4 rows with 3 seed(s), 10 of 12 trials finished. {lead}" in text
 
 
+def test_differences_that_cancel_are_not_equal_results() -> None:
+    base, other = {0: 0.5, 1: 0.75}, {0: 0.75, 1: 0.5}
+    lines = [Line(name, [], "", {"tested": each}, {}, {}) for name, each in (("a", base), ("b", other), ("c", base))]
+    text = AblationTable("", "", [], [TESTED], lines, "a", [0, 1]).markdown()
+    assert "| b | +0.00 ± 317.66 | no; over 1,000 seeds |" in text and "| c | +0.00 ± 0.00 | equal |" in text
+
+
 def test_arrow_has_the_numbers() -> None:
     read = pa.ipc.open_file(table().arrow()).read_all()
     assert read.num_rows == 8 and read.to_pylist() == [

@@ -299,6 +299,12 @@ def test_probes_are_said_to_be_of_the_epochs_that_they_are_of(tmp_path: Path) ->
     assert "weights after 3 of the first 8 epochs." in page(run, []).text
 
 
+def test_the_band_around_a_regret_is_a_t_interval() -> None:
+    (band,) = figures.regret({"random": np.array([[0.1, 0.1], [0.2, 0.1], [0.3, 0.1]])}).axes[0].collections
+    heights, half = np.asarray(band.get_paths()[0].vertices)[:, 1], 4.302653 * 0.1 / 3**0.5
+    assert (heights.min(), heights.max()) == pytest.approx((0.2 - half, 0.2 + half))
+
+
 def test_no_legend_lies_on_a_curve() -> None:
     curves = {f"lower quartile {i}": (np.arange(9), np.full(9, i / 2)) for i in range(3)}
     marks = [figures.Mark("winner, retrained, then fine-tuned on train+search, 112 x 112 pixels", 3, 0.5)]
