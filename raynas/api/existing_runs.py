@@ -167,7 +167,7 @@ def retrain(
     Args:
         run: the run directory; with `data` also the folder of a network, or the name of a timm model.
         archs: networks to train: archs, or `best`, the name of a search, `reference`, the id of a scored subnet, an
-            arch file.
+            arch file; with `data` the winner alone.
         overrides: changes to the run's preset by dotted key.
         start: weights to begin with: random ones (`scratch`), those inherited from the supernet (`inherited`), or
             those of the retrained network (`trained`: fine-tune it at another image size). None: as the preset says.
@@ -195,6 +195,11 @@ def retrain(
     if data is not None:
         if run_dir is None:
             raise UserError("other images than the run's are for a run of their own: name its directory (--run DIR)")
+        if list(archs) != ["best"]:
+            raise UserError(
+                "only a winner is transferred to other images: export another arch (raynas export --arch), and give "
+                "its folder in place of the run"
+            )
         source = os.fspath(run) if isinstance(run, str | os.PathLike) else run.name
         opened = import_model(
             "transfer", source, run_dir, data, overrides, preset=preset, weights=weights, size=size, progress=progress

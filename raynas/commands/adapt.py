@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> None:
     named = given(options)
     file = named.pop("write_space", None)
     if file is not None:
+        if options.space is not None:
+            raise UserError("--write-space writes the space that is derived from the model: leave --space out")
         wanted = {name: named[name] for name in ("model", "data", "overrides", "preset", "weights") if name in named}
         with doing("reading the model") as progress:
             raynas.elastic_space(**wanted, progress=progress).save(file)

@@ -67,9 +67,11 @@ class ImageSet:
 
     @property
     def is_decoded(self) -> bool:
-        """True if the source is pixels in memory, of the set's size and channels."""
+        """True if the source is pixels in memory, of the set's size, channels and crop."""
         own = self.geometry.channels, *self.geometry.size
-        return isinstance(self.source, PixelSource) and self.source.pixels.shape[1:] == own
+        if not isinstance(self.source, PixelSource) or self.source.pixels.shape[1:] != own:
+            return False
+        return self.source.cropped or self.geometry.crop_pct == 1
 
     def at(self, size: tuple[int, int], channels: int) -> ImageSet:
         """Return the same images in another size (height, width) and number of channels."""
@@ -101,10 +103,11 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class PixelSource:
-    """Images in memory, as pixels uint8 [n, channels, height, width]."""
+    """Images in memory, as pixels uint8 [n, channels, height, width]; `cropped`: after the crop of their set."""
 
     pixels: Tensor
     dataset: str
+    cropped: bool = False
 
     def image(self, index: int) -> Tensor:
         return self.pixels[index]
@@ -116,7 +119,7 @@ class PixelSource:
         return str(index)
 
     def keep(self, indices: np.ndarray) -> PixelSource:
-        return PixelSource(self.pixels[torch.from_numpy(indices)], self.dataset)
+        return replace(self, pixels=self.pixels[torch.from_numpy(indices)])
 
     def signature(self, indices: np.ndarray) -> bytes:
         return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()

@@ -250,7 +250,7 @@ def _images(config: DataConfig, test: bool) -> tuple[ImageSet, tuple[str, ...]]:
     images = ImageSet(pool.source, np.arange(len(pool.labels)), pool.labels, geometry, reading)
     if isinstance(pool.source, TorchSource) and _is_small(images):
         # Somebody's own code is run once, here, where its mistakes are told before anything is trained.
-        images = replace(images, source=PixelSource(decode(images)[0], config.name), reading=AS_STORED)
+        images = replace(images, source=PixelSource(decode(images)[0], config.name, cropped=True), reading=AS_STORED)
     return images, class_names
 
 

@@ -20,7 +20,6 @@ from torchvision.ops.feature_pyramid_network import (
 
 from raynas.downstream.pyramid import Pyramid, check_classes
 from raynas.errors import UserError
-from raynas.nets.supernet import Supernet
 from raynas.text import nearest
 
 WIDTH = 256
@@ -64,10 +63,11 @@ def retinanet(network: nn.Module, classes: int, width: int = WIDTH, coarser: boo
         classes: number of classes, with the background as class 0, as torchvision counts them.
         width: channels of the feature pyramid and of the head.
         coarser: False to leave the two coarser maps out, for small images.
-        options: further arguments of torchvision's class, such as `min_size`, `image_mean`, `score_thresh`.
+        options: further arguments of torchvision's class, such as `min_size`, `image_mean`, `score_thresh`. Images,
+            in [0, 1], are normalised as those of the network (its `pretrained_cfg`), or else by ImageNet's values.
 
     Raises:
-        UserError: the network gives no maps, there are no classes, or there is no such option.
+        UserError: the network gives no maps, or a single one, there are no classes, or there is no such option.
     """
     check_classes(classes)
     backbone, strides = _dense(network, width, coarser)
@@ -118,24 +118,30 @@ def _pyramid(network: nn.Module) -> Pyramid:
 def _dense(network: nn.Module, width: int, coarser: bool) -> tuple[Backbone, list[int]]:
     """Return the backbone of a detector without proposals, and the pixels on the side of a token of each map."""
     pyramid = _pyramid(network)
+    if len(pyramid.channels) == 1:
+        raise UserError("the network gives one map, the finest, which such a detector leaves out: give more levels")
     backbone = Backbone(pyramid, 1, LastLevelP6P7(pyramid.channels[-1], width) if coarser else None, width)
     strides = backbone.reductions
     return backbone, [*strides, 2 * strides[-1], 4 * strides[-1]] if coarser else strides
 
 
 def _checked(detector: type[nn.Module], backbone: Backbone, options: dict[str, Any]) -> dict[str, Any]:
-    """Return a detector's options, with batches padded to whole tokens of the coarsest map.
+    """Return a detector's options, with the network's normalisation, and batches padded to its coarsest tokens.
 
     Raises:
-        UserError: torchvision has no such option (its classes ignore it), or knows no normalisation for the network's
-            number of channels.
+        UserError: torchvision has no such option (its classes ignore it), or no normalisation is known for the
+            network's number of channels.
     """
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"}
     if unknown := [name for name in options if name not in known]:
         raise UserError(f"{detector.__name__} has no option {unknown[0]!r}{nearest(unknown[0], sorted(known))}")
-    channels = next((part.in_chans for part in backbone.modules() if isinstance(part, Supernet)), 3)
+    network: Any = next((part for part in backbone.modules() if getattr(part, "pretrained_cfg", None)), None)
+    about = {} if network is None else network.pretrained_cfg
+    normal = {f"image_{name}": list(about[name]) for name in ("mean", "std") if about.get(name)}
+    options = {"size_divisible": backbone.reductions[-1], **normal, **options}
+    channels = getattr(network, "in_chans", 3)
     if channels != 3 and not {"image_mean", "image_std"} <= options.keys():
         raise UserError(
             f"the network takes images of {channels} channels: give image_mean and image_std, {channels} numbers each"
         )
-    return {"size_divisible": backbone.reductions[-1], **options}
+    return options

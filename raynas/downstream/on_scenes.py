@@ -124,7 +124,8 @@ def _train(
     network, normal = _backbone(backbone, scratch, weights, scenes.size)
     if folder is not None:
         start = "random" if scratch else weights_fingerprint(network.state_dict())
-        asked = {"head": head, "width": width, "arch": network.space.smallest().id, "weights": start}
+        form = {"arch": network.space.smallest().id, "space": network.space.fingerprint}  # values, and all constants
+        asked = {"head": head, "width": width, **form, "weights": start}
         _claim(folder, {**asked, "scenes": scenes.model_dump(mode="json"), "recipe": recipe.model_dump(mode="json")})
         if (folder / RESULTS).exists():
             show(f"{folder} is finished already")
@@ -209,7 +210,8 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     if there - {SETTINGS, RESULTS, STATE, WEIGHTS_FILE} or (there and SETTINGS not in there):
         raise UserError(f"{folder} holds other files than those of such a training: give a new folder")
     if there & {RESULTS, STATE}:
-        difference = first_difference(json.loads(file.read_text()), json.loads(json.dumps(settings)))
+        before = {"space": settings["space"], **json.loads(file.read_text())}  # older versions wrote none
+        difference = first_difference(before, json.loads(json.dumps(settings)))
         if difference is not None:
             raise UserError(f"{folder} holds a training with other settings: {difference}; give another folder")
         return

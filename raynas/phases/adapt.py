@@ -156,6 +156,7 @@ def fit(
     if not new_head:
         model.accept_classes(data, progress, "; for a new classifier: --set adapt.head=new")
     model = model.fitted(data, new_head, preset.recipe.seed, progress)
+    model.compare_reading(data, progress)
     own = model.network.space
     if space is None:
         if blocks is None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from raynas.data.config import DataConfig
@@ -81,7 +80,8 @@ def import_supernet(
     new_head = images.classes != found.classes
     if not new_head:
         check_order(images)
-    given = Pretrained(str(checkpoint), load_supernet(found, weights), {})
+    reading = model.pretrained_cfg if system == "timm" else {}
+    given = Pretrained(str(checkpoint), load_supernet(found, weights), reading)
     given.check_channels(images)
     if new_head or images.size != found.input_size:
         scaled = preset.retrain.windows == "scaled"
@@ -89,8 +89,7 @@ def import_supernet(
         found, weights = network.space, network.state_dict()
     for line in describe_reading(asked, images):
         progress(line)
-    if system == "timm":
-        _compare_reading(model.pretrained_cfg, images, progress)
+    given.compare_reading(images, progress)
     return write_imported(run_dir, system, str(checkpoint), found, weights, preset, images)
 
 
@@ -127,6 +126,8 @@ def transfer(
         return asked.model_copy(update={"data": resolve_data(asked, space)})
 
     found = settled(config, *["crop_pct"] * are_files(config))  # other images are not cropped
+    if not has_begun(run_dir, "import"):
+        check_images(found, progress, see_with(default_resources()))
     model.check_channels(load_data(named_data(found)))
     found = settled(named_data(found), "mean", "std")
     data = load_data(named_data(found))
@@ -135,6 +136,9 @@ def transfer(
         model.accept_classes(data, progress)
     scaled = preset.retrain.windows == "scaled"
     network = model.fitted(data, new_head, preset.recipe.seed, progress, scaled).network
+    for line in describe_reading(preset, data):
+        progress(line)
+    model.compare_reading(data, progress)
     return write_imported(run_dir, "raynas", os.fspath(source), network.space, network.state_dict(), found, data)
 
 
@@ -206,11 +210,3 @@ def _space_of(name: str) -> Space:
         return load_space(name)
     arch = load_arch(name)
     return arch.space.fix(arch)
-
-
-def _compare_reading(trained: Mapping[str, Any], images: Data, progress: Progress) -> None:
-    """Report if a model was trained with another normalisation than that of the data."""
-    theirs, ours = [trained["mean"], trained["std"]], [images.mean, images.std]
-    if not np.allclose(theirs, ours, atol=1e-3):
-        shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in (theirs, ours)]
-        progress(f"note: trained on pixels of mean and deviation {shown[0]}; {images.name} is read by {shown[1]}")

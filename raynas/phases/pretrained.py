@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from raynas.data.class_order import in_order, order_of
@@ -83,6 +84,24 @@ class Pretrained:
                 f"{self.name} takes images of {ours} channel(s), {hide_secrets(data.name)} is read with "
                 f"{data.channels}: give --set data.channels={ours}, or another model"
             )
+
+    def compare_reading(self, data: Data, progress: Progress = silent) -> None:
+        """Say in a line each how a dataset's images are read otherwise than the model's were, if that is known."""
+        name, theirs = hide_secrets(data.name), self.reading
+        if theirs.get("mean") and not np.allclose([theirs["mean"], theirs["std"]], [data.mean, data.std], atol=1e-3):
+            pairs = (theirs["mean"], theirs["std"]), (data.mean, data.std)
+            shown = [" and ".join(str(np.round(each, 3).tolist()) for each in pair) for pair in pairs]
+            progress(f"note: trained on pixels of mean and deviation {shown[0]}; {name} is read by {shown[1]}")
+        if data.train.is_decoded:  # so that nothing is resized
+            return
+        ours = data.config.interpolation
+        if (trained := theirs.get("interpolation", ours)) != ours:
+            progress(
+                f"note: trained on images resized by {trained} interpolation; {name} is by {ours}: "
+                f"for the same give --set data.interpolation={trained}"
+            )
+        if (mode := theirs.get("crop_mode", "center")) != "center":
+            progress(f"note: trained on images cropped by timm's crop_mode {mode}; {name} is cropped at the centre")
 
     def fitted(
         self, data: Data, new_head: bool, seed: int, progress: Progress = silent, scaled: bool = False

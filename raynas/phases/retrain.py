@@ -111,7 +111,7 @@ def finetune_resized(
         name: the name that the networks were trained under, if they have one.
 
     Raises:
-        RunDirError: a network of that name was trained with other settings.
+        RunDirError: a network of that name was trained with other settings, or from weights that are no longer there.
         UserError: a network was not trained in this run, has this size already or cannot take such images, or the
             recipe does not fit.
     """
@@ -131,7 +131,13 @@ def finetune_resized(
             label = _label(network.arch, row["seed"], other_size, labels)
             own = recipe if isinstance(recipe, Recipe) else recipe(network.arch)
             seeded = own.model_copy(update={"seed": row["seed"]})
-            trainings.append(NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size, name))
+            training = NetworkTraining(at, seeded, data, row["trained_on"], label, network, other_size, name)
+            trainings.append(training)
+            if (there := rows.get(training.network.path)) is not None and there["time"] < row["time"]:
+                raise RunDirError(
+                    f"{run.name}/{there['path']} began with an earlier {network.name}, which was trained anew since: "
+                    "delete that folder to fine-tune the new one"
+                )
         return _train_and_keep(run, trainings, resources, parallel, progress)
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import center_crop, resize
 
 from raynas.config import Config, validate
 from raynas.data.config import DataConfig
@@ -149,6 +151,13 @@ def test_sizes_and_channels_are_converted() -> None:
     assert torch.equal(pixels[:, 0], pixels[:, 2])
     assert decode(data.search.at((8, 8), 1))[0].shape == (288, 1, 8, 8)
     assert decode(load_data("digits").search.at((8, 8), 3))[0].shape == (288, 3, 8, 8)
+
+
+def test_images_of_their_own_size_are_cropped_as_their_preprocessing_says() -> None:
+    data = load_data(DataConfig(name="digits", crop_pct=0.5))
+    assert preprocessing_of(data).crop_pct == 0.5
+    resized = resize(decode(load_data("digits").search)[0], [16, 16], InterpolationMode.BICUBIC, antialias=True)
+    assert torch.equal(decode(data.search)[0], center_crop(resized, [8, 8]))
 
 
 def test_mnist5k() -> None:

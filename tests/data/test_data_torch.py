@@ -39,7 +39,8 @@ def test_pillow_images_of_many_sizes() -> None:
     assert data.class_names == ("ant", "bee", "cat")
     assert (data.size, data.channels) == ((224, 224), 3)
     assert len(data.fingerprint) == 16
-    assert decode(load_data(DataConfig(name=HERE + "pictures", size=32)).search)[0].shape == (5, 3, 32, 32)
+    small = load_data(DataConfig(name=HERE + "pictures", size=32, crop_pct=0.5)).search
+    assert decode(small)[0].shape == (5, 3, 32, 32) and small.is_decoded  # cropped once
 
 
 def test_labels_are_those_of_the_items() -> None:

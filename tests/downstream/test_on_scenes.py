@@ -89,6 +89,21 @@ def test_a_training_that_is_stopped_ends_as_if_never_stopped(tmp_path: Path) -> 
     assert same == whole
 
 
+def test_a_network_of_other_constants_is_another(tmp_path: Path) -> None:
+    given = dict(width=8, scratch=True, scenes=FEW, recipe=SHORT)
+    network = backbone()
+    first = train_on_scenes("segment", network, tmp_path / "first", **given)  # type: ignore[arg-type]
+    constants = network.space.constants.model_copy(update={"norm_eps": 0.1})
+    other = build_supernet(network.space.replace(constants=constants))
+    assert other.space.smallest().id == network.space.smallest().id
+    with pytest.raises(UserError, match="other settings: space was"):
+        train_on_scenes("segment", other, tmp_path / "first", **given)  # type: ignore[arg-type]
+    settings = json.loads((tmp_path / "first/settings.json").read_text())
+    del settings["space"]  # as older versions wrote it
+    (tmp_path / "first/settings.json").write_text(json.dumps(settings))
+    assert train_on_scenes("segment", backbone(), tmp_path / "first", **given) == first  # type: ignore[arg-type]
+
+
 def test_commands_print_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenes = [f"--scenes={key}={value}" for key, value in json.loads(FEW.model_dump_json()).items()]
     arguments = ["digits/deit", "--scratch", "--width", "8", "--to", str(tmp_path / "a"), *scenes, "--set=epochs=1"]

@@ -191,3 +191,20 @@ def test_options_that_torchvision_would_ignore_are_refused() -> None:
         fcos(network, classes=3, **grey, min_sizes=64)
     with pytest.raises(UserError, match="give image_mean and image_std, 1 numbers each"):
         mask_rcnn(network, classes=3)
+
+
+def test_detectors_normalise_images_as_the_networks_were() -> None:
+    network = build_supernet(subnet("s3").space.with_input(channels=1))
+    network.pretrained_cfg = {**network.pretrained_cfg, "mean": (0.25,), "std": (0.5,)}
+    for make in (retinanet, fcos, mask_rcnn):
+        transform = make(copy.deepcopy(network), classes=3, width=32).transform
+        assert (transform.image_mean, transform.image_std) == ([0.25], [0.5])
+    assert fcos(network, 3, 32, image_mean=[0.1], image_std=[0.2]).transform.image_mean == [0.1]
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=32, features_only=True, out_indices=(1, 2))
+    assert fcos(theirs, 3, 32).transform.image_mean == [0.5, 0.5, 0.5]  # not ImageNet's
+
+
+def test_a_detector_without_the_finest_map_needs_another() -> None:
+    for make in (retinanet, fcos):
+        with pytest.raises(UserError, match="gives one map"):
+            make(Pyramid(subnet("s3"), (-1,)), 3, 32)

@@ -226,6 +226,8 @@ def test_a_space_is_written_edited_and_given(folder: Path, model: Path, capsys: 
     file = folder / "space.yaml"
     assert main(["adapt", str(model), "--write-space", str(file), "--preset", "digits/preset_adapt"]) == 0
     assert f"--space {file}" in capsys.readouterr().out
+    assert main(["adapt", str(model), "--write-space", str(file), "--space", str(file)]) == 2
+    assert "leave --space out" in capsys.readouterr().err
     space = load_space(file)
     assert space.largest().network_id == raynas.elastic_space(model).largest().network_id
     widest = space["width"].choices[-1]

@@ -19,7 +19,7 @@ from raynas.data.images import decode
 from raynas.data.load import load_data, load_test
 from raynas.data.pixels import normalise
 from raynas.documents import parse_yaml
-from raynas.errors import ConfigError, UserError
+from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.families.vit_res.space import grids
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import choose_network
@@ -90,6 +90,18 @@ def test_it_starts_from_the_trained_network_resized(run: Run) -> None:
     assert row["accuracy"] == pytest.approx(right.double().mean().item(), abs=1e-9)
     (again,) = finetune_resized(run, [start], STILL, 12, parallel=1)
     assert again == row and run.store.read("networks").num_rows == 2
+
+
+def test_a_network_of_weights_that_were_trained_anew_is_not_taken(run: Run) -> None:
+    (old,) = finetune_resized(run, [trained(run)], STILL, 12, parallel=1)
+    shutil.rmtree(Path(run.uri, trained(run).path or ""))
+    retrain(run, [ARCH], RECIPE.model_copy(update={"lr": RECIPE.lr / 2}), parallel=1)
+    with pytest.raises(RunDirError, match=f"{ARCH.id}-scratch-0, which was trained anew since: delete that folder"):
+        finetune_resized(run, [trained(run)], STILL, 12, parallel=1)
+    shutil.rmtree(Path(run.uri, old["path"]))
+    (new,) = finetune_resized(run, [trained(run)], STILL, 12, parallel=1)
+    expected = load_network_folder(run.local_or_uri(trained(run).path or "")).resized(12)
+    assert equal(weights(run, new), expected.state_dict()) and new["weights"] != old["weights"]
 
 
 def test_it_learns(run: Run) -> None:

@@ -90,6 +90,30 @@ def test_embedded_images_are_read_as_the_network_was_trained(root: Path, tmp_pat
     assert sum(re.search(told, line) is not None for line in lines) == 1
 
 
+def test_another_interpolation_than_in_training_is_told(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "network", tmp_path / "network")
+    about = {"mode": "L", "channels": 1, "size": [8, 8], "mean": [0.25], "std": [0.5], "crop_pct": 1.0}
+    (tmp_path / "network" / "preprocessing.json").write_text(json.dumps({**about, "interpolation": "bilinear"}))
+    for overrides, told in (({}, 1), ({"data.interpolation": "bilinear"}, 0)):
+        lines: list[str] = []
+        raynas.import_model(
+            "transfer", str(tmp_path / "network"), tmp_path / f"run{told}", str(root / "pets"), overrides,
+            progress=lines.append,
+        )  # fmt: skip
+        assert sum("--set data.interpolation=bilinear" in line for line in lines) == told
+        assert sum("are read as 8 x 8 grey" in line for line in lines) == 1
+
+
+def test_a_damaged_image_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "pets", tmp_path / "pets")
+    (tmp_path / "pets" / "train" / "cat" / "damaged.png").write_bytes(b"no image")
+    given = ("transfer", str(root / "network"), tmp_path / "run", str(tmp_path / "pets"))
+    with pytest.raises(UserError, match="1 of 73 images cannot be read"):
+        raynas.import_model(*given)
+    assert not (tmp_path / "run").exists()
+    raynas.import_model(*given, overrides={"data.skip": "unreadable"})
+
+
 def test_classes_of_two_orders_are_not_taken_for_a_networks_own(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "network", tmp_path / "network")
     about = {"mode": "L", "channels": 1, "size": [8, 8], "mean": [0.25], "std": [0.5], "crop_pct": 1.0}
@@ -127,6 +151,7 @@ def test_a_timm_model_is_transferred_with_its_own_normalisation(root: Path, tmp_
     [
         ({"data": "pets"}, "name its directory"),
         ({"run_dir": "run"}, "give them"),
+        ({"data": "pets", "run_dir": "run", "archs": ["phone"]}, "export another arch"),
         ({"data": "pets", "run_dir": "run", "overrides": {"data.channels": 3}}, r"1 channel\(s\)"),
         ({"data": "pets", "run_dir": "run", "overrides": {"retrain.windows": "scaled"}, "size": 16}, "no windows"),
     ],
