@@ -21,7 +21,7 @@ def scale_to_macs(space: Space, arch: Mapping[str, Any], macs: float) -> Arch:
 
     Raises:
         UserError: `macs` is not a positive number.
-        InfeasibleError: the family has no widths that small or large.
+        InfeasibleError: the family has no widths that large. (With too few MACs the narrowest network is returned.)
     """
     if not (isinstance(macs, int | float) and math.isfinite(macs) and macs > 0):
         raise UserError(f"MACs to scale to must be a positive number, found {macs!r}")

@@ -23,7 +23,7 @@ def az_nas(network: Supernet, images: Tensor, generator: torch.Generator) -> dic
     - progressivity: the least increase of that entropy from a block to the next; left out for networks of one width,
       as in the release for AutoFormer;
     - trainability: 2 - s - 1 / s, the mean over blocks, with s the spectral norm of the block's mean Jacobian,
-      estimated from random signs at the output;
+      estimated from random signs at the output; NaN without blocks;
     - complexity: MACs.
 
     Blocks are whole: AZ-NAS's release looks at AutoFormer's attention and MLP apart.
@@ -34,7 +34,8 @@ def az_nas(network: Supernet, images: Tensor, generator: torch.Generator) -> dic
     parts = {"expressivity": sum(entropies)}
     if hasattr(network, "stages"):
         parts["progressivity"] = min((b - a for a, b in itertools.pairwise(entropies)), default=0.0)
-    parts["trainability"] = float(np.mean([trainability(*each, generator) for each in passes]))
+    slopes = [trainability(*each, generator) for each in passes]
+    parts["trainability"] = float(np.mean(slopes)) if slopes else math.nan
     parts["complexity"] = float(cost(network.space, [network.space.smallest()])["macs"][0])
     return parts
 
@@ -42,13 +43,14 @@ def az_nas(network: Supernet, images: Tensor, generator: torch.Generator) -> dic
 def combined(parts: dict[str, float], reference: list[dict[str, float]]) -> float:
     """Return the sum of the logarithms of the parts' ranks among reference networks, ranks in (0, 1].
 
-    A value that some of the reference equal has the mean of their ranks. NaN if a part is NaN.
+    A value that some of the reference equal has the mean of their ranks. Parts of the reference that are NaN are left
+    out; NaN if a part of the network is.
     """
     if any(math.isnan(value) for value in parts.values()):  # sorted, NaN would be the largest
         return math.nan
     total = 0.0
     for name, value in parts.items():
-        known = np.sort([each[name] for each in reference])
+        known = np.sort([each[name] for each in reference if not math.isnan(each[name])])
         below, upto = (np.searchsorted(known, value, side) for side in ("left", "right"))
         total += float(np.log(((below + upto) / 2 + 1) / (len(known) + 1)))
     return total

@@ -20,7 +20,8 @@ def dss(network: Supernet, images: Tensor, generator: torch.Generator) -> float:
 
     Diversity is, for each projection of attention, the nuclear norm of its weights times that of their gradient;
     saliency is the sum of |weight x gradient| of the MLPs, and of the convolutions in families that have some. The
-    gradients are those of synflow's flow, with layer norms, as in the release, and without batch norms.
+    gradients are those of synflow's flow, with layer norms, as in the release, and without batch norms. -inf for a
+    network without blocks.
     """
     found, total = flow(network, {F.batch_norm: same}), 0.0
     for name, weight in block_parameters(network):
@@ -31,4 +32,4 @@ def dss(network: Supernet, images: Tensor, generator: torch.Generator) -> float:
             total += float(torch.linalg.matrix_norm(value, "nuc") * torch.linalg.matrix_norm(slope, "nuc"))
         else:
             total += float((weight.detach() * found[weight]).abs().sum())
-    return math.log(total)
+    return math.log(total) if total else -math.inf

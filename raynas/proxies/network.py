@@ -29,7 +29,7 @@ def fresh_network(arch: Arch, seed: int) -> Supernet:
 
 
 def blocks(network: Supernet) -> list[nn.Module]:
-    """Return the blocks that a network runs, from the first to the last, in all families."""
+    """Return the blocks that a network runs, from the first to the last, in all families; without class attention's."""
     found = [(_BLOCK.fullmatch(name), module) for name, module in network.named_modules()]
     return [module for match, module in found if match and not match[2] and not isinstance(module, nn.Identity)]
 

@@ -32,14 +32,16 @@ def build_search(
     Raises:
         ConfigError: the search is unknown, cannot be imported, has no such option, or is not an ask/tell object.
         InfeasibleError: no arch of the space meets the constraints.
-        UserError: an option is out of range, the search uses latency and `costs` does not have it, or it cannot be
-            raced, or have rungs.
+        UserError: an option is out of range, the search uses latency and `costs` does not have it, there are too few
+            classes for top-5, or it cannot be raced, or have rungs.
     """
     for name in TIMED:
         if (name in config.objectives or name in config.constraints) and name not in (costs or {}):
             raise UserError(
                 f"the search goes by {name}: give its predictor, build_search(..., costs={{{name!r}: ...}})"
             )
+    if "top5" in config.objectives and space.classes <= 5:
+        raise UserError(f"objectives: with {space.classes} classes there is no top5: search by accuracy or loss")
     what = f"search {config.name!r}"
     budget = {"evaluations": config.evaluations, "generations": config.generations}
     options = {

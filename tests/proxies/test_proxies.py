@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from raynas.proxies.scorer import PROXIES, ProxyScorer
 from raynas.proxies.synflow import synflow
 from raynas.search import NSGA2, Evolution, run_search
 from raynas.search.objectives import Direction
-from raynas.space import load_space
+from raynas.space import Space, load_space
 
 SPACES = ("vit", "twins", "vit_resnas", "s3", "nasvit")
 NO_DRAWS = torch.Generator()
@@ -113,6 +114,20 @@ def test_ranks_are_combined_as_scipy_ranks() -> None:
         wanted += math.log(stats.rankdata([*(each[name] for each in reference), value])[-1] / 4)
     assert combined({"a": 2.0, "b": 9.0}, reference) == pytest.approx(wanted)
     assert math.isnan(combined({"a": 2.0, "b": math.nan}, reference))
+    assert combined({"a": 2.0, "b": 9.0}, [*reference, {"a": math.nan, "b": math.nan}]) == pytest.approx(wanted)
+
+
+def test_a_network_without_blocks_is_the_worst_and_ends_nothing() -> None:
+    blocks = {"repeat": 2, "kept": [False, True], "heads": [1], "mlp_ratio": [2]}
+    dimensions = {"patch_size": [4], "width": [8], "blocks": blocks}
+    constants = {"head_dim": 4}
+    space = Space.from_dict({"family": "vit", "input": {"size": 8, "channels": 1}, "classes": 3,
+                             "constants": constants, "dimensions": dimensions})  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for proxy in ("dss", "naswot", "az_nas"):
+            none, full = ProxyScorer(space, proxy, reference=3).score([space.smallest(), space.largest()])
+            assert (math.isnan(none) if proxy == "az_nas" else none == -math.inf) and math.isfinite(full)
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -178,3 +178,10 @@ def test_an_option_that_is_no_number_is_refused(medium: Space, name: str, value:
             continue
         with pytest.raises(UserError, match=option):
             build_search(SearchConfig(name=name, options={option: value}), medium)
+
+
+def test_top5_of_five_classes_is_refused(medium: Space) -> None:
+    config = SearchConfig(objectives={"top5": "max"}, evaluations=4, options={"population": 4})
+    assert build_search(config, medium.with_input(classes=6)).objectives.names == ["top5"]
+    with pytest.raises(UserError, match="with 5 classes there is no top5: search by accuracy or loss"):
+        build_search(config, medium.with_input(classes=5))
