@@ -32,6 +32,8 @@ from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import Run
 from raynas.runs.searches import MAIN, Scoring
+from raynas.search.config import SearchConfig
+from raynas.space import Space
 from raynas.text import nearest, shown
 
 Needs = Literal["train", "search", "rank", "test", "retrain", "evaluate"]
@@ -125,21 +127,37 @@ def _searched(of: Measured) -> float:
 def _hypervolume(of: Measured) -> float:
     """Return the share of all errors and costs that are beaten by some network that the search scored.
 
-    Errors are those from 0 to 1; costs those up to the upper limit of the search, on whatever it limits, else MACs up
-    to those of the largest arch.
+    Errors are those from 0 to 1; for costs see `cost_limit`.
     """
     from pymoo.indicators.hv import HV  # slow import
 
     stored = of.run.search(of.search)
-    limits = stored.settings.search.constraints
-    name = next((name for name, (_, high) in limits.items() if name in COSTS and high is not None), "macs")
-    limit = limits.get(name, (None, None))[1] or span(of.run.space)[name][1]
+    name, limit = cost_limit(stored.settings.search, of.run.space)
     scores = stored.comparable_scores()
     told = [each.arch for each in stored.read_back()[0].history if each.stopped is None]
     archs = [arch for arch in told if scores[arch.id]["accuracy"] is not None]
     errors = np.array([1 - scores[arch.id]["accuracy"] for arch in archs])
     costs = cost(of.run.space, archs)[name] / limit
     return float(HV(ref_point=np.ones(2))(np.stack([errors, costs], axis=1)[costs <= 1]))
+
+
+def cost_limit(search: SearchConfig, space: Space) -> tuple[str, float]:
+    """Return the cost of a search's hypervolume and its limit: the upper one of the search, else the space's most MACs.
+
+    Of several limits the first counts.
+    """
+    limits = {name: high for name, (_, high) in search.constraints.items() if name in COSTS and high is not None}
+    return next(iter(limits.items()), ("macs", float(span(space)["macs"][1])))
+
+
+def check_limits(limits: Collection[tuple[str, float]]) -> None:
+    """Refuse to compare hypervolumes up to different limits, see `cost_limit`."""
+    if len(different := sorted(set(limits))) > 1:
+        told = " and ".join(f"{limit:,.0f} {name}" for name, limit in different[:2])
+        raise UserError(
+            f"hypervolume is compared up to one limit, not up to {told}: give all the same upper limit in "
+            "search.constraints, or leave it out"
+        )
 
 
 def _retrained(of: Measured) -> float:
@@ -280,11 +298,21 @@ def check_measures(names: Collection[str], preset: Preset, truth: str | None = N
             raise UserError("tau needs a table of networks trained on their own: give truth, a Parquet file")
 
 
-def check_energy() -> None:
-    """Refuse to measure energy where nothing counts it, as far as that is known here."""
+def check_energy(at_a_time: int | None, progress: Progress) -> None:
+    """Refuse to measure energy where nothing counts it, as far as that is known here.
+
+    Args:
+        at_a_time: trials side by side.
+        progress: called with a line if these may count each other's energy.
+    """
     reading = counters.read_counters(counters.POWERCAP, counters.GPUS)
     if not on_cluster() and not reading.counters:
         raise UserError(f"energy cannot be measured on this machine ({'; '.join(reading.unread)}): leave it out")
+    if at_a_time != 1:
+        progress(
+            "note: energy is that of whole machines, so that trials side by side on one count each other's: compare it "
+            "with --at-a-time 1 (at_a_time) alone"
+        )
 
 
 def measure(names: Collection[str], of: Measured) -> dict[str, float]:

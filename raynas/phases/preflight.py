@@ -223,7 +223,10 @@ def _check_search(config: SearchConfig, space: Space, progress: Progress) -> Non
         if ":" in config.name:
             progress(f"search {config.name!r} cannot be made here, and will be needed later: {reason(error)}")
         elif isinstance(error, InfeasibleError):
-            change = "the preset's search.constraints say so; another limit: --set 'search.constraints.macs=[null, N]'"
+            name = next((each for each in config.constraints if f"{each} in [" in str(error)), "macs")
+            change = (
+                f"the preset's search.constraints say so; another limit: --set 'search.constraints.{name}=[null, N]'"
+            )
             raise InfeasibleError(f"search: {error} ({change})") from error
         elif isinstance(error, UserError):
             raise type(error)(f"search: {error}") from error

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from raynas.cluster.resources import Resources
+from raynas.energy.counters import Counter, Reading
 from raynas.errors import UserError
-from raynas.outer.measures import MEASURES, carry_out, check_measures
+from raynas.outer.measures import MEASURES, carry_out, check_energy, check_measures
 from raynas.presets.preset import Preset, override
 from raynas.runs.run import Run
 from tests.small_run import PRESET, SPACE
@@ -167,6 +168,15 @@ def test_measures_that_a_preset_does_not_provide_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check_measures(names, preset(**changes), tuned=True)
+
+
+def test_trials_side_by_side_count_each_others_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Reading("here", {}, {"gpu": Counter("GPU", 1.0)}, ())
+    monkeypatch.setattr("raynas.energy.counters.read_counters", lambda *folders: counted)
+    for at_a_time, told in ((None, 1), (2, 1), (1, 0)):
+        lines: list[str] = []
+        check_energy(at_a_time, lines.append)
+        assert len(lines) == told and all("with --at-a-time 1" in line for line in lines)
 
 
 def test_a_wrong_measure_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ from raynas.errors import UserError
 from raynas.locations import is_uri
 from raynas.outer.ablation.cells import Cell, Shared, cells_of
 from raynas.outer.experiment import run_experiment
-from raynas.outer.measures import MEASURES, RETRAINS, carry_out, check_energy, check_measures, unknown_measure
+from raynas.outer.measures import (
+    MEASURES,
+    RETRAINS,
+    carry_out,
+    check_energy,
+    check_limits,
+    check_measures,
+    cost_limit,
+    unknown_measure,
+)
 from raynas.outer.trials import Proposed, Trial, read_trials
 from raynas.outer.work import Report, Work
 from raynas.phases.images import check_images
@@ -71,6 +80,8 @@ def run_ablation(
     if has_begun(run_dir, ABLATION):
         check_settings(Run(run_dir), ABLATION, settings)
     else:
+        if "energy" in measures:
+            check_energy(at_a_time, progress)
         _check(rows, measures, truth, preset, resources, progress)
     run = Run(run_dir, create=True)
     with run.lock():
@@ -95,17 +106,19 @@ def _check(
     progress: Progress = silent,
 ) -> None:
     """Refuse rows that cannot be carried out; every image of the preset is looked at."""
-    if "energy" in measures:
-        check_energy()
     table = None if truth is None else read_truth(truth)
     check_images(preset, progress, see_with(resources))
     notes: dict[str, None] = {}  # without duplicates: all rows note what they have in common
     retrained = any(MEASURES[name].needs in RETRAINS for name in measures)
+    limits = []
     for row in rows:
         with _naming(row):
             ready = preflight(row.preset, resources, None, lambda line: notes.update({line: None}), False, retrained)
             if table is not None:
                 archs_of(table, ready.space, truth or "")
+            limits.append(cost_limit(row.preset.search, ready.space))
+    if "hypervolume" in measures:
+        check_limits(limits)
     if retrained and (keys := retrained_apart(rows)):
         both, more = ", ".join(keys), " and so on" if keys[1:] else ""
         line = (

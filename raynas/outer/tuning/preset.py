@@ -11,7 +11,17 @@ from raynas.cluster.resources import Resources
 from raynas.config import validate
 from raynas.documents import Document
 from raynas.errors import ConfigError, UserError, together
-from raynas.outer.measures import MEASURES, RETRAINS, SEARCHES, TRAINING, carry_out, check_energy, check_measures
+from raynas.outer.measures import (
+    MEASURES,
+    RETRAINS,
+    SEARCHES,
+    TRAINING,
+    carry_out,
+    check_energy,
+    check_limits,
+    check_measures,
+    cost_limit,
+)
 from raynas.outer.tuning.function import numbers
 from raynas.outer.tuning.tune import check, tune
 from raynas.outer.tuning.tuned import Tuned
@@ -57,7 +67,7 @@ def tune_preset(
     _check_pruner(config, preset)
     if not has_begun(run_dir, TUNING):
         if "energy" in config.objectives:
-            check_energy()
+            check_energy(at_a_time, progress)
         check_images(preset, progress, see_with(resources))
     preflight(_applied(preset, next(_extremes(config.params))[1]), resources, progress=progress, look=False)
     common = preset.model_copy(update={"tune": None})
@@ -120,21 +130,25 @@ def _check_params(config: TuneConfig, preset: Preset, section: Document | None) 
             depends = f"{', '.join(config.objectives)} {'does' if len(config.objectives) == 1 else 'do'}"
             wrong[name] = f"{depends} not depend on it: leave it out, or add an objective"
     spaces: list[dict[str, Any]] = []
+    limits = []
     for name, values in _extremes(config.params):
         if wrong.keys() & {name, *_conditions(config.params, name)}:
             continue
         values = {other: value for other, value in values.items() if other not in wrong}
         try:
             changed = _applied(preset, values)
-            space = plain(space_of(changed).to_dict())
+            space = plain((found := space_of(changed)).to_dict())
         except ConfigError as error:
             blamed = _blamed(preset, config.params, values) or name
             wrong[blamed] = f"{shown(values[blamed])}: {error}"
         else:
+            limits.append(cost_limit(changed.search, found))
             if space not in spaces:
                 spaces.append(space)
     if wrong:
         raise together([_error(section, name, message) for name, message in wrong.items()])
+    if "hypervolume" in config.objectives:
+        check_limits(limits)
     return spaces
 
 

@@ -151,6 +151,10 @@ def refused(file: Path, run: Path) -> None:
             "yaml:[0-9]+: published.default.serched: no measure 'serched' .did you mean 'searched'",
         ),
         ({"measure": ["tau"]}, "row 'default': tau needs a table"),
+        (
+            {"measure": ["hypervolume"], "rows": {"a": {}, "b": {"search.constraints.macs": [None, 8e5]}}},
+            "hypervolume is compared up to one limit, not up to .* give all the same upper limit",
+        ),
         ({"measure": ["conflict"]}, "set recipe.health.conflict"),
         ({"measure": ["probes"], "rows": {"a": {}, "b": {"search.evaluations": 3}}}, "'a' and 'b' are equal in all"),
         ({"rows": {"a": {}, "b": {"space": "digits/vti"}}}, "row 'b': no space .*did you mean 'digits/vit'"),

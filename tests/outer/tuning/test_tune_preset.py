@@ -55,6 +55,13 @@ def test_wholes_are_applied_before_their_parts() -> None:
         ({"objectives": {"searhced": "max"}}, "no measure 'searhced' .did you mean 'searched'"),
         ({"objectives": {"accuracy": "max"}}, r"no measure 'accuracy' .known: probes, [^.]*retrained, tau, conflict"),
         ({"pruner": "asha"}, "pruner: the probes are scored every .* no trial would be ended early: set recipe.health"),
+        (
+            {
+                "params": {"search.constraints": {"choices": [{"macs": [None, 8e5]}, {"macs": [None, 9e5]}]}},
+                "objectives": {"hypervolume": "max"},
+            },
+            "hypervolume is compared up to one limit, not up to 800,000 macs and 900,000 macs",
+        ),
         ({"objectives": {"searched": "min"}}, "searched is better the more it is: max"),
         ({"objectives": {"tested": "max"}}, "tested is no objective: the test split is for reporting"),
         ({"objectives": {"seconds": "min"}, "pruner": "asha"}, "accuracy of the probes, which says nothing of seconds"),
