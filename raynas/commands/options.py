@@ -94,7 +94,7 @@ def add_scoring(parser: argparse.ArgumentParser, each: str) -> None:
 
 def add_replica(parser: argparse.ArgumentParser, does: str) -> None:
     """Add whether a Ray task works, and its CPUs and GPU; `does` says at what."""
-    text = f"1: a Ray task {does}; 0: this process (default: 1 on a cluster, else 0)"
+    text = f"1: a Ray task {does}; 0: this process (default: 1 on a cluster and with --cpus or --gpu, else 0)"
     parser.add_argument("--replicas", type=whole(0, 1), metavar="N", help=text)
     add_cpus_and_gpu(parser, "task")
 

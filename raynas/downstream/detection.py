@@ -97,9 +97,18 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
 
     Maps are all of the pyramid's, and one that is pooled from the coarsest. Anchors are eight tokens large. Boxes are
     classified by layers of four times the width, as in torchvision's at the default width.
+
+    Raises:
+        UserError: as `retinanet`, or tokens are not of so many pixels that torchvision cuts regions out rightly.
     """
     check_classes(classes)
     backbone = Backbone(_pyramid(network), 0, LastLevelMaxPool(), width)
+    finest = backbone.reductions[0]
+    if finest & (finest - 1) or backbone.reductions != [finest << level for level in range(len(backbone.reductions))]:
+        raise UserError(
+            f"the maps have tokens of {', '.join(map(str, backbone.reductions))} pixels: Mask R-CNN takes regions from "
+            "maps of 2, 4, 8, ... pixels without a gap; give such levels (out_indices), or take another detector"
+        )
     sizes = tuple((8 * side,) for side in [*backbone.reductions, 2 * backbone.reductions[-1]])
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
     heads = {

@@ -95,6 +95,8 @@ def train_on_scenes(
     head = head or next(iter(HEADS[task]))
     if head not in HEADS[task]:
         raise UserError(f"no head {head!r} to {task}{nearest(head, list(HEADS[task]))}: {', '.join(HEADS[task])}")
+    if weights is not None and (scratch or isinstance(backbone, Supernet)):
+        raise UserError("the file of weights is for a timm model's own weights: leave it out")
     if not isinstance(backbone, Supernet) and os.path.exists(backbone):
         backbone = os.path.abspath(backbone)
     if to is not None and is_uri(os.fspath(to)):

@@ -134,8 +134,9 @@ def read_pretrained(source: str | os.PathLike[str], weights_file: str | Path | N
     """Read a trained model.
 
     Args:
-        source: the name of a timm model; a run directory, whose winner is read, retrained if it was; or the folder of a
-            network, which `raynas export` or `raynas retrain` wrote.
+        source: the name of a timm model; a run directory, whose winner is read, retrained if it was, on the training
+            images alone if it was on these, too; or the folder of a network, which `raynas export` or `raynas retrain`
+            wrote.
         weights_file: weights of a timm model, instead of those that timm downloads.
 
     Raises:
@@ -170,7 +171,9 @@ def _of_run(run: Run) -> Pretrained:
             f"{run.name} has no winner: search it first (raynas search), or give the folder of one of its networks "
             f"({run.name}/networks/..., with its {ARCH_FILE})"
         )
-    network = choose_network(run.networks(), run.arch("best") if run.has_arch("best") else space.largest())
+    held_out = {row["path"] for row in run.network_rows() if row["trained_on"] == "train"}
+    networks = sorted(run.networks(), key=lambda network: network.path not in held_out)  # of equal ones the first
+    network = choose_network(networks, run.arch("best") if run.has_arch("best") else space.largest())
     model = load_network(run, network)
     reading = preprocessing_of(run.data().resized(model.space.input_size))
     return Pretrained(f"{run.name} ({network.name})", model.eval(), reading.timm_config(model.space.classes))

@@ -130,6 +130,9 @@ def test_what_cannot_be_trained_is_refused() -> None:
     for task, head in (("draw", None), ("segment", "retinanet"), ("detect", "semantic_fpn")):
         with pytest.raises(UserError, match=r"no (task|head)"):
             train_on_scenes(task, backbone(), head=head, scenes=FEW)  # type: ignore[arg-type]
+    for what, scratch in ((backbone(), False), ("digits/deit", True)):
+        with pytest.raises(UserError, match="file of weights is for a timm model's own weights: leave it out"):
+            train_on_scenes("segment", what, scratch=scratch, weights="file", scenes=FEW)
     with pytest.raises(UserError, match="lower the learning rate"):
         train_on_scenes("segment", backbone(), scenes=FEW, recipe=DenseRecipe(epochs=3, batch_size=8, lr=1e30))
 

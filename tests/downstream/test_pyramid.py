@@ -208,3 +208,17 @@ def test_a_detector_without_the_finest_map_needs_another() -> None:
     for make in (retinanet, fcos):
         with pytest.raises(UserError, match="gives one map"):
             make(Pyramid(subnet("s3"), (-1,)), 3, 32)
+
+
+def test_regions_are_cut_out_of_maps_without_a_gap() -> None:
+    """torchvision leaves the features of large boxes zero at a gap, and rounds tokens of 3 pixels to 4."""
+    network = subnet("s3")
+    assert [level.reduction for level in network.levels()] == [2, 4, 8]
+    with pytest.raises(UserError, match=r"tokens of 2, 8 pixels: .* without a gap"):
+        mask_rcnn(Pyramid(network, (0, 2)), 3, 32)
+    block = {"window": [2], "heads": [1], "mlp_ratio": [1.0]}
+    stages = [{"width": [4], "depth": [1], "blocks": block}] * 2
+    given: dict[str, Any] = {"constants": {"patch_size": 3, "head_dim": 4}, "dimensions": {"stages": stages}}
+    space = Space.from_dict({"family": "s3", "input": {"size": 12, "channels": 3}, "classes": 2, **given})
+    with pytest.raises(UserError, match="tokens of 3, 6 pixels"):
+        mask_rcnn(build_supernet(space), 3, 32)

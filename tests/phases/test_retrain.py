@@ -22,6 +22,7 @@ from raynas.cluster.resources import Resources
 from raynas.costs import cost
 from raynas.errors import ConfigError, RunDirError, UserError
 from raynas.nets.supernet import Supernet
+from raynas.phases.pretrained import read_pretrained
 from raynas.phases.recipes import recipe_of
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import override
@@ -132,6 +133,11 @@ def test_training_on_the_search_split_leaves_it_unmeasured(run: Run, trained: tu
     assert plain["path"] != row["path"] and plain["accuracy"] is not None
     images = [found.store.read("training")["images"].to_pylist() for found in (run, other)]
     assert images[0] > images[1]
+    # What is adapted has not seen the images that its subnets are scored on, if there is a choice.
+    run.write_arch("best", ARCH)
+    assert read_pretrained(run.uri).name == f"{run.name} ({ARCH.id}-scratch-0-all)"
+    retrain(run, [ARCH], RECIPE, parallel=1)
+    assert read_pretrained(run.uri).name == f"{run.name} ({ARCH.id}-scratch-0)"
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -226,6 +232,7 @@ import torch
 torch.set_num_threads(1)
 from raynas.runs.run import Run
 from raynas.progress.reporter import Reporter
+from raynas.phases.pretrained import read_pretrained
 from raynas.phases.recipes import recipe_of
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import override
