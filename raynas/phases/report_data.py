@@ -119,6 +119,9 @@ def _predicted(made: Any) -> Predicted | None:
     """Return the quality of a search's predictors on held-out archs and on the archs that they proposed."""
     if not isinstance(made, PredictorEvolution) or not made.qualities:
         return None
+    count = len(made.objectives.scored)  # predictors that are used together, or not at all
+    groups = [made.qualities[at : at + count] for at in range(0, len(made.qualities), count)]
+    used = [all(each.kendall >= made.least_tau for each in group) for group in groups]
     tried = [
         {
             "objective": quality.objective,
@@ -129,9 +132,9 @@ def _predicted(made: Any) -> Predicted | None:
             "spearman": quality.spearman,
             "rmse": quality.rmse,
             "regret": quality.regret,
-            "used": quality.kendall >= made.least_tau,
+            "used": used[place // count],
         }
-        for quality in made.qualities
+        for place, quality in enumerate(made.qualities)
     ]
     newest = {quality.objective: quality for quality in made.qualities}
     points = []

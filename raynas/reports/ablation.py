@@ -222,7 +222,8 @@ class AblationTable:
             "Means over seeds, ± half of the 95 % Student t interval. Differences are to the baseline with the same "
             "seed. One is decided if its interval leaves 0 out; else the table says how many seeds could decide it, if "
             "mean and spread of the differences stayed as they are. Intervals are not corrected for their number: of "
-            "20 differences that are none, one will look decided."
+            "20 differences that are none, one will look decided on average. All seeds have the same images: what "
+            "others would change is not in the intervals."
             + (paper if any(line.published for line in self.lines) else ""),
             *(f"{line.name}, seed {seed}, failed: {why}" for line in self.lines for seed, why in line.failed.items()),
         ]
