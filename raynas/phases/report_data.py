@@ -15,7 +15,7 @@ from raynas.reports.collect import Predicted, Timed, Trace
 from raynas.results import Store
 from raynas.results.schemas import Row
 from raynas.runs.run import Run
-from raynas.runs.searches import MAIN, StoredSearch, predictor_of
+from raynas.runs.searches import EXACT, MAIN, StoredSearch, predictor_of
 from raynas.search import PredictorEvolution
 from raynas.search.config import TIMED, SearchConfig
 from raynas.search.history import History
@@ -102,10 +102,13 @@ def _front(stored: StoredSearch, made: Any, timed: Timed | None) -> list[Row]:
     if not left or not hasattr(made, "front"):
         return []
     times = {row["arch"]: row for row in ([] if timed is None else timed.rows)}
+    # A search in another precision has its front by these scores.
+    exact = {row["arch"]: row for row in stored.run.scores(stored.settings.scoring.images, EXACT).to_pylist()}
     rows = []
     for row in sorted(made.front(), key=lambda row: list(row.objectives.values())):
         if row.arch.id in left:
-            values = {"arch": row.arch.id, **row.objectives}
+            scored = {name: exact[row.arch.id][name] for name in made.objectives.scored if row.arch.id in exact}
+            values = {"arch": row.arch.id, **row.objectives, **scored}
             measured = times.get(row.arch.id, {})
             values.update({to: measured[of] for of, to in _TIMES.items() if to in values and measured.get(of)})
             rows.append(values)

@@ -254,6 +254,10 @@ def test_the_front_of_a_search_in_bf16_is_that_of_its_scores_in_fp32(tmp_path: P
         )
     }
     assert {arch.id for arch in run.search().front} == front and len(front) >= 1
+    halved = [{**row, "accuracy": row["accuracy"] / 2} for row in exact]  # so that they differ from those in bf16
+    run.store.append("scores", halved)
+    told = {row["arch"]: row["accuracy"] for row in traces(run)[0].front}
+    assert told == {row["arch"]: row["accuracy"] for row in halved if row["arch"] in front}
 
 
 def test_scores_in_fp32_decide(tmp_path: Path) -> None:
