@@ -34,7 +34,7 @@ def evolution_section(
     """
     if not spaces:
         return None
-    header = ["space", "archs in it", "scored", "E-T error", "±", "mean error", "top tier", "took"]
+    header = ["space", "archs in it", "scored", "E-T error", "standard error", "mean error", "top tier", "took"]
     rows = [
         [
             row["name"], shown_count(int(row["cardinality"])), row["archs"], Percent(row["error"]),
@@ -52,13 +52,14 @@ def evolution_section(
     numbers = [
         [row["iteration"], row["axis"], _listed(row["choices"]), _listed(row["after"]), *_line(row)] for row in moves
     ]
-    header_of_moves = ["space", "axis", "choices", "next choices", "slope", "±", "steps", "sure", "notes"]
+    header_of_moves = ["space", "axis", "choices", "next choices", "slope", "standard error", "steps", "sure", "notes"]
     return Section(
         "The evolution of the space",
         [
             f"The best space is that of iteration {best['iteration']}, with an E-T error of {best['error']:.2%} "
-            f"± {best['standard_error']:.2%}: the mean of the average error of its scored subnets and of that of the "
-            "best of them. All spaces were scored at the same budget, with the weights of a supernet of their own. "
+            f"± {best['standard_error']:.2%} (standard error): the mean of the average error of its scored subnets and "
+            "of that of the best of them. All spaces were scored within the same limits, with the weights of a "
+            "supernet of their own. "
             f"{_end(spaces[-1])}",
             Table("spaces", header, rows),
             Table("best-scored", header_of_best, best_scored),

@@ -28,7 +28,15 @@ def trials_section(trials: Sequence[Tried]) -> Section | None:
     if not trials:
         return None
     searched = any(trial.searched for trial in trials)
-    header = ["trial", "spaces", "first E-T error", "lowest E-T error", "±", "its top tier", "at iteration"]
+    header = [
+        "trial",
+        "spaces",
+        "first E-T error",
+        "lowest E-T error",
+        "standard error",
+        "its top tier",
+        "at iteration",
+    ]
     header += ["each iteration took", "last space", "archs in it", "ended"]
     header += ["best subnet's error", "its MACs", "subnets searched"] if searched else []
     rows = [_row(trial, searched) for trial in trials]
@@ -69,7 +77,7 @@ def trials_lead(trials: Sequence[Tried]) -> str:
     tie = f" Equal to {'; '.join(others)}: ties go to fewer MACs on average, then to the first." if others else ""
     return (
         f"The space evolved in {len(trials)} trial(s). The lowest E-T error, {row['error']:.2%} ± "
-        f"{row['standard_error']:.2%}, is that of {best.values} at iteration {row['iteration']}.{tie}"
+        f"{row['standard_error']:.2%} (standard error), is that of {best.values} at iteration {row['iteration']}.{tie}"
     )
 
 

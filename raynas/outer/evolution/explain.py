@@ -19,7 +19,7 @@ def heading(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str
     within = Constraints(space, constraints).describe()
     return (
         f"space evolution of {space.name}: {config.iterations} iteration(s) of {config.archs:,} subnets"
-        f"{f' within {within}' if within else ''}"
+        f"{f' within {within}' if within else ''} (±: standard errors)"
     )
 
 

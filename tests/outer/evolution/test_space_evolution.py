@@ -73,7 +73,7 @@ def test_every_scored_arch_is_within_the_constraints(tmp_path: Path) -> None:
     assert len(found) > 1 and bowl.calls == list(range(len(found)))
     for arch in bowl.archs:
         assert cost(arch.space, [arch])["macs"][0] <= limit
-    assert said[0].endswith("within macs in [.., 400000]")
+    assert said[0].endswith("within macs in [.., 400000] (±: standard errors)")
     with pytest.raises(InfeasibleError, match="no arch has macs"):
         evolve(tmp_path / "other", config(), bowl, constraints={"macs": (None, 10)})
     assert not (tmp_path / "other/space_evolution.yaml").exists()
