@@ -200,6 +200,8 @@ def retrain(
                 "only a winner is transferred to other images: export another arch (raynas export --arch), and give "
                 "its folder in place of the run"
             )
+        if start == "trained":
+            raise UserError("a transfer begins with the network's trained weights in any case: leave --from out")
         source = os.fspath(run) if isinstance(run, str | os.PathLike) else run.name
         opened = import_model(
             "transfer", source, run_dir, data, overrides, preset=preset, weights=weights, size=size, progress=progress

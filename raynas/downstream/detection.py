@@ -28,6 +28,9 @@ WIDTH = 256
 REGION = 7
 """Rows and columns of a region that Mask R-CNN classifies."""
 
+REGION_MAPS = 4
+"""Maps, the finest first, that torchvision takes regions from."""
+
 GROUPS = 32
 """Groups of the norms in FCOS's head."""
 
@@ -103,11 +106,11 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
     """
     check_classes(classes)
     backbone = Backbone(_pyramid(network), 0, LastLevelMaxPool(), width)
-    finest = backbone.reductions[0]
-    if finest & (finest - 1) or backbone.reductions != [finest << level for level in range(len(backbone.reductions))]:
+    cut = backbone.reductions[:REGION_MAPS]
+    if any(side & (side - 1) for side in cut) or cut[-1] > cut[0] << (len(cut) - 1):
         raise UserError(
-            f"the maps have tokens of {', '.join(map(str, backbone.reductions))} pixels: Mask R-CNN takes regions from "
-            "maps of 2, 4, 8, ... pixels without a gap; give such levels (out_indices), or take another detector"
+            f"the maps have tokens of {', '.join(map(str, cut))} pixels: Mask R-CNN takes regions from maps of 2, 4, "
+            "8, ... pixels without a gap; give such levels (out_indices), or take another detector"
         )
     sizes = tuple((8 * side,) for side in [*backbone.reductions, 2 * backbone.reductions[-1]])
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))

@@ -87,7 +87,7 @@ def import_supernet(
         scaled = preset.retrain.windows == "scaled"
         network = given.fitted(images, new_head, preset.recipe.seed, progress, scaled).network
         found, weights = network.space, network.state_dict()
-    for line in describe_reading(asked, images):
+    for line in describe_reading(_of_model(asked), images):
         progress(line)
     given.compare_reading(images, progress)
     return write_imported(run_dir, system, str(checkpoint), found, weights, preset, images)
@@ -136,7 +136,7 @@ def transfer(
         model.accept_classes(data, progress)
     scaled = preset.retrain.windows == "scaled"
     network = model.fitted(data, new_head, preset.recipe.seed, progress, scaled).network
-    for line in describe_reading(preset, data):
+    for line in describe_reading(_of_model(preset), data):
         progress(line)
     model.compare_reading(data, progress)
     return write_imported(run_dir, "raynas", os.fspath(source), network.space, network.state_dict(), found, data)
@@ -202,6 +202,11 @@ def _read(system: str, checkpoint: str | Path, space: Space | None) -> tuple[Spa
         raise UserError(
             f"{checkpoint} is not of a network of {system}: its tensors have other shapes ({reason(error)})"
         ) from error
+
+
+def _of_model(preset: Preset) -> Preset:
+    """Return a preset whose space follows from a model, not from its file."""
+    return preset.model_copy(update={"space": None})
 
 
 def _space_of(name: str) -> Space:

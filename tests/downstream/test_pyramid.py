@@ -222,3 +222,5 @@ def test_regions_are_cut_out_of_maps_without_a_gap() -> None:
     space = Space.from_dict({"family": "s3", "input": {"size": 12, "channels": 3}, "classes": 2, **given})
     with pytest.raises(UserError, match="tokens of 3, 6 pixels"):
         mask_rcnn(build_supernet(space), 3, 32)
+    alike = timm.create_model("vit_tiny_patch16_224", img_size=32, features_only=True, out_indices=(1, 2))
+    assert mask_rcnn(alike, 3, 32).backbone.reductions == [16, 16]  # all regions are taken from the first

@@ -76,8 +76,9 @@ def command(files: Path, run: str, weights: str | None, *more: str, name: str = 
 
 
 @pytest.mark.parametrize("weights", ["model.pth", "model.safetensors"])
-def test_the_run_evaluates_as_timms_model(files: Path, weights: str) -> None:
+def test_the_run_evaluates_as_timms_model(files: Path, weights: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(files, f"run of {weights}", weights)) == 0
+    assert "are read as 32 x 32 RGB: the model is of such images" in capsys.readouterr().out
     run = Run(files / f"run of {weights}")
     model: Any = timm.create_model("twins_of_this_test", num_classes=CLASSES).eval()
     model.load_state_dict(torch.load(files / "model.pth", weights_only=True)["model"])

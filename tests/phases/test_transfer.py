@@ -101,7 +101,7 @@ def test_another_interpolation_than_in_training_is_told(root: Path, tmp_path: Pa
             progress=lines.append,
         )  # fmt: skip
         assert sum("--set data.interpolation=bilinear" in line for line in lines) == told
-        assert sum("are read as 8 x 8 grey" in line for line in lines) == 1
+        assert sum("are read as 8 x 8 grey: the model is of such images" in line for line in lines) == 1
 
 
 def test_a_damaged_image_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:
@@ -152,6 +152,7 @@ def test_a_timm_model_is_transferred_with_its_own_normalisation(root: Path, tmp_
         ({"data": "pets"}, "name its directory"),
         ({"run_dir": "run"}, "give them"),
         ({"data": "pets", "run_dir": "run", "archs": ["phone"]}, "export another arch"),
+        ({"data": "pets", "run_dir": "run", "start": "trained", "size": 16}, "leave --from out"),
         ({"data": "pets", "run_dir": "run", "overrides": {"data.channels": 3}}, r"1 channel\(s\)"),
         ({"data": "pets", "run_dir": "run", "overrides": {"retrain.windows": "scaled"}, "size": 16}, "no windows"),
     ],
