@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -108,13 +110,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Finished:
-    """Networks of one architecture made in one way, over all seeds.
+    """Networks of one architecture made in one way by one recipe, over all seeds.
 
     Attributes:
         label: `winner`, `reference`, or the arch's id.
         size: height and width of its images, if they are not the run's.
         rows: rows of `networks`, one for each seed; empty for inherited weights.
         tested: rows of `evaluations`, the newest for each network.
+        folder: name of their folders, without seeds, if others differ from them in the recipe alone.
     """
 
     label: str
@@ -126,12 +129,14 @@ class Finished:
     size: tuple[int, int] | None = None
     rows: Sequence[Row] = ()
     tested: Sequence[Row] = ()
+    folder: str | None = None
 
     @property
     def name(self) -> str:
         """Name in the report."""
         where = f" on {self.trained_on}" if self.trained_on not in (None, "train") else ""
         where += "" if self.size is None else f", {self.size[0]} x {self.size[1]} pixels"
+        where += "" if self.folder is None else f" ({self.folder})"
         return f"{self.label}, {HOW.get(self.how, self.how)}{where}"
 
     def test_accuracy(self) -> tuple[float, float | None] | None:
@@ -252,23 +257,31 @@ def _finished(
         size = (row["height"], row["width"])
         return None if size in (own_size, (None, None)) else size
 
-    groups: dict[tuple[Any, Any, Any, Any], dict[str, list[Row]]] = {}
+    groups: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
     for row in networks:
-        key = (row["network"], row["how"], row["trained_on"], size_of(row))
+        key = (row["network"], row["how"], row["trained_on"], size_of(row), _without_seed(row))
         groups.setdefault(key, {"rows": [], "tested": []})["rows"].append(row)
     for row in newest.values():
-        key = (row["network"], row["how"], trained_on.get(row["weights"]), size_of(row))
+        key = (row["network"], row["how"], trained_on.get(row["weights"]), size_of(row), _without_seed(row))
         groups.setdefault(key, {"rows": [], "tested": []})["tested"].append(row)
+    recipes = Counter(key[:-1] for key in groups)
     found = []
-    for (network, how, trained, size), group in groups.items():
+    for (network, how, trained, size, folder), group in groups.items():
         first = (group["rows"] or group["tested"])[0]
         label = labels.get(network) or labels.get(first["arch"]) or str(first["arch"])
-        found.append(Finished(label, how, trained, first["arch"], first["macs"], first["params"], size, **group))
+        told = folder if recipes[network, how, trained, size] > 1 else None
+        arch, macs, params = (first[name] for name in ("arch", "macs", "params"))
+        found.append(Finished(label, how, trained, arch, macs, params, size, group["rows"], group["tested"], told))
     first = {name: place for place, name in enumerate(("winner", "reference", "model", *HOW))}
     return sorted(
         found,
         key=lambda f: (first.get(f.label, len(first)), f.label, first.get(f.how, len(first)), f.how, f.size or (0, 0)),
     )
+
+
+def _without_seed(row: Row) -> str:
+    """Return the name of a network's folder without its seed, equal for networks of one arch trained by one recipe."""
+    return re.sub(rf"-{row['seed']}(?=-|$)", "", (row["path"] or "").rpartition("/")[2], count=1)
 
 
 def _rows(run: Run, table: str) -> list[Row]:

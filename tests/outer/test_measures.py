@@ -18,6 +18,7 @@ from raynas.energy.counters import Counter, Reading
 from raynas.errors import UserError
 from raynas.outer.measures import MEASURES, carry_out, check_energy, check_measures
 from raynas.presets.preset import Preset, override
+from raynas.reports.collect import collect
 from raynas.runs.run import Run
 from tests.small_run import PRESET, SPACE
 
@@ -142,6 +143,13 @@ def test_searches_and_retrainings_share_a_supernet(done: tuple[Run, dict[str, fl
     rows = {row["path"]: row for row in run.network_rows()}
     assert retrained["retrained"] == rows[f"networks/{winner.id}-scratch-0-longer"]["accuracy"]
     assert rows[f"networks/{winner.id}-scratch-0-longer"]["epochs"] == 4
+    # Two recipes with one seed each are no two seeds of one.
+    finished = [each for each in collect(run).finished if each.arch == winner.id and each.how == "scratch"]
+    assert {(len(each.rows), each.folder) for each in finished} == {
+        (1, f"{winner.id}-scratch"),
+        (1, f"{winner.id}-scratch-longer"),
+    }
+    assert all(each.folder is None for each in collect(run).finished if each.arch == run.search().winner.id)
     phases = run.store.read("phases").to_pandas()
     # The first search's winner was retrained by the same recipe, which is not in the time of the other one.
     scratch = phases[phases.name == "scratch"]
