@@ -125,9 +125,9 @@ def transfer(
         asked = preset.model_copy(update={"data": model.as_trained(config, *names)})
         return asked.model_copy(update={"data": resolve_data(asked, space)})
 
-    found = settled(config, *["crop_pct"] * are_files(config))  # other images are not cropped
     if not has_begun(run_dir, "import"):
-        check_images(found, progress, see_with(default_resources()))
+        check_images(preset.model_copy(update={"data": config}), progress, see_with(default_resources()))
+    found = settled(config, *["crop_pct"] * are_files(config))  # other images are not cropped
     model.check_channels(load_data(named_data(found)))
     found = settled(named_data(found), "mean", "std")
     data = load_data(named_data(found))

@@ -111,7 +111,9 @@ def test_a_damaged_image_is_refused_before_anything_is_written(root: Path, tmp_p
     with pytest.raises(UserError, match="1 of 73 images cannot be read"):
         raynas.import_model(*given)
     assert not (tmp_path / "run").exists()
-    raynas.import_model(*given, overrides={"data.skip": "unreadable"})
+    lines: list[str] = []
+    raynas.import_model(*given, overrides={"data.skip": "unreadable"}, progress=lines.append)
+    assert sum(line.startswith("skipped: 1 image") and "damaged.png" in line for line in lines) == 1
 
 
 def test_classes_of_two_orders_are_not_taken_for_a_networks_own(root: Path, tmp_path: Path) -> None:
