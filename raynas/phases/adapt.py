@@ -155,7 +155,7 @@ def fit(
     new_head = config.head == "new" or not model.knows(data)
     if not new_head:
         model.accept_classes(data, progress, "; for a new classifier: --set adapt.head=new")
-    model = model.fitted(data, new_head, preset.recipe.seed, progress)
+    model = model.fitted(data, new_head, preset.recipe.seed, progress, scaled=preset.retrain.windows == "scaled")
     model.compare_reading(data, progress)
     own = model.network.space
     if space is None:

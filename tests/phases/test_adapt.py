@@ -25,13 +25,14 @@ from raynas.data.images import decode
 from raynas.data.load import load_data
 from raynas.data.pixels import normalise
 from raynas.errors import UserError
+from raynas.nets import build_supernet
 from raynas.nets.weights import load_supernet
 from raynas.phases.adapt import fit
 from raynas.phases.pipeline import PipelineResult
 from raynas.presets.preset import load_preset
 from raynas.reports.sampled import ORDERED, RANDOM, sampled
 from raynas.runs.run import Run
-from raynas.space import Space, load_space
+from raynas.space import Space, load_space, save_arch
 
 DEMO = Path(__file__).parents[1] / "golden/runs/demo"
 HERE = raynas.Resources(workers=0, replicas=0)
@@ -220,6 +221,28 @@ def test_a_model_of_timms_gets_a_new_classifier_and_is_fine_tuned_first(
     # A model that knows the classes by their names, in this order, is taken as it is.
     again = fit(done.exported, load_preset("adapt", {"data": str(letters)}), HERE)
     assert not again.new_head and again.model.class_names == ("a", "b", "c")
+
+
+def test_windows_of_a_model_scale_with_the_images_if_the_preset_says_so(folder: Path) -> None:
+    block = {"window": [2], "heads": [2], "mlp_ratio": [2.0]}
+    stages = [{"width": [width], "depth": [2], "blocks": block} for width in (16, 32)]
+    given: dict[str, Any] = {"constants": {"patch_size": 2, "head_dim": 8}, "dimensions": {"stages": stages}}
+    space = Space.from_dict({"family": "s3", "input": {"size": 8, "channels": 1}, "classes": 10, **given})
+    torch.manual_seed(0)
+    network = build_supernet(space).eval()
+    (folder / "swin").mkdir()
+    save_arch(space.smallest(), folder / "swin" / "arch.yaml")
+    save_file(network.state_dict(), folder / "swin" / "model.safetensors")
+    for windows, side in (("kept", 2), ("scaled", 4)):
+        preset = load_preset("digits/preset_adapt", {"data.size": 16, "retrain.windows": windows})
+        found = fit(folder / "swin", preset, HERE)
+        x = torch.randn(2, 1, 16, 16)
+        with torch.no_grad():
+            expected = network.resized(16, scaled=windows == "scaled")(x)
+            supernet = load_supernet(found.space, found.model.network.state_dict()).eval()
+            torch.testing.assert_close(supernet(x, found.space.largest()), expected, rtol=0, atol=1e-5)
+        table = found.model.network.get_parameter("stages.0.blocks.0.bias.table")
+        assert table.shape == (2, 2 * side - 1, 2 * side - 1)
 
 
 def test_a_space_is_written_edited_and_given(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
