@@ -14,7 +14,7 @@ from raynas.cluster.growth import WAIT_S, check_this_machine, describe_shortage
 from raynas.cluster.losses import NODE_LOST, why_lost
 from raynas.errors import ClusterError, UserError, reason
 from raynas.latency.rows import TimedArch
-from raynas.latency.timing import Conditions, TimedOn, time_arch, timed_on
+from raynas.latency.timing import AGAIN, Conditions, TimedOn, time_arch, timed_on
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.space import Arch
 from raynas.text import duration
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 START_S = 300.0  # on this machine, until an actor has imported torch
 LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
-LIMIT_S = 600.0  # for one subnet; then the actor counts as hung
+LIMIT_S = 600.0  # for one subnet beside its passes; then the actor counts as hung
 LOST = 3  # nodes that may be lost at one subnet
 
 
@@ -77,6 +77,7 @@ class RemoteStopwatch:
         self._conditions = conditions
         self._needs = {"CPU": conditions.threads, **resources}
         self._start_s = start_s or (START_S if is_local() else WAIT_S)
+        self._limit_s = LIMIT_S + (1 + AGAIN) * conditions.seconds
         self._progress = progress
         check_this_machine(self._needs, "timing needs", "name others (search.latency.resources)")
         self.on = self._start()
@@ -120,7 +121,7 @@ class RemoteStopwatch:
         return ray.get(ready)
 
     def time(self, arch: Arch) -> TimedArch:
-        """Time a subnet; it has failed if it crashes its process or does not end within `LIMIT_S`.
+        """Time a subnet; it has failed if it crashes its process or does not end in time.
 
         A subnet whose node is lost is timed again, until `LOST` nodes were lost at it.
 
@@ -131,9 +132,9 @@ class RemoteStopwatch:
 
         for _ in range(LOST):
             try:
-                return ray.get(self._actor.time.remote(arch), timeout=LIMIT_S)
+                return ray.get(self._actor.time.remote(arch), timeout=self._limit_s)
             except ray.exceptions.GetTimeoutError:
-                why = f"no answer within {LIMIT_S:.0f} s"
+                why = f"no answer within {self._limit_s:.0f} s"
             except ray.exceptions.RayActorError as error:
                 why = why_lost(str(error)) or "its process has ended"
             self.end()

@@ -182,6 +182,7 @@ def test_no_such_resource_and_no_such_device(monkeypatch: pytest.MonkeyPatch) ->
 def test_on_a_cluster_a_node_is_waited_for_as_long_as_by_the_other_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemoteStopwatch, "_start", lambda self: timed_on(QUICK))
     assert RemoteStopwatch(QUICK, {})._start_s == 300
+    assert RemoteStopwatch(Conditions(seconds=1000), {})._limit_s > 4 * 1000  # as long as one may be timed
     monkeypatch.setattr("raynas.latency.stopwatch.is_local", lambda: False)
     assert RemoteStopwatch(QUICK, {})._start_s == 1800
 
