@@ -45,8 +45,8 @@ def number(name: str, value: float | None) -> str:
         return "?"
     if QUANTITIES[name].measured is not None:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
+    for letter, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:  # which is rounded up to it
             return f"{value / size:.3g}{letter}"
     return f"{value:g}"
 
