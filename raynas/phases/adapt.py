@@ -36,7 +36,7 @@ from raynas.phases.inputs import resolve_data
 from raynas.phases.phase import phase
 from raynas.phases.pipeline import PipelineResult, Stages, Start, carry_out
 from raynas.phases.preflight import Ready, preflight
-from raynas.phases.pretrained import Pretrained, read_pretrained
+from raynas.phases.pretrained import Pretrained, check_unfixed, read_pretrained
 from raynas.phases.rank import sample_by_budget
 from raynas.phases.retrain import finetune_model
 from raynas.phases.search import make_scorer
@@ -146,6 +146,7 @@ def fit(
     Raises:
         UserError: the model or the data cannot be read, they do not fit each other, or the space is of another model.
     """
+    check_unfixed(preset)
     model = read_pretrained(source, weights_file)
     config = preset.adapt or AdaptConfig()
     data = load_data(model.as_trained(resolve_data(preset, model.network.space), "crop_pct"))
@@ -180,6 +181,7 @@ def derive(
 
     Without data nothing is known of the importance of blocks, and every second one may be left out.
     """
+    check_unfixed(preset)
     if preset.data is not None and preset.data.name:
         return fit(source, preset, default_resources(), weights_file, progress=progress).space
     return elastic_space(read_pretrained(source, weights_file).network.space, (preset.adapt or AdaptConfig()).elastic)

@@ -17,7 +17,7 @@ from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import are_files, named_data, resolve_data
 from raynas.phases.look_elsewhere import see_with
-from raynas.phases.pretrained import Pretrained, check_order, read_pretrained, timm_family
+from raynas.phases.pretrained import Pretrained, check_order, check_unfixed, read_pretrained, timm_family
 from raynas.phases.where import default_resources
 from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
@@ -56,6 +56,7 @@ def import_supernet(
 ) -> Run:
     """Read a released checkpoint, or a model of timm, into a new run directory; see `raynas.import_model`."""
     preset_of(system)  # raises if checkpoints of this system cannot be read
+    check_unfixed(preset)
     data = named_data(preset)
     if system == "timm":
         if space is not None:
@@ -115,6 +116,7 @@ def transfer(
         RunDirError: the run directory holds another network.
         UserError: the network cannot be read or cannot take such images, or the images have another number of channels.
     """
+    check_unfixed(preset)
     model = read_pretrained(source, weights_file)
     config, space = named_data(preset), model.network.space
     if size is not None:

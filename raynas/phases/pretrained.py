@@ -22,6 +22,7 @@ from raynas.nets.supernet import Supernet
 from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet
 from raynas.phases.export import choose_network, load_network
+from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, silent
 from raynas.results.run_dir import MARKER
 from raynas.runs.network_folder import ARCH_FILE, load_network_folder
@@ -187,6 +188,15 @@ def check_order(images: Data) -> None:
             f"the classes of {hide_secrets(images.name)} have a plain order ({', '.join(plain)}, ..., as torchvision "
             f"numbers them) and a natural one ({', '.join(natural)}, ..., as timm does): say which the checkpoint was "
             "trained with: --set data.class_order=natural (or plain)"
+        )
+
+
+def check_unfixed(preset: Preset) -> None:
+    """Refuse a preset that fixes dimensions of its space, since the space follows from a model."""
+    if preset.fix:
+        raise UserError(
+            f"fix holds {', '.join(preset.fix)} of the preset's space, and the space follows from the model here: "
+            "leave fix out"
         )
 
 

@@ -178,6 +178,7 @@ def test_blocks_that_do_little_may_be_left_out(letters: Path, tmp_path: Path) ->
     [
         ({"search.constraints.macs": [None, 1e5]}, r"raynas search .* --name NAME"),
         ({"recipe.epochs": 5}, "train began with other settings: recipe.epochs"),
+        ({"fix": {"width": 24}}, "fix holds width .* leave fix out"),
     ],
 )
 def test_a_refused_change_leaves_the_runs_preset_as_it_was(

@@ -154,6 +154,7 @@ def test_a_timm_model_is_transferred_with_its_own_normalisation(root: Path, tmp_
         ({"data": "pets"}, "name its directory"),
         ({"run_dir": "run"}, "give them"),
         ({"data": "pets", "run_dir": "run", "archs": ["phone"]}, "export another arch"),
+        ({"data": "pets", "run_dir": "run", "overrides": {"fix": {"depth": 3}}}, "holds depth .* leave fix out"),
         ({"data": "pets", "run_dir": "run", "start": "trained", "size": 16}, "leave --from out"),
         ({"data": "pets", "run_dir": "run", "overrides": {"data.channels": 3}}, r"1 channel\(s\)"),
         ({"data": "pets", "run_dir": "run", "overrides": {"retrain.windows": "scaled"}, "size": 16}, "no windows"),
