@@ -22,9 +22,10 @@ def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Count pixels by their class and the predicted one: int64 [classes, classes]; add the counts of several batches.
 
     Args:
-        predicted, labels: int64, of the same shape.
+        predicted, labels: whole numbers, of the same shape. Pixels whose label is no class, such as 255, are left out.
     """
-    pairs = labels.flatten() * classes + predicted.flatten()
+    counted = (labels >= 0) & (labels < classes)
+    pairs = labels[counted].long() * classes + predicted[counted].long()
     return torch.bincount(pairs, minlength=classes**2).view(classes, classes)
 
 

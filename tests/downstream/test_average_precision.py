@@ -20,6 +20,14 @@ def test_intersection_over_union_by_hand() -> None:
     assert torch.equal(counts, confusion(predicted[0], labels[0], 4) + confusion(predicted[1], labels[1], 4))
 
 
+def test_pixels_of_no_class_are_left_out_and_bytes_do_not_overflow() -> None:
+    labels = torch.tensor([[20, 255, 19], [0, 255, 20]], dtype=torch.uint8)
+    predicted = torch.tensor([[20, 3, 20], [0, 0, 20]])
+    counts = confusion(predicted, labels, 21)
+    assert counts.sum() == 4 and [counts[20, 20], counts[19, 20], counts[0, 0]] == [2, 1, 1]
+    assert torch.equal(confusion(predicted, labels.long().where(labels != 255, -1), 21), counts)
+
+
 def detections(*rows: tuple[float, ...]) -> dict[str, Tensor]:
     """From (left, upper, right, lower, label, score)."""
     table = torch.tensor(rows).reshape(-1, 6)
