@@ -127,5 +127,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, Percent):
         return f"{float(value):.2%}"
     if isinstance(value, float):
+        if 0 < abs(value) < 0.001:  # four decimals would leave one digit or none
+            return f"{value:.3g}"
         return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
     return str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import optuna
@@ -10,7 +11,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.study import StudyDirection
 from optuna.trial import create_trial
 
-from raynas.reports.html import Picture
+from raynas.reports.html import Picture, render
 from raynas.reports.tuning import Tuning, importances, tuning_section
 from raynas.results.schemas import Row
 
@@ -52,6 +53,14 @@ def test_importances_are_shares_of_the_variance_of_each_objective() -> None:
     assert list(second) == ["b", "a"] and second["b"] == pytest.approx(0.8, abs=0.03)
     assert sum(first.values()) == pytest.approx(1) == sum(second.values())
     assert first == importances(study, {"target": lambda trial: trial.values[0]}, study.trials)
+
+
+def test_small_results_keep_their_digits() -> None:
+    about: Row = {"name": "0", "run": "", "state": "finished", "values": {}, "reason": None, "seconds": 1.0}
+    trials = [{**about, "results": {"loss": loss}} for loss in (3.21e-6, -0.00045, 0.0, 0.25, 123.456)]
+    section = tuning_section(Tuning({"loss": "min"}, trials, study_of(lambda a, b: a)))
+    cells = re.findall(r"<td[^>]*>\s*([^<]*?)\s*</td>", render("", "", [section]))
+    assert {"3.21e-06", "-0.00045", "0.0000", "0.2500", "123.5"} <= set(cells)
 
 
 def test_results_that_are_all_equal_have_no_importances() -> None:
