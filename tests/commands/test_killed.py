@@ -63,14 +63,20 @@ def started(command: str, folder: Path, run: str, mark: str) -> subprocess.Popen
 
 
 def results(root: Path) -> dict[str, Any]:
-    """Return what a run, and every run within it, came to; rows that only say that a trial began are left out."""
+    """Return what a run, and every run within it, came to; rows that only say that a trial began are left out.
+
+    So are the epochs of pruned trials: how many they train before they hear of it is a matter of moments.
+    """
     found: dict[str, Any] = {}
+    pruned = {row["run"] for row in Run(root).table("trials").to_pylist() if row["state"] == "pruned"}
     for marker in root.rglob("raynas.yaml"):
         where = str(marker.parent.relative_to(root))
         if where in ("tune", "model"):
             continue
         run = Run(marker.parent)
         for table, columns in RESULTS.items():
+            if table == "training" and where in pruned:
+                continue
             rows = run.table(table, list(columns)).to_pylist()
             if table == "trials":  # the newest row of a trial counts
                 rows = list({row["number"]: row for row in rows}.values())
