@@ -30,7 +30,7 @@ from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
 from raynas.phases.look_elsewhere import see_with
 from raynas.phases.preflight import preflight
-from raynas.phases.rank import archs_of, read_truth
+from raynas.phases.rank import accuracies, archs_of, read_truth
 from raynas.phases.where import placed
 from raynas.presets.ablation import Ablation, AblationRow
 from raynas.presets.preset import Preset
@@ -39,6 +39,7 @@ from raynas.reports.ablation import AblationTable, Column, Line
 from raynas.reports.status import status
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, check_settings, has_begun
+from raynas.space.values import digest
 from raynas.text import shown
 
 ABLATION = "ablation"
@@ -77,6 +78,8 @@ def run_ablation(
         "measure": sorted(measures),
         "truth": truth if truth is None or is_uri(truth) else os.path.abspath(truth),
     }
+    if truth is not None:
+        settings["truth_content"] = digest(accuracies(read_truth(truth)))
     if has_begun(run_dir, ABLATION):
         check_settings(Run(run_dir), ABLATION, settings)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -19,7 +21,7 @@ from raynas.outer.ablation.loop import retrained_apart
 from raynas.outer.trials import read_trials
 from raynas.presets.ablation import load_ablation
 from raynas.runs.run import Run
-from tests.small_run import PRESET
+from tests.small_run import PRESET, SPACE
 
 HERE = raynas.Resources(workers=0, replicas=0)
 ROWS: dict[str, Any] = {
@@ -48,9 +50,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def write_truth(file: Path, accuracy: float) -> str:
+    """Write the accuracy of one network trained on its own beside the ablation."""
+    arch, path = SPACE.largest(), file.with_name("truth.parquet")
+    row = {"network": arch.network_id, "values": json.dumps(arch.to_dict()), "accuracy": accuracy}
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    return str(path)
+
+
 def change(file: Path, **settings: Any) -> Path:
     """Write the ablation with other settings."""
-    other = file.with_name("other.yaml")
+    other = file.with_name(f"other_{file.name}")
     other.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "published": {}, **settings}, sort_keys=False))
     return other
 
@@ -59,9 +69,11 @@ def change(file: Path, **settings: Any) -> Path:
 @pytest.mark.timeout(1200)
 def test_rows_share_supernets_and_failed_trials_are_tried_again(ray_session: None, file: Path, tmp_path: Path) -> None:
     run, lines = tmp_path / "run", list[str]()
+    Run(run, create=True)  # another folder with files would be refused
     blocked = run / "trials" / "trained_longer-0"
     blocked.parent.mkdir(parents=True)
     blocked.write_text("in the way")
+    file = change(file, truth=write_truth(file, 0.5), published=yaml.safe_load(file.read_text())["published"])
     rows = raynas.ablate(file, run, resources=HERE, at_a_time=2, progress=lines.append)
     assert {row["row"]: row["failed"] for row in rows} == {name: int(name == "trained longer") for name in ROWS}
     text = (run / "ablation.md").read_text()
@@ -135,6 +147,10 @@ def refused(file: Path, run: Path) -> None:
         raynas.ablate(change(file, rows={"default": {}}), run, resources=HERE)
     with pytest.raises(RunDirError, match=r"holds other work .its ablation\.yaml"):
         raynas.train(PRESET, run, resources=HERE)
+    write_truth(file, 0.6)
+    with pytest.raises(RunDirError, match="truth_content was"):
+        raynas.ablate(file, run, resources=HERE)
+    write_truth(file, 0.5)
     before = len(trial_rows(run))
     named = change(file, baseline="trained longer", title="Another", seeds=[0, 1])
     rows = raynas.ablate(named, run, resources=HERE)
