@@ -189,9 +189,11 @@ def test_one_that_fails_does_not_end_the_others(run: Run) -> None:
 def test_interrupted_on_an_object_store_it_goes_on_where_it_was(s3_server: Callable[[str], str], run: Run) -> None:
     there, recipe = small_run(s3_server("retrain/run")), RECIPE.model_copy(update={"epochs": 30})
     lines: list[str] = []
+    stops: list[str] = []
 
     def stop(line: str) -> None:
-        if any(f"epoch {epoch}/30" in line for epoch in range(6, 10)):
+        if not stops and any(f"epoch {epoch}/30" in line for epoch in range(6, 10)):
+            stops.append(line)  # a second one would interrupt what ends the trainings
             _thread.interrupt_main()  # a line may come from the reporter's own thread
 
     how: Row = {"recipe": recipe, "seeds": [0, 1], "resources": Resources(workers=1)}

@@ -118,7 +118,7 @@ def test_a_mistake_found_by_a_worker_is_told_in_one_line(
     monkeypatch.syspath_prepend(tmp_path)  # of this process, and not of workers
     wrong = {"plan.objective": "here_alone:labels"}
     with pytest.raises(ConfigError, match="'here_alone:labels' cannot be imported") as caught:
-        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong)
+        train(preset(tmp_path), run_dir=tmp_path / "run", overrides=wrong, resources=Resources(workers=1))
     assert "\n" not in str(caught.value)
 
 
