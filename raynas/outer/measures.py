@@ -221,21 +221,16 @@ def _attempts(of: Measured) -> list[Row]:
         "search": [of.search],
         "retraining": [*ways],
     }
-    found = [row for row in read_phases(of.run) if row["name"] in names.get(row["phase"], ())]
-    return [row for row in found if row["phase"] != "retraining" or _trained_in(of, row) in _paths(of)]
+    own, rows = _paths(of), [row for row in read_phases(of.run) if row["name"] in names.get(row["phase"], ())]
+    # Rows of earlier versions do not name the networks.
+    return [row for row in rows if row["phase"] != "retraining" or own & set(row["networks"] or own)]
 
 
-def _paths(of: Measured) -> set[str | None]:
+def _paths(of: Measured) -> set[str]:
     """Return the folders of the retrained winner's networks; none before there is a winner."""
     if not of.run.exists(of.run.search(of.search).winner_file):
         return set()
     return {each.network.path for trainings in of.trainings() for each in trainings}
-
-
-def _trained_in(of: Measured, attempt: Row) -> str | None:
-    """Return the folder of the network that an attempt trained: the first that was finished after it began."""
-    rows = of.run.store.read("networks", ["path", "time"]).to_pylist()
-    return next((row["path"] for row in rows if row["time"] > attempt["began"]), None)
 
 
 MEASURES: dict[str, Measure] = {

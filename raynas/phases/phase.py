@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
@@ -34,6 +34,7 @@ def phase(
     cluster: bool = False,
     progress: Progress = silent,
     activity: Activity | None = None,
+    networks: Sequence[str] | None = None,
 ) -> Iterator[None]:
     """Measure the block as one attempt of a phase, written as a row of table `phases` however it ends.
 
@@ -46,8 +47,10 @@ def phase(
         name: name among several of the same kind, such as a search's.
         cluster: True if the work is done on all of the connected Ray cluster, not in this process.
         activity: the work, if no other table says how far it is.
+        networks: folders of the networks that are trained.
     """
-    attempt = _Attempt(run, what, name, cluster, activity)
+    about = {"phase": what, "name": name, "networks": networks}
+    attempt = _Attempt(run, about, cluster, activity)
     status = "stopped"
     try:
         yield
@@ -76,9 +79,9 @@ def phase_line(row: Row, told: bool = False) -> str:
 class _Attempt:
     """A running attempt, which reads counters in a thread until `end`; errors of that never stop the work."""
 
-    def __init__(self, run: RunDir, what: str, name: str | None, cluster: bool, activity: Activity | None):
+    def __init__(self, run: RunDir, about: Row, cluster: bool, activity: Activity | None):
         self._run, self._activity = run, activity
-        self._about = {"phase": what, "name": name, "began": datetime.now(timezone.utc), "versions": versions_text()}
+        self._about = {**about, "began": datetime.now(timezone.utc), "versions": versions_text()}
         self._began = time.monotonic()
         self._meter = Meter()
         self._totals = self._meter.totals()  # after the latest round

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +157,13 @@ def test_searches_and_retrainings_share_a_supernet(done: tuple[Run, dict[str, fl
     assert run.search().winner != winner and len(scratch) > 1
     own = phases[phases.name.isna() | (phases.name == "other")].seconds.sum() + scratch.seconds.iloc[-1]
     assert searched["seconds"] == pytest.approx(own)
-    # Nor is the timing that another row's limit on latency needed.
+    # Nor is an attempt at it that failed, nor the timing that another row's limit on latency needed.
+    first = run.network_rows()[0]["path"]
+    failed = {"phase": "retraining", "name": "scratch", "networks": [first], "status": "stopped", "seconds": 100.0}
     timing = {"phase": "timing", "began": datetime.now(timezone.utc), "status": "finished", "seconds": 100.0}
     with run.lock():
-        run.store.append("phases", [timing])
+        before = scratch.began.iloc[-1] - timedelta(microseconds=1)
+        run.store.append("phases", [{**failed, "began": before.to_pydatetime()}, timing])
     assert measure(["seconds"], Measured(run, other, "other")) == {"seconds": pytest.approx(own)}
     own = phases[phases.name.isna() | phases.name.isin(["other", "scratch-longer"])]
     assert retrained["seconds"] == pytest.approx(own.seconds.sum())
