@@ -223,11 +223,9 @@ def _check_search(config: SearchConfig, space: Space, progress: Progress) -> Non
         if ":" in config.name:
             progress(f"search {config.name!r} cannot be made here, and will be needed later: {reason(error)}")
         elif isinstance(error, InfeasibleError):
-            name = next((each for each in config.constraints if f"{each} in [" in str(error)), "macs")
-            change = (
-                f"the preset's search.constraints say so; another limit: --set 'search.constraints.{name}=[null, N]'"
-            )
-            raise InfeasibleError(f"search: {error} ({change})") from error
+            limits = " ".join(f"--set 'search.constraints.{name}=[null, N]'" for name in config.constraints)
+            hint = f" (the preset's search.constraints say so; give other limits: {limits})" if limits else ""
+            raise InfeasibleError(f"search: {error}{hint}") from error
         elif isinstance(error, UserError):
             raise type(error)(f"search: {error}") from error
         else:
