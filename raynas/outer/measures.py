@@ -221,16 +221,16 @@ def _attempts(of: Measured) -> list[Row]:
         "search": [of.search],
         "retraining": [*ways],
     }
-    own, rows = _paths(of), [row for row in read_phases(of.run) if row["name"] in names.get(row["phase"], ())]
+    own, rows = _networks(of), [row for row in read_phases(of.run) if row["name"] in names.get(row["phase"], ())]
     # Rows of earlier versions do not name the networks.
     return [row for row in rows if row["phase"] != "retraining" or own & set(row["networks"] or own)]
 
 
-def _paths(of: Measured) -> set[str]:
-    """Return the folders of the retrained winner's networks; none before there is a winner."""
+def _networks(of: Measured) -> set[str]:
+    """Return the names of the retrained winner's networks; none before there is a winner."""
     if not of.run.exists(of.run.search(of.search).winner_file):
         return set()
-    return {each.network.path for trainings in of.trainings() for each in trainings}
+    return {each.network.name for trainings in of.trainings() for each in trainings}
 
 
 MEASURES: dict[str, Measure] = {

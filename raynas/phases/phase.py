@@ -47,7 +47,7 @@ def phase(
         name: name among several of the same kind, such as a search's.
         cluster: True if the work is done on all of the connected Ray cluster, not in this process.
         activity: the work, if no other table says how far it is.
-        networks: folders of the networks that are trained.
+        networks: names of the networks that are trained.
     """
     about = {"phase": what, "name": name, "networks": networks}
     attempt = _Attempt(run, about, cluster, activity)

@@ -208,8 +208,8 @@ def _train_and_keep(
             progress(f"{each.label}: trained already, {run.name}/{each.network.path}")
     if todo:
         how, name = trainings[0].network.how, trainings[0].name
-        way, paths = how if name is None else f"{how}-{name}", [each.network.path for each in todo]
-        attempt = partial(phase, run, purpose, way, progress=progress, networks=paths)
+        way, names = how if name is None else f"{how}-{name}", [each.network.name for each in todo]
+        attempt = partial(phase, run, purpose, way, progress=progress, networks=names)
         with closing(train_all(run, todo, resources, parallel, progress, attempt)) as finished:
             for each, trained in finished:
                 _keep(run, each, trained, data_at(each.arch.space.input_size))

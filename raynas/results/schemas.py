@@ -217,7 +217,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         "One row for each attempt of a phase of the run, with its time and energy, however it ended.",
         _field("phase", _TEXT, "supernet, search, retraining, ranking, timing, ordering"),
         _field("name", _TEXT, "name of the search, or the way networks were trained; else null"),
-        _field("networks", pa.list_(_TEXT), "folders of the networks that were to be trained; null for other phases"),
+        _field("networks", pa.list_(_TEXT), "names of the networks that were to be trained; null for other phases"),
         _field("began", _TIME, "time of the start, UTC; different in every row"),
         _field("status", _TEXT, "finished, stopped (by an error or by hand), or killed"),
         _field("seconds", _REAL, "wall time; up to a minute less than the true one if it was killed"),

@@ -158,7 +158,7 @@ def test_searches_and_retrainings_share_a_supernet(done: tuple[Run, dict[str, fl
     own = phases[phases.name.isna() | (phases.name == "other")].seconds.sum() + scratch.seconds.iloc[-1]
     assert searched["seconds"] == pytest.approx(own)
     # Nor is an attempt at it that failed, nor the timing that another row's limit on latency needed.
-    first = run.network_rows()[0]["path"]
+    first = run.network_rows()[0]["path"].removeprefix("networks/")
     failed = {"phase": "retraining", "name": "scratch", "networks": [first], "status": "stopped", "seconds": 100.0}
     timing = {"phase": "timing", "began": datetime.now(timezone.utc), "status": "finished", "seconds": 100.0}
     with run.lock():
