@@ -87,8 +87,15 @@ def code_of(function: Callable[..., Any]) -> str | None:
 
 
 def _parts(code: CodeType) -> tuple[Any, ...]:
-    inner = [_parts(const) if isinstance(const, CodeType) else const for const in code.co_consts]
-    return code.co_code, code.co_names, code.co_varnames, inner
+    return code.co_code, code.co_names, code.co_varnames, [_constant(value) for value in code.co_consts]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _parts(value)
+    return (
+        sorted(map(repr, value)) if isinstance(value, frozenset) else value
+    )  # a set has another order in each process
 
 
 def numbers(found: Mapping[str, Any], objectives: Any) -> dict[str, float]:

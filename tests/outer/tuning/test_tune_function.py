@@ -210,6 +210,16 @@ def test_results_are_finite_numbers() -> None:
             numbers({"loss": wrong}, ["loss"])
 
 
+def test_the_digest_of_a_function_is_the_same_in_all_processes() -> None:
+    code = "from raynas.outer.tuning.function import code_of; print(code_of(lambda c: c in {'sgd', 'adam', 'lion'}))"
+    found = set()
+    for seed in ("1", "2", "3"):  # sets have another order with each
+        command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONHASHSEED": seed}
+        found.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(found) == 1 and found != {"None\n"}
+    assert code_of(lambda c: c in {"a", "b"}) != code_of(lambda c: c in {"a", "c"})
+
+
 def test_a_changed_function_is_told(ray_session: None, tmp_path: Path) -> None:
     def same(config: Mapping[str, Any]) -> float:  # another object of the same code
         return (config["lr"] - 0.1) ** 2
