@@ -23,7 +23,7 @@ class Param(Config):
         high: greatest value.
         log: True to spread the values evenly by their logarithms.
         step: distance of the values from each other, from `low` on.
-        choices: the values, in place of a range: numbers, text, or whatever a preset may hold.
+        choices: the values, in place of a range: numbers, text, or whatever a preset may hold; tuples become lists.
         when: other parameters and the values of theirs for which there is this one: `{recipe.opt: [sgd]}`.
     """
 
@@ -47,14 +47,23 @@ class Param(Config):
             return given
         raise ValueError('give {"low": 1e-4, "high": 0.1, "log": true} or {"choices": [1, 2]}')
 
+    @field_validator("choices", "when")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        """Return values as the tables hold them, so that a trial that is begun again gets the same ones."""
+        try:
+            return json.loads(json.dumps(given))
+        except (TypeError, ValueError):
+            raise ValueError("give numbers, text, true, false, null, or lists and mappings of these") from None
+
     @model_validator(mode="after")
     def _range_or_choices(self) -> Param:
         if self.choices is not None:
             if self.log or any(bound is not None for bound in (self.low, self.high, self.step)):
                 raise ValueError("choices stand alone: give them, or low and high")
-            texts = [json.dumps(choice, sort_keys=True, default=str) for choice in self.choices]
-            if twice := next((text for text in texts if texts.count(text) > 1), None):
-                raise ValueError(f"choices: {twice} is there twice")
+            stored = [encode(choice) for choice in self.choices]
+            if twice := [choice for place, choice in enumerate(stored) if choice in stored[:place]]:
+                raise ValueError(f"choices: {shown(twice[0])} is there twice, or equals another for Optuna")
             return self
         if self.low is None or self.high is None:
             raise ValueError("give low and high, or choices")
@@ -133,10 +142,14 @@ class TuneConfig(Config):
                     raise ValueError(f"{name}: when: it depends on itself")
                 if other not in params:
                     raise ValueError(f"{name}: when: no other parameter {shown(other)}{nearest(other, list(params))}")
+                if not values:
+                    raise ValueError(f"{name}: when: {other} has no values: give some, or leave it out")
                 if wrong := [value for value in values if value not in params[other]]:
                     raise ValueError(f"{name}: when: {other} is never {shown(wrong[0])}")
         if len(in_order(params)) < len(params):
             raise ValueError("when: parameters depend on each other in a circle")
+        if never := [name for name in params if [] in conditions(params, name).values()]:
+            raise ValueError(f"{never[0]}: when: these conditions exclude each other, so that it is never there")
         return params
 
     @model_validator(mode="after")
@@ -147,6 +160,20 @@ class TuneConfig(Config):
             if given := [name for name in ("target", "patience") if getattr(self, name) is not None]:
                 raise ValueError(f"{given[0]}: it looks at one objective, and there are {len(self.objectives)}")
         return self
+
+
+def encode(value: Any) -> Any:
+    """Return a choice as Optuna stores it: lists and mappings as JSON."""
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | tuple | dict) else value
+
+
+def conditions(params: Mapping[str, Param], name: str) -> dict[str, list[Any]]:
+    """Return the values of other parameters for which there is a parameter, those included that these depend on."""
+    found: dict[str, list[Any]] = {}
+    for other, listed in params[name].when.items():
+        for each, values in (*conditions(params, other).items(), (other, listed)):
+            found[each] = [value for value in found.get(each, values) if value in values]
+    return found
 
 
 def in_order(params: Mapping[str, Param]) -> list[str]:

@@ -11,7 +11,7 @@ from raynas.config import validate
 from raynas.documents import Document
 from raynas.errors import ConfigError
 from raynas.presets.preset import override
-from raynas.presets.tune import TuneConfig, in_order
+from raynas.presets.tune import TuneConfig, conditions, in_order
 from tests.small_run import PRESET
 
 X = {"low": 0.1, "high": 1.0}
@@ -30,6 +30,20 @@ X = {"low": 0.1, "high": 1.0}
         ({"params": {"x": {**X, "choices": [1]}}}, "choices stand alone"),
         ({"params": {"x": {"choices": []}}}, "params.x.choices: expected at least 1"),
         ({"params": {"x": {"choices": [1, 2, 1]}}}, "choices: 1 is there twice"),
+        ({"params": {"x": {"choices": [2, 1, True]}}}, "choices: True is there twice, or equals another"),
+        ({"params": {"x": {"choices": [["a"], '["a"]']}}}, "is there twice, or equals another"),
+        ({"params": {"x": {"choices": [str, int]}}}, "choices: give numbers, text, true, false, null, or lists"),
+        ({"params": {"x": {**X, "when": {"y": []}}, "y": {"choices": [1, 2]}}}, "x: when: y has no values"),
+        (
+            {
+                "params": {
+                    "x": {**X, "when": {"z": [1], "y": [3]}},
+                    "y": {"choices": [3, 4], "when": {"z": [2]}},
+                    "z": {"choices": [1, 2]},
+                }
+            },
+            "x: when: these conditions exclude each other",
+        ),
         ({"params": {"x": [1, 2]}}, 'params.x: give {"low": 1e-4, .* or {"choices": .1, 2.}, found .1, 2.'),
         ({"params": {"x": FloatDistribution(0.1, 1.0)}}, 'params.x: give {"low": 1e-4, "high"'),
         ({"params": {"x": {"lwo": 1, "high": 2}}}, "unknown key 'lwo' .did you mean 'low'"),
@@ -64,3 +78,19 @@ def test_a_parameter_comes_after_those_that_it_depends_on() -> None:
 
 def test_no_pruner_may_be_given_as_none() -> None:
     assert validate(TuneConfig, Document({"params": {"x": X}, "pruner": None}, "tune")).pruner.name == "none"
+
+
+def test_choices_are_as_the_tables_hold_them() -> None:
+    """So that a trial gets the same values when it is begun again, whatever its first attempt got them from."""
+    given = {"choices": [(32,), (64, 64)]}
+    config = TuneConfig.model_validate({"params": {"x": given, "y": {**X, "when": {"x": [(32,)]}}}})
+    assert config.params["x"].choices == [[32], [64, 64]] and config.params["y"].when == {"x": [[32]]}
+
+
+def test_conditions_are_those_of_the_conditions_too() -> None:
+    params = {
+        "x": {**X, "when": {"y": [3], "z": [1, 2]}},
+        "y": {"choices": [3, 4], "when": {"z": [2, 5]}},
+        "z": {"choices": [1, 2, 5]},
+    }
+    assert conditions(TuneConfig.model_validate({"params": params}).params, "x") == {"z": [2], "y": [3]}

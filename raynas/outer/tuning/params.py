@@ -11,7 +11,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import Trial
 
 from raynas.errors import UserError
-from raynas.presets.tune import Param, in_order, is_active
+from raynas.presets.tune import Param, encode, in_order, is_active
 
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
@@ -25,11 +25,6 @@ def distribution(param: Param) -> Distribution:
     if param.whole:
         return IntDistribution(int(low), int(high), log=param.log, step=int(param.step or 1))
     return FloatDistribution(float(low), float(high), log=param.log, step=param.step)
-
-
-def encode(value: Any) -> Any:
-    """Return a choice as Optuna stores it: lists and mappings as JSON."""
-    return json.dumps(value, sort_keys=True) if isinstance(value, list | tuple | dict) else value
 
 
 def decode(param: Param, value: Any) -> Any:

@@ -32,7 +32,7 @@ from raynas.phases.look_elsewhere import see_with
 from raynas.phases.preflight import preflight
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset, override
-from raynas.presets.tune import Param, TuneConfig, in_order, is_active
+from raynas.presets.tune import Param, TuneConfig, conditions, in_order, is_active
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.results.run_dir import plain
 from raynas.runs.files import TUNING
@@ -185,10 +185,7 @@ def _extremes(params: Mapping[str, Param]) -> Iterator[tuple[str, dict[str, Any]
 
 def _conditions(params: Mapping[str, Param], name: str) -> dict[str, Any]:
     """Return values of other parameters for which there is a parameter."""
-    found: dict[str, Any] = {}
-    for other, listed in params[name].when.items():
-        found |= {**_conditions(params, other), other: listed[0]}
-    return found
+    return {other: values[0] for other, values in conditions(params, name).items()}
 
 
 def _applied(preset: Preset, values: Mapping[str, Any]) -> Preset:

@@ -16,11 +16,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from raynas.errors import RunDirError
 from raynas.outer.trials import TRIALS, Proposed, Proposer, Trial
-from raynas.outer.tuning.params import decode, distribution, encode, grid, suggest
+from raynas.outer.tuning.params import decode, distribution, grid, suggest
 from raynas.outer.tuning.pruners import build_pruner
 from raynas.outer.tuning.study_file import STUDY, StudyFile
 from raynas.outer.tuning.warm_start import FROM, frozen_trials
-from raynas.presets.tune import TuneConfig
+from raynas.presets.tune import TuneConfig, encode
 from raynas.runs.run import Run
 from raynas.search.optuna_samplers import build_sampler
 

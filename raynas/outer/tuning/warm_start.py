@@ -14,8 +14,8 @@ from sqlalchemy.engine import make_url
 from raynas.errors import UserError, reason
 from raynas.locations import hide_secrets
 from raynas.outer.trials import read_trials
-from raynas.outer.tuning.params import distribution, encode
-from raynas.presets.tune import Param, TuneConfig, in_order, is_active
+from raynas.outer.tuning.params import distribution
+from raynas.presets.tune import Param, TuneConfig, encode, in_order, is_active
 from raynas.progress.reporter import Progress, silent
 from raynas.runs.files import TUNING
 from raynas.runs.run import Run, open_run
@@ -127,11 +127,13 @@ def _fits(params: Mapping[str, Param], values: Mapping[str, Any]) -> bool:
         if is_active(params[name], placed) != (name in values):
             return False
         if name in values:
-            known = params[name].choices
-            match = values[name] in params[name] or (known is not None and values[name] in map(encode, known))
-            if not match:
+            value, stored = values[name], encode(values[name])
+            for choice in params[name].choices or ():
+                if (known := encode(choice)) == stored and type(known) is type(stored):
+                    value = choice  # Optuna's studies have it as JSON
+            if value not in params[name]:
                 return False
-            placed[name] = values[name]
+            placed[name] = value
     return True
 
 

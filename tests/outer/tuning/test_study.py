@@ -160,3 +160,11 @@ def test_trials_of_another_space_are_no_start(tmp_path: Path) -> None:
     assert len(earlier_trials(settings, [ours, other])) == 1
     with pytest.raises(UserError, match=r"its trials are of another space .other, not ours."):
         earlier_trials(settings, [ours])
+
+
+def test_earlier_trials_of_optuna_keep_the_conditions_on_lists(tmp_path: Path) -> None:
+    first = Run(tmp_path / "lr", create=True)
+    carry_on(first, config(sampler="random"), 6)
+    assert any("y" in values for _, values, _, _ in table(first))
+    settings = config(warm_start=(f"sqlite:///{first.path}/{STUDY}#lr",))
+    assert len(earlier_trials(settings)) == 6
