@@ -38,6 +38,7 @@ class SamplerKind:
         package: the package that it needs besides Optuna's own dependencies.
         objectives: the most objectives; None for any number.
         learns: True if trials depend on the results of earlier ones.
+        from_any: True if it learns from trials that it did not propose, such as those of another study.
     """
 
     text: str
@@ -45,6 +46,7 @@ class SamplerKind:
     package: str | None = None
     objectives: int | None = None
     learns: bool = True
+    from_any: bool = False
 
     @cached_property
     def model(self) -> type[Config]:
@@ -63,12 +65,14 @@ SAMPLERS: dict[str, SamplerKind] = {
             "group": bool,
             "constant_liar": bool,
         },
+        from_any=True,
     ),
     "gp": SamplerKind(
         "Gaussian process, whose expected improvement takes running trials into account; conditional parameters are "
         "drawn at random",
         {"n_startup_trials": Natural, "deterministic_objective": bool},
         package="torch",
+        from_any=True,
     ),
     "cmaes": SamplerKind(
         "CMA-ES, for numbers; choices and conditional parameters are drawn at random",

@@ -26,7 +26,7 @@ from raynas.progress.reporter import Progress, reporter, silent
 from raynas.runs.files import TUNING
 from raynas.runs.run import Run
 from raynas.runs.settings import begin, has_begun
-from raynas.search.optuna_samplers import build_sampler
+from raynas.search.optuna_samplers import SAMPLERS, build_sampler
 
 FUNCTION = "function.yaml"
 """File with a digest of the code of the function that is tuned."""
@@ -123,6 +123,13 @@ def check(config: TuneConfig) -> None:
     build_pruner(config.pruner)
     if config.sampler.name == "cmaes" and all(param.choices or param.when for param in config.params.values()):
         raise UserError("sampler cmaes learns ranges of numbers that all trials have, and there are none: take tpe")
+    kind = SAMPLERS.get(config.sampler.name)
+    if config.warm_start and kind is not None and not kind.from_any:
+        able = " or ".join(name for name, each in SAMPLERS.items() if each.from_any)
+        raise UserError(
+            f"warm_start: sampler {config.sampler.name} learns nothing from trials that it did not propose: "
+            f"take {able}, or leave warm_start out"
+        )
     limits = (config.trials, config.seconds, config.target, config.patience)
     if config.sampler.name != "grid" and limits == (None,) * 4:
         raise UserError("this tuning would never end: give trials, seconds, target or patience")

@@ -277,6 +277,7 @@ def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
         ({"trials": None}, "this tuning would never end"),
         ({"overrides": {"recipe.lr": 1}}, "data and overrides are for presets"),
         ({"warm_start": ["nowhere"]}, "nowhere"),
+        ({"warm_start": ["nowhere"], "sampler": "cmaes"}, "cmaes learns nothing from trials .*: take tpe or gp"),
         ({"trails": 3}, "unknown key 'trails' .did you mean 'trials'"),
     ],
 )
