@@ -93,9 +93,9 @@ def _parts(code: CodeType) -> tuple[Any, ...]:
 def _constant(value: Any) -> Any:
     if isinstance(value, CodeType):
         return _parts(value)
-    return (
-        sorted(map(repr, value)) if isinstance(value, frozenset) else value
-    )  # a set has another order in each process
+    if isinstance(value, frozenset):  # it has another order in each process
+        return sorted(map(repr, value))
+    return value
 
 
 def numbers(found: Mapping[str, Any], objectives: Any) -> dict[str, float]:

@@ -116,6 +116,9 @@ def _of_study(source: str, config: TuneConfig) -> Iterator[Known]:
             f"warm_start {hidden}: its objectives are {', '.join(directions)}, not "
             f"{', '.join(config.objectives.values())}"
         )
+    called, wanted = study.metric_names, list(config.objectives)
+    if called is not None and called != wanted:
+        raise UserError(f"warm_start {hidden}: its objectives are {', '.join(called)}, not {', '.join(wanted)}")
     for trial in trials:
         yield trial.params, list(trial.values)
 

@@ -121,6 +121,18 @@ def test_earlier_trials_are_learnt_from(tmp_path: Path) -> None:
     assert read_trials(first) and not read_trials(run) and not (tmp_path / "another.db").exists()
 
 
+def test_named_objectives_of_a_study_of_optuna_are_not_taken_for_others(tmp_path: Path) -> None:
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/a.db", study_name="mine", directions=["minimize"] * 2)
+    study.add_trial(create_trial(params={"x": 0.5}, distributions={"x": FloatDistribution(0, 1)}, values=[0.1, 9.0]))
+    params, source = {"x": PARAMS["x"]}, (f"sqlite:///{tmp_path}/a.db#mine",)
+    ours, swapped = ({name: "min" for name in names} for names in (("loss", "seconds"), ("seconds", "loss")))
+    assert len(earlier_trials(config(params=params, objectives=swapped, warm_start=source))) == 1  # without names
+    study.set_metric_names(["loss", "seconds"])
+    assert len(earlier_trials(config(params=params, objectives=ours, warm_start=source))) == 1
+    with pytest.raises(UserError, match="its objectives are loss, seconds, not seconds, loss"):
+        earlier_trials(config(params=params, objectives=swapped, warm_start=source))
+
+
 def test_a_lost_study_is_made_anew_with_what_it_began_with(tmp_path: Path) -> None:
     """Even if the studies that it began with are gone, or have gone on."""
     first = Run(tmp_path / "first", create=True)
