@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 from tables import Row, arguments, at, mean, most, read, table, tau
 
-EXPERIMENTS = ("patterns", "truth", "identity", "alignment", "finetuned", "tokens", "heads")
+EXPERIMENTS = ("patterns", "truth", "identity", "alignment", "budgets", "finetuned", "tokens", "heads")
 """Of which files are kept; the block's is the benchmark's, in spaces/digits."""
 
 PATTERNS = ("ordinal", "bilateral", "cyclic")
@@ -82,9 +82,12 @@ def main() -> None:
     print("## Private heads (8)")
     table(read(results, "heads"), "private", ("none", "v", "qk", "qkv"), {**losses, **quality})
     print("## Budget alignment (9)")
-    table(
-        read(results, "alignment"), "kind", ("even", "solved"), {**quality, "best accuracy": partial(most, "accuracy")}
-    )
+    found = {**quality, "best accuracy": partial(most, "accuracy")}
+    table(read(results, "alignment"), "kind", ("even", "solved"), found)
+    for above in (0.45, 0.75):
+        print(f"budget above {above:.0%} of the archs")
+        rows = [row for row in read(results, "budgets") if row["above"] == above]
+        table(rows, "kind", ("even", "solved"), found)
     print("## Fine-tuned and from scratch (13)")
     tuned = [{**row, "scratch": truth[row["network"]]["accuracy"]} for row in read(results, "finetuned")]
     if tuned:
