@@ -65,6 +65,8 @@ PROCESSES = {"worker": b"TrainWorker", "replica": b"Replica", "trial": b"Implici
 """Part of the title of each kind of Ray process."""
 BETWEEN = (0.0, 0.6)
 """Time between a kill, or a start, and the next kill, as a part of what the undisturbed command takes."""
+A_LOOK = 0.2
+"""Probability that a process is killed when it is seen, ten times a second, once it is time to."""
 
 
 def victims(cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> dict[str, list[int]]:
@@ -85,27 +87,32 @@ def victims(cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> dict[
 class Killer:
     """Kills of random processes at random times, the same for a seed as far as the machine's speed allows.
 
+    The kind killed least so far comes next and is waited for, since some live briefly.
+
     Attributes:
         left: number of kills to come in the command that is disturbed.
         seconds: what it takes when it is not.
+        kinds: kinds of processes that it has.
     """
 
     def __init__(self, seed: int):
         self.random, self.killed, self.head_lost = random.Random(seed), Counter[str](), False
-        self.left, self.seconds = 0, 0.0
+        self.left, self.seconds, self.kinds = 0, 0.0, frozenset[str]()
 
     def wait(self) -> None:
         """Let some time go by before the next kill."""
         self.next = time.monotonic() + self.random.uniform(*BETWEEN) * self.seconds
 
-    def strike(self, cluster: SimulatedCluster, driver: subprocess.Popen[bytes]) -> str | None:
-        """Kill something if it is time to; return its kind."""
-        if not self.left or self.head_lost or time.monotonic() < self.next:
+    def strike(self, found: dict[str, list[int]]) -> str | None:
+        """Kill one of these processes if it is time to; return its kind."""
+        if not self.left or self.head_lost or (late := time.monotonic() - self.next) < 0:
             return None
-        kinds = victims(cluster, driver)
-        kind = self.random.choice(sorted(kinds))
+        among = sorted(self.kinds if late < self.seconds else found)
+        kind = min(among, key=lambda kind: (self.killed[kind], self.random.random()))
+        if kind not in found or self.random.random() > A_LOOK:
+            return None
         with suppress(ProcessLookupError):
-            os.kill(self.random.choice(kinds[kind]), signal.SIGKILL)
+            os.kill(self.random.choice(found[kind]), signal.SIGKILL)
             self.killed[kind] += 1
             self.left -= 1
         self.head_lost = kind == "head"  # then nothing else is worth a kill
@@ -140,8 +147,9 @@ def running(words: list[str], folder: Path, environment: dict[str, str]) -> Iter
         process.wait()
 
 
-def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer) -> None:
-    """Give a command again and again until it ends by itself."""
+def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer) -> frozenset[str]:
+    """Give a command again and again until it ends by itself; return the kinds of processes that were seen."""
+    seen = set[str]()
     if name == "rank":
         small_run(folder / run)
     for _ in range(50):
@@ -152,7 +160,9 @@ def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer
             until = time.monotonic() + 1200
             while process.poll() is None:
                 assert time.monotonic() < until, f"after {kinds} it hangs: {(folder / 'output.txt').read_text()}"
-                if (kind := killer.strike(clusters.now, process)) is not None:
+                found = victims(clusters.now, process)
+                seen.update(found)
+                if (kind := killer.strike(found)) is not None:
                     kinds.append(kind)
                     until = time.monotonic() + 1200
                 time.sleep(0.1)
@@ -161,7 +171,7 @@ def finish(name: str, folder: Path, run: str, clusters: Clusters, killer: Killer
         if "head" in kinds:  # even if the command had just ended
             clusters.renew()
         if process.returncode == 0:
-            return
+            return frozenset(seen)
         assert kinds, (folder / "output.txt").read_text()
     raise AssertionError((folder / "output.txt").read_text())
 
@@ -191,20 +201,20 @@ class Clusters:
 def test_random_kills_change_no_result(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     killer = Killer(seed=int(os.environ.get("RAYNAS_TEST_SEED", "0")))
-    undisturbed, seconds, runs = {}, {}, 0
+    undisturbed, seconds, kinds, runs = {}, {}, {}, 0
     with Clusters(tmp_path) as clusters:
         for name in COMMANDS:
             began = time.monotonic()
-            finish(name, tmp_path, f"undisturbed-{name}", clusters, killer)
+            kinds[name] = finish(name, tmp_path, f"undisturbed-{name}", clusters, killer)
             seconds[name] = time.monotonic() - began
             undisturbed[name] = results(tmp_path / f"undisturbed-{name}")
             assert any(undisturbed[name].values())
         while left := KILLS - sum(killer.killed.values()):
             name = list(COMMANDS)[runs % len(COMMANDS)]
-            killer.left, killer.seconds = min(left, EACH), seconds[name]
+            killer.left, killer.seconds, killer.kinds = min(left, EACH), seconds[name], kinds[name]
             finish(name, tmp_path, f"run{runs}", clusters, killer)
             found = results(tmp_path / f"run{runs}")
             assert {key: value for key, value in found.items() if undisturbed[name].get(key) != value} == {}
             assert found.keys() == undisturbed[name].keys()
             runs += 1
-    print(f"killed: {dict(killer.killed)}; {runs} runs")
+    print(f"killed: {dict(killer.killed)} in {runs} runs; there were {sorted(set().union(*kinds.values()))}")
