@@ -98,7 +98,7 @@ def test_images() -> tuple[Tensor, Tensor]:
     from raynas.data.load import load_test
     from raynas.data.pixels import normalise
 
-    pixels, labels = decode(load_test(data().config), (32, 32), 1)
+    pixels, labels = decode(load_test(data().config).at((32, 32), 1))
     return normalise(pixels, data().normalisation), labels
 
 
@@ -405,7 +405,7 @@ def _importance_images() -> tuple[Tensor, Tensor]:
     from raynas.data.pixels import normalise
 
     train = data().train
-    pixels, labels = decode(train.take(choose_images(len(train), IMAGES)), (32, 32), 1)
+    pixels, labels = decode(train.take(choose_images(len(train), IMAGES)).at((32, 32), 1))
     return normalise(pixels, data().normalisation), labels
 
 

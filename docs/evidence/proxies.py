@@ -86,7 +86,7 @@ def proxies(table: str, proxy: str, seed: int) -> list[Row]:
 
     data, (space, archs, rows) = load("digits"), known(table)
     chosen = data.search.take(choose_images(len(data.search), IMAGES))
-    pixels, _ = decode(chosen, space.input_size, space.channels)
+    pixels, _ = decode(chosen.at(space.input_size, space.channels))
     values = ProxyScorer(space, proxy, normalise(pixels, data.normalisation), seed).score(archs)
     return [{**row, "network": arch.id, "value": value} for arch, row, value in zip(archs, rows, values, strict=True)]
 

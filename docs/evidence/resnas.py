@@ -137,7 +137,7 @@ def accuracy_within(supernet: Any, arch: Any) -> float:
     from raynas.data.pixels import normalise
 
     loaded = load("digits")
-    images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
+    images, labels = decode(loaded.search.at(supernet.space.input_size, supernet.space.channels))
     images = normalise(images, loaded.normalisation)
     rows = torch.zeros(len(images) + 1, dtype=torch.int64)
     rows[-1] = 1  # one row of the largest

@@ -103,7 +103,7 @@ def on_test(network: Any) -> float:
     from raynas.scoring.score_arch import score_arch
 
     space, data = network.space, load("digits")
-    images, labels = decode(load_test(DataConfig(name="digits")), space.input_size, space.channels)
+    images, labels = decode(load_test(DataConfig(name="digits")).at(space.input_size, space.channels))
     result = score_arch(network, space.smallest(), images, labels, data.normalisation)
     return 1 - float(result.top1.mean())
 
@@ -238,7 +238,7 @@ def distances(supernet: Any, even: bool = False) -> list[float]:
     from raynas.data.pixels import normalise
 
     space, data = supernet.space, load("digits")
-    images, _ = decode(data.search, space.input_size, space.channels)
+    images, _ = decode(data.search.at(space.input_size, space.channels))
     found = raynas.attention_maps(supernet.extract(space.largest()), normalise(images, data.normalisation))
     if even:
         found = [replace(maps, weights=(maps.weights > 0).float()) for maps in found]

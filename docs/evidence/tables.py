@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def table(
     rows: Sequence[Row],
     by: str,
     order: Sequence[Any],
-    measures: dict[str, Callable[[list[Row]], float]],
+    measures: Mapping[str, Callable[[list[Row]], float]],
     digits: int = 3,
 ) -> None:
     """Arms by measures: mean over seeds and its 95 % interval; then each arm less the first, paired by seed."""

@@ -144,7 +144,7 @@ def distorted_scorer(family: str, seed: int, copies: int, **options: Any) -> Any
     from raynas.scoring.local import LocalScorer
 
     supernet, data = small_supernet(family, seed), load("mnist5k@8")
-    pixels, labels = decode(data.search, supernet.space.input_size, supernet.space.channels)
+    pixels, labels = decode(data.search.at(supernet.space.input_size, supernet.space.channels))
     config, calibration = CalibrationConfig(images=256, batch_size=256, seed=0), None
     if wants_calibration(supernet):
         calibration = Calibration(config, partial(calibration_batches, data, AugmentConfig(), config))
@@ -172,7 +172,7 @@ def score(supernet: Any, archs: Sequence[Any], data: str, calibration: int | Non
     if calibration is not None:
         config = CalibrationConfig(images=calibration, batch_size=calibration)
         batches = calibration_batches(loaded, AugmentConfig(), config)
-    images, labels = decode(loaded.search, supernet.space.input_size, supernet.space.channels)
+    images, labels = decode(loaded.search.at(supernet.space.input_size, supernet.space.channels))
     macs = cost(supernet.space, archs)["macs"]
     rows = []
     for arch, count in zip(archs, macs, strict=True):

@@ -76,6 +76,8 @@ def _on_nodes(
         answers = place.ask(look, data, probe)
         seen = {name: answer for name, answer in answers.items() if isinstance(answer, Seen)}
         yield _versions(answers)
+        if not seen:
+            return  # nothing is known of any node
         yield _devices(place, seen)
         if data is not None:
             yield _data(data, seen)
@@ -99,7 +101,8 @@ def _grown(resources: Resources, kinds: Sequence[NodeType], activity: Activity) 
         return
 
     def tell(lack: str) -> None:
-        activity.update(detail=f"asked for {_wish(resources)}: {lack}; for {duration(NODES_S)} at most")
+        limit = f"; for {duration(NODES_S)} at most" if kinds else ""  # else it is given up soon
+        activity.update(detail=f"asked for {_wish(resources)}: {lack}{limit}")
 
     with held_nodes(resources.of(1), count, NODES_S, tell, grows=bool(kinds)) as missing:
         yield missing
@@ -139,7 +142,11 @@ def _versions(answers: Mapping[str, object]) -> Finding:
     silent_ = {name: error for name, error in answers.items() if isinstance(error, Exception)}
     if silent_:
         told = "; ".join(f"{name}: {reason(error)}" for name, error in silent_.items())
-        return Finding("versions", told, "install the same raynas on every node (cluster.yaml does)")
+        if all(isinstance(error, TimeoutError) for error in silent_.values()):
+            mend = "see what keeps the node busy, and check again: nothing else is known of it"
+        else:
+            mend = "install the same raynas on every node (cluster.yaml does)"
+        return Finding("versions", told, mend)
     others = {
         f"{name} has {package} {seen.versions[package]}"
         for name, seen in answers.items()

@@ -226,6 +226,14 @@ def test_on_ray(ray_session: None, tmp_path: Path) -> None:
     assert "288 decoded images" in findings["object store"].found
 
 
+def test_nothing_is_said_of_a_node_that_does_not_answer(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raynas.phases.check_place.ANSWER_S", 0.001)
+    findings = by_name(check_cluster(None, DataConfig(name="digits"), Resources(workers=0, replicas=1), None))
+    assert set(findings) == {"nodes", "versions"}
+    found, mend = findings["versions"].found, findings["versions"].mend
+    assert "no answer within" in found and mend is not None and "busy" in mend
+
+
 def test_the_command_ends_with_2_and_the_mend(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "digits", "--run", "/dev/null/run"]) == 2
     out, err = capsys.readouterr()
