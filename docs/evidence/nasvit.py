@@ -179,7 +179,7 @@ def search(seed: int) -> list[Row]:
     space, known, rows = supernet.space, dict[Any, Row](), list[Row]()
     timings = time_archs(None, archs_to_time(space, TIMINGS), Conditions())
     latency = fit_predictor(space, timings)
-    fronts: dict[str, list[Any]] = {}
+    fronts: dict[str, Any] = {}
     for goal in ("macs", "latency"):
         found = PredictorEvolution(
             space,

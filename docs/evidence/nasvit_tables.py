@@ -7,12 +7,11 @@ python docs/evidence/nasvit_tables.py docs/evidence/results --pack OUT  first pu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from scipy import stats
-from tables import Row, arguments, mean, read, table, tau
+from tables import Measures, Row, arguments, mean, read, table, tau
 
 EXPERIMENTS = ("supernets", "recipes", "scratch", "search")
 TOP = 50
@@ -87,7 +86,7 @@ def unbeaten(cost: str, both: list[Row], rows: list[Row]) -> float:
 
 def main() -> None:
     results = arguments(__doc__, EXPERIMENTS)
-    quality: dict[str, Callable[[list[Row]], float]] = {
+    quality: Measures = {
         "smallest": partial(of_role, "accuracy", "smallest"),
         "largest": partial(of_role, "accuracy", "largest"),
         "random": partial(of_role, "accuracy", "random"),
@@ -109,7 +108,7 @@ def main() -> None:
     both = [row for row in of_arms(rows, NETWORKS) if row["seed"] < 3]
     table(both, "arm", tuple(NETWORKS), {**parts, "all": partial(conflict, 0, 1)})
     print("## Factors and projection (23, Table 7)")
-    of_all = {**quality, "conflict": partial(conflict, 0, 1)}
+    of_all: Measures = {**quality, "conflict": partial(conflict, 0, 1)}
     table(of_arms(rows, POLICIES), "arm", tuple(POLICIES), of_all)
     best = of_arms(rows, {"plain": POLICIES["factors, projection"]})
     other = [{**row, "arm": row["recipe"]} for row in read(results, "recipes")]
@@ -124,7 +123,7 @@ def main() -> None:
     table(stages, "arm", ("from stage 3", "from stage 2", "from stage 4"), alone)
     print("## The predictor on 512 that it has not seen (26)")
     found = read(results, "search")
-    predictor = {
+    predictor: Measures = {
         "Kendall": partial(tau, "predicted", "accuracy"),
         "by MACs alone": partial(tau, "macs", "accuracy"),
         "Spearman": partial(spearman, "predicted", "accuracy"),
@@ -137,7 +136,7 @@ def main() -> None:
     table([row for row in found if row["part"] == "held out"], "part", ("held out",), latency)
     print("## Fronts by MACs and by latency (27, Table 12)")
     fronts = [row for row in found if row["part"] == "front"]
-    measures = {
+    measures: Measures = {
         "networks": lambda front: float(len(front)),
         "accuracy at equal MACs": partial(at_equal, "macs", fronts),
         "at equal latency": partial(at_equal, "ms", fronts),

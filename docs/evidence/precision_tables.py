@@ -21,7 +21,7 @@ def line(family: str, seed: int, rows: list[Row]) -> str:
     macs = np.array([row["macs"] for row in rows])
     order = np.lexsort([loss, macs, -rough])  # ties as in a search
     finalists = order[:FINALISTS]
-    best = np.lexsort([[row["loss_fp32"] for row in rows], macs, -exact])[0]
+    best = np.lexsort([np.array([row["loss_fp32"] for row in rows]), macs, -exact])[0]
     again = finalists[np.argmax(exact[finalists])]
     cells = [
         family,

@@ -55,7 +55,8 @@ class MadeUp:
         self._joint = rng.normal(0, 0.5, (2 * genes, choices, choices))
         values = self._value(drawn)
         self._mean, self._deviation, self._spread = values.mean(), values.std() / spread, spread
-        self._seed, self._known = seed, {}
+        self._seed = seed
+        self._known: dict[Any, np.ndarray] = {}
 
     def _value(self, codes: np.ndarray) -> np.ndarray:
         codes = codes + 1  # inactive genes are -1
@@ -167,7 +168,8 @@ class Plain:
         self.asked: list[float] = []
 
     def cut(self) -> Cut:
-        return Cut(self._places, [arch for _, arch in self._best()])
+        best: list[Any] = [arch for _, arch in self._best()]
+        return Cut(self._places, best)
 
     def _best(self) -> list[tuple[float, Number]]:
         return sorted(self.whole, key=lambda pair: (-pair[0], pair[1].id))[: self._places]
@@ -219,7 +221,8 @@ def error(seed: int) -> list[Row]:
     rows = []
     for number in range(50 * seed, 50 * seed + 50):
         for racing in SETTINGS[1:]:
-            search, scorer = Plain(number), PlainImages(3_000, 0.05, number)
+            search: Any = Plain(number)
+            scorer: Any = PlainImages(3_000, 0.05, number)
             limit = CONSERVATIVE_ERROR / search.budget if racing == "conservative" else ERROR
             wrong = stopped = images = places = 0
             while archs := search.ask():

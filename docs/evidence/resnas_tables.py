@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 from scipy import stats
-from tables import Row, arguments, at, mean, read, table
+from tables import Measures, Row, arguments, at, mean, read, table
 from vitas_tables import with_truth
 
 EXPERIMENTS = ("reduction", "divergence", "archs", "norm", "resolution")
@@ -33,7 +33,7 @@ def main() -> None:
     results = arguments(__doc__, EXPERIMENTS)
     loss, accuracy = partial(mean, "loss"), partial(mean, "accuracy")
     quality = {"validation loss": loss, "accuracy": accuracy}
-    losses = {"training loss at 10 %": partial(at, 0.1), "at the end": partial(at, 1)}
+    losses: Measures = {"training loss at 10 %": partial(at, 0.1), "at the end": partial(at, 1)}
 
     print("## Reductions and labels of patches (17, Table 1)")
     table(read(results, "reduction"), "arm", ("plain", "residual", "cutmix", "released"), quality)
@@ -42,8 +42,8 @@ def main() -> None:
     rates = sorted({row["lr"] for row in rows})
     print(f"| learning rate | {' | '.join(f'{rate:g}' for rate in rates)} |\n|---|{'---|' * len(rates)}")
     for arm in ("plain", "residual"):
-        counts = [sum(diverged(row) for row in rows if (row["arm"], row["lr"]) == (arm, rate)) for rate in rates]
-        print(f"| {arm} | {' | '.join(map(str, counts))} |")
+        number = [sum(diverged(row) for row in rows if (row["arm"], row["lr"]) == (arm, rate)) for rate in rates]
+        print(f"| {arm} | {' | '.join(map(str, number))} |")
     print("\n## Archs of a batch (19, Table 2)")
     truth = {row["network"]: row for row in read(results, "truth") if row["seed"] == 0}
     rows = read(results, "archs")
@@ -52,7 +52,11 @@ def main() -> None:
     tau = {"Kendall with truth": partial(with_truth, stats.kendalltau, "accuracy", truth)}
     table([row for row in rows if row["known"]], "count", counts, tau)
     print("## Layer norms that know of masks, or not (20, Figure 6)")
-    measures = {"accuracy inside": partial(mean, "inside"), "extracted": accuracy, "inside less extracted": gap}
+    measures: Measures = {
+        "accuracy inside": partial(mean, "inside"),
+        "extracted": accuracy,
+        "inside less extracted": gap,
+    }
     table(read(results, "norm"), "kind", ("masked", "unaware"), measures)
     print("## Larger images (21)")
     arms = ("32", "tuned at 32", "resized", "tuned at 48", "positions forgotten")

@@ -166,7 +166,7 @@ def found(supernet: Any, archs: Sequence[Any], limit: int, evaluations: int, see
     )  # fmt: skip
     while asked := search.ask(50):
         search.tell(asked, accuracies(supernet, asked))
-    best = search.best()
+    best: Any = search.best()  # of one objective
     (inherited,) = score(supernet, [best], "digits")
     network, _ = train(space.fix(best), "digits", ALONE, seed)
     (alone,) = score(network, [network.space.smallest()], "digits")

@@ -71,7 +71,8 @@ def ranking(quality: list[Row], alone: list[Row]) -> None:
     print("| space | E-T error | median error from scratch | least |\n|---|---|---|---|")
     for name in sorted(names, key=lambda name: np.mean(errors[name])):
         print(f"| {name} | {shown(errors[name])} | {np.median(networks[name]):.3f} | {min(networks[name]):.3f} |")
-    for what, measure in {"median": np.median, "least": np.min}.items():
+    measures: dict[str, Callable[..., float]] = {"median": np.median, "least": np.min}
+    for what, measure in measures.items():
         tau = stats.kendalltau([np.mean(errors[name]) for name in names], [measure(networks[name]) for name in names])
         low, high = interval([errors[name] for name in names], [networks[name] for name in names], measure)
         print(f"tau with the {what}: {tau.statistic:.2f} ({low:.2f} to {high:.2f}), p = {tau.pvalue:.3f}")

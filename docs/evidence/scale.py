@@ -155,7 +155,7 @@ class SimulatedPool(ScorePool):
     def _finish(self) -> None:
         pass
 
-    def _outcomes(self, jobs: Iterator[Job]) -> Iterator[list[ScoredArch]]:
+    def _outcomes(self, jobs: Iterator[Job | None]) -> Iterator[list[ScoredArch]]:
         for outcomes in super()._outcomes(jobs):
             self.cluster.spend(self.cluster.costs.row * len(outcomes))
             yield outcomes
@@ -184,7 +184,7 @@ def random_archs(count: int, mean: float, seed: int) -> dict[Arch, float]:
     return dict(zip(archs, seconds.tolist(), strict=True))
 
 
-def parts(images: int = 8) -> tuple[Any, ...]:
+def parts(images: int = 8) -> tuple[Any, Any, Any, Any, Any]:
     """Return a space, its supernet, images, labels and their normalisation: nothing is computed with them."""
     space = load_space("digits/vit")
     pixels, labels = torch.zeros((images, 1, 8, 8), dtype=torch.uint8), torch.zeros(images, dtype=torch.int64)
@@ -335,7 +335,7 @@ def watched(count: int) -> float:
         def score(self) -> None:
             time.sleep(600)
 
-    actor = Silent.remote()
+    actor: Any = Silent.remote()  # type: ignore[attr-defined]
     refs = [actor.score.remote() for _ in range(count)]
     began = time.process_time()
     for _ in range(20):

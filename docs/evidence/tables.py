@@ -17,6 +17,7 @@ from scipy import stats
 from raynas.comparison import mean_interval
 
 Row = dict[str, Any]
+Measures = Mapping[str, Callable[[list[Row]], float]]
 
 
 def arguments(doc: str | None, experiments: Sequence[str]) -> Path:
@@ -66,7 +67,7 @@ def table(
     rows: Sequence[Row],
     by: str,
     order: Sequence[Any],
-    measures: Mapping[str, Callable[[list[Row]], float]],
+    measures: Measures,
     digits: int = 3,
 ) -> None:
     """Arms by measures: mean over seeds and its 95 % interval; then each arm less the first, paired by seed."""

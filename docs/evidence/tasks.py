@@ -31,7 +31,7 @@ SEEDS = range(5)
 FOLDER = "RAYNAS_EVIDENCE"
 """Name of the environment variable with the folder of the rows, set before a task runs."""
 
-SUPERNET = {
+SUPERNET: dict[str, Any] = {
     "epochs": 120,
     "batch_size": 64,
     "opt": "adamw",
@@ -46,7 +46,7 @@ SUPERNET = {
 }
 """ViTAS v2 trains its supernets without augmentation and regularisation."""
 
-RECIPE = {
+RECIPE: dict[str, Any] = {
     "epochs": 30,
     "batch_size": 64,
     "opt": "adamw",

@@ -89,6 +89,7 @@ def images() -> tuple[Any, Any]:
     from raynas.presets.preset import load_preset
 
     config = load_preset(PRESET).data
+    assert config is not None
     return load_data(config), load_test(config)
 
 

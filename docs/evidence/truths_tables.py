@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tables import Row, spread_to_noise
-from truths import NETWORKS, PRESET, STORED, archs_of
+from truths import NETWORKS, PRESET, STORED, archs_of, images
 
 from raynas.bench.truths import Truth, load_truth
 from raynas.correlation import RESAMPLES, correlations, kendall
-from raynas.data.load import load_data
 from raynas.presets.preset import load_preset
 from raynas.proxies.scorer import ProxyScorer, proxy_images
 from raynas.search.predictors import fit_forest
@@ -147,7 +146,7 @@ def patches(truth: Truth) -> None:
 
 def scorer_of(truth: Truth, proxy: str) -> ProxyScorer:
     """A training-free score on images of the search split."""
-    data = load_data(load_preset(PRESET).data)
+    data, _ = images()
     return ProxyScorer(truth.space, proxy, proxy_images(truth.space, data.search, data.normalisation))
 
 

@@ -59,7 +59,7 @@ def arms(seed: int) -> list[Row]:
     where = Path(os.environ[FOLDER]) / f"tuning-{seed}"
     changes = {**COMMON, "recipe.seed": seed, "search.seed": seed, "retrain.seeds": [seed]}
     preset = override(load_preset(PRESET), changes)
-    evaluations, measures = preset.search.evaluations, ["searched", "retrained", "tested"]
+    evaluations, measures = preset.search.evaluations or 0, ["searched", "retrained", "tested"]
 
     def row(arm: str, preset: Any, folder: Path, macs: float, **about: Any) -> Row:
         found = carry_out(preset, folder, measures, Resources(0, 0))
@@ -85,7 +85,8 @@ def arms(seed: int) -> list[Row]:
         search = computing(space, preset, 0, evaluations)
         return round((spent - search) / (computing(space, preset, 1, evaluations) - search))
 
-    space, best = raynas.load_space(preset.space), tuned.best
+    space, best = raynas.load_space(str(preset.space)), tuned.best
+    assert best is not None
     larger = where / "larger.yaml"
     larger.write_text(yaml.safe_dump({**space.to_dict(), "dimensions": {**space.to_dict()["dimensions"], **LARGER}}))
     spaces = {"as it is": (space, None), "longer": (space, None), "larger": (raynas.load_space(larger), str(larger))}
