@@ -227,7 +227,7 @@ def test_on_ray(ray_session: None, tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_a_node_that_does_not_answer(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raynas.phases.check_place.ANSWER_S", 0.001)
+    monkeypatch.setattr("raynas.phases.check_place.ANSWER_S", 0.0)
     findings = by_name(check_cluster(None, DataConfig(name="digits"), Resources(workers=0, replicas=1), None))
     assert set(findings) == {"nodes", "versions"}
     found, mend = findings["versions"].found, findings["versions"].mend
