@@ -163,7 +163,10 @@ def _error(model: type[Config], found: Any, document: Document, location: Locati
         return together([document.error((*location, *place, *each.location), each.problem) for each in inner])
     if found["type"] == "extra_forbidden":
         known = _known_keys(model, place[:-1])
-        message = f"unknown key {shown(place[-1])}{nearest(str(place[-1]), known)}"
+        key = str(place[-1])
+        message = f"unknown key {shown(place[-1])}{nearest(key, known)}"
+        if key.partition(":")[0] in known:
+            message = f"{shown(place[-1])}: write a space after the colon"
         return document.error((*location, *place[:-1], str(place[-1])), message)
     if found["type"] == "missing":
         return document.error((*location, *place), "is missing")

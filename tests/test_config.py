@@ -49,6 +49,7 @@ def test_right_values() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("epochs:3: null", r"my.yaml:1: .*'epochs:3': write a space after the colon"),
         ("epoch: 3", r"my.yaml:1: epoch: unknown key 'epoch' \(did you mean 'epochs'\?\)"),
         ("shuffle: true", "my.yaml:1: epochs: is missing"),
         ("epochs: 3\ninner:\n  rat: 1", r"my.yaml:3: inner.rat: unknown key 'rat' \(did you mean 'rate'\?\)"),

@@ -116,7 +116,8 @@ def adapt(
             settled.model_recipe.micro_batch(max(resources.most_workers, 1))
     run = Run(run_dir, create=True)
     with run.lock():
-        begun = begin(run, "adapt", _recorded(adapted, checked))
+        otherwise = "give the same (finetune is recipe with adapt.finetune.recipe), or another run directory"
+        begun = begin(run, "adapt", _recorded(adapted, checked), otherwise)
         if not begun or not run.exists(PRESET):
             # Before the training, since networks of the run are read with its data; later on training writes them, when
             # its settings have been compared.

@@ -56,11 +56,11 @@ class Activity:
         self.detail = self.detail if detail is None else detail
         if self.done < before or total not in (None, self.total):  # begun anew, or only now
             self._opened, self._seen = now, deque([(now, self.done)])
-        elif done is not None and now - self._opened < 1:  # what is answered at once says nothing of the rest
-            self._seen[-1] = (now, done)
-        elif done is not None:
+        elif self.done > before and now - self._opened < 1:  # what is answered at once says nothing of the rest
+            self._seen[-1] = (now, self.done)
+        elif self.done > before:
             self._opened = now
-            self._seen = deque([*self._seen, (now, done)], maxlen=30)
+            self._seen = deque([*self._seen, (now, self.done)], maxlen=30)
         self.total = self.total if total is None else total
         self._changed()
 
@@ -70,11 +70,13 @@ class Activity:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end by the pace of the last updates; None where that cannot be said yet."""
+        """Seconds to the end by the pace of the last steps; None where that cannot be said, or is over."""
         (since, before), (until, done) = self._seen[0], self._seen[-1]
         if self.total is None or done <= before:
             return None
-        return (until - since) / (done - before) * max(0.0, self.total - done)
+        to_do = (until - since) / (done - before) * max(0.0, self.total - done)
+        left = to_do - (time.monotonic() - until)
+        return left if left > 0 else None if to_do else 0.0
 
     @property
     def counted(self) -> str:

@@ -22,7 +22,7 @@ def describe_cost(arch: Arch) -> str:
 def finished_lines(run: Run) -> list[str]:
     """Return one line for each kind of finished network of a run: its size, and its accuracy on the test split.
 
-    A last line says so if the winner was better before it was trained on its own.
+    A last line says so if the winner was better on it before it was trained on its own.
     """
     lines = []
     finished = collect(run).finished
@@ -63,7 +63,8 @@ def _made_worse(finished: Sequence[Finished]) -> list[str]:
         return []
     return [
         f"The winner was better before: {before:.2%} with inherited weights, {after:.2%} {HOW[trained.how]}. Train it "
-        "for more epochs or at another rate (raynas retrain), or take the inherited weights (raynas export --inherited)"
+        "for more epochs or at another rate: raynas retrain --on train compares on the search split, so that nothing is "
+        "chosen by the test split (raynas export --inherited writes the inherited weights)"
     ]
 
 

@@ -115,6 +115,19 @@ def test_the_time_left_goes_by_the_work_itself(monkeypatch: pytest.MonkeyPatch) 
         assert work.left_s is None
 
 
+def test_the_time_left_of_long_steps_that_are_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Reporter(silent).doing("trials", 3) as work:
+        for now in map(float, range(0, 1801, 2)):
+            work.update(done=int(now >= 540))
+            if now == 540:
+                assert work.left_s == 2 * 540
+        assert work.left_s is None  # overdue
+        work.update(done=2)
+        assert work.left_s == 900
+
+
 def test_polling_goes_on_in_silence_and_its_error_is_told() -> None:
     called = threading.Event()
     with reporter(silent).polling(called.set):
