@@ -169,5 +169,5 @@ def check(
             check_data(config if whole is None else named_data(whole), checked, progress, see_all)
         else:
             check_preset(checked, None if data is None else before, progress, see_all)
-            progress("not checked: memory, GPUs and what the preset costs; give --run DIR, and what it is to run on, for it")
+            progress("not checked: memory, GPUs and what the preset costs; give --run DIR and the resources for them")
     return findings

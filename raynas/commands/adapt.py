@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
         wanted = {name: named[name] for name in ("model", "data", "overrides", "preset", "weights") if name in named}
         with doing("reading the model") as progress:
             raynas.elastic_space(**wanted, progress=progress).save(file)
-        print(f"Space written to {file}. Next: the same command with --space {file} --run RUN in place of --write-space")
+        print(f"Space written to {file}. Next: the same command with --space {file} --run RUN for --write-space")
         return
     if options.run_dir is None:
         raise UserError("give the run directory to write: --run DIR (see raynas adapt --help)")

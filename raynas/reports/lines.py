@@ -63,8 +63,8 @@ def _made_worse(finished: Sequence[Finished]) -> list[str]:
         return []
     return [
         f"The winner was better before: {before:.2%} with inherited weights, {after:.2%} {HOW[trained.how]}. Train it "
-        "for more epochs or at another rate: raynas retrain --on train compares on the search split, so that nothing is "
-        "chosen by the test split (raynas export --inherited writes the inherited weights)"
+        "for more epochs or at another rate: with raynas retrain --on train they are compared on the search split, and "
+        "nothing is chosen by the test split (raynas export --inherited writes the inherited weights)"
     ]
 
 
