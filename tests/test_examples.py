@@ -124,7 +124,7 @@ NOT_HERE = {
 
 SLOW = (
     r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
-    r"|--name both|latency|runs/vitas|flowers --seeds|rank runs/flowers"
+    r"|--name both|latency|runs/vitas|flowers --seeds|rank runs/flowers|^bench archs$|^bench all$|^bench all --only"
 )
 """Examples that need Ray for minutes, wait for timings, or repeat at some length what another one shows."""
 

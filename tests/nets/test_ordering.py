@@ -177,6 +177,7 @@ def trained() -> tuple[Supernet, Tensor, Tensor, Tensor, Tensor]:
     return network.eval(), images[:512], labels[:512], images[1400:], labels[1400:]
 
 
+@pytest.mark.slow
 def test_ordered_units_help_narrow_subnets(trained: tuple[Supernet, Tensor, Tensor, Tensor, Tensor]) -> None:
     """The mean accuracy of 16 subnets of about half of the MACs, without training, is above that of 5 random orders."""
     network, images, labels, test_images, test_labels = trained
