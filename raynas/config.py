@@ -167,7 +167,7 @@ def _error(model: type[Config], found: Any, document: Document, location: Locati
         message = f"unknown key {shown(place[-1])}{nearest(key, known)}"
         if key.partition(":")[0] in known:
             message = f"{shown(place[-1])}: write a space after the colon"
-        return document.error((*location, *place[:-1], str(place[-1])), message)
+        return document.error((*location, *place[:-1], key), message)
     if found["type"] == "missing":
         return document.error((*location, *place), "is missing")
     place = _in_data(document.part(location).data, place)
