@@ -124,7 +124,8 @@ NOT_HERE = {
 
 SLOW = (
     r"--head (fcos|upernet)|^demo|^pipeline|rank .*(--seeds|--finetune)|^evolve-space|^ablate|^tune|^adapt (?!deit)"
-    r"|--name both|latency|runs/vitas|flowers --seeds|rank runs/flowers|^bench archs$|^bench all$|^bench all --only"
+    r"|--name both|latency|runs/vitas|flowers --seeds|rank runs/flowers"
+    r"|^bench archs( vitas/twins_small)?$|^bench all$|^bench all --only"
 )
 """Examples that need Ray for minutes, wait for timings, or repeat at some length what another one shows."""
 
@@ -377,7 +378,7 @@ def yaml_of(page: Path) -> list[str]:
 
 
 SLOW_PAGES = ("tuning.md",)
-"""Pages whose Python needs Ray for long; the README shows the same shortly."""
+"""Pages whose Python needs Ray for long; the README shows the same shortly, and test_tune_function.py runs that."""
 
 
 @pytest.mark.parametrize(
@@ -424,6 +425,8 @@ def test_python_of_a_page_runs(
         retrain_networks(run, [run.arch("best")], PRESET.recipe, train_on="train", parallel=1)
     with raynas.LocalScorer(run) as known["pool"]:
         for block in python_of(page):
+            if page.name == "README.md" and "raynas.tune(" in block:
+                continue
             compile(block, page.name, "exec")
             if "s3://" in block:
                 put_run(searched, bucket := s3_server(f"{workplace.name}/code"))

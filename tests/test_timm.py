@@ -341,7 +341,7 @@ def test_pooling_leaves_the_classifier_as_it_was_trained(name: str, folders: dic
 
 
 @every_family
-@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("safe", [True, pytest.param(False, marks=pytest.mark.slow)])
 @torch.no_grad()
 def test_timm_saves_it_for_a_hub(name: str, safe: bool, folders: dict[str, Path], tmp_path: Path) -> None:
     """As it is then, without the folder that it was read from, by timm's own functions (`push_to_hf_hub` uses them)."""

@@ -172,7 +172,8 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
         with stage("Exporting and writing the report"):
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
             exported = export_into_run(run, choose_network(run.networks(), winner, size), None, progress, later)
-        report = write_report(run, traces(run))  # after the last stage, to include its duration
+        with progress.doing("writing the report"):
+            report = write_report(run, traces(run))  # after the last stage, to include its duration
         return PipelineResult(run, winner, evaluations, exported, report)
 
 

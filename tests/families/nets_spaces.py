@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -134,6 +136,31 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     **HYBRID,
     **S3,
 }
+
+
+REPEATED = {
+    "thirds alone",
+    "cyclic heads",
+    "kept anywhere, private v",
+    "one block stacked",
+    "cait distilled",
+    "twins heads",
+    "twins cyclic",
+    "twins bilateral",
+    "twins kept anywhere",
+    "vit_res cyclic",
+    "vit_res distilled",
+    "vit_res bilateral",
+    "hybrid cyclic",
+    "s3 cyclic",
+    "s3 bilateral",
+}
+"""Spaces each of whose features another one has: for tests that do not ask which weights are shared, they are slow."""
+
+
+def features(names: Iterable[str] = DEFINITIONS) -> list[Any]:
+    """The spaces by name as parameters of a test; quick tests have every feature once, slow ones what it is with."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in REPEATED else []) for name in names]
 
 
 def make_space(name: str) -> Space:

@@ -11,18 +11,17 @@ import torch
 import torch.fx
 
 from raynas.errors import UserError
-from tests.families.nets_spaces import DEFINITIONS, make_images, make_space, make_supernet
+from tests.families.nets_spaces import features, make_images, make_space, make_supernet
 
 some_families = pytest.mark.parametrize(
     # The others are slow; test_fx_traces_an_extracted_network has every space.
     "name",
     [
-        "twins",
         "s3",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("autoformer", "vitas", "vit_res", "hybrid")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("autoformer", "vitas", "twins", "vit_res", "hybrid")),
     ],
 )
-every_space = pytest.mark.parametrize("name", DEFINITIONS)
+every_feature = pytest.mark.parametrize("name", features())
 
 
 @some_families
@@ -38,7 +37,8 @@ def test_an_extracted_network_is_one_graph(name: str) -> None:
         torch.testing.assert_close(network(images), supernet(images, arch, side=supernet.sides[-1]))
 
 
-@pytest.mark.parametrize("name", ["twins", pytest.param("hybrid", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["twins", "hybrid"])
 def test_it_trains_as_one_graph(name: str) -> None:
     """Autograd is compiled, too, and stochastic depth; the drawn branches are those of the plain network."""
     supernet = make_supernet(make_space(name))
@@ -54,7 +54,7 @@ def test_it_trains_as_one_graph(name: str) -> None:
         torch.testing.assert_close(value.grad, other.grad, rtol=1e-4, atol=1e-5, msg=parameter)
 
 
-@every_space
+@every_feature
 @pytest.mark.parametrize("training", [False, True])
 def test_fx_traces_an_extracted_network(name: str, training: bool) -> None:
     space = make_space(name)
@@ -79,7 +79,7 @@ def test_a_supernet_of_many_archs_is_not_traced() -> None:
         torch.fx.symbolic_trace(make_supernet(make_space("autoformer")))
 
 
-@every_space
+@every_feature
 def test_what_was_settled_travels_with_the_network(name: str) -> None:
     """A network that another process gets, or that an average is made of, computes the same."""
     space = make_space(name)

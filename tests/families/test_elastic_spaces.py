@@ -22,7 +22,7 @@ from raynas.space import Space
 from raynas.space.elastic import Elastic, check_largest, elastic_space
 from raynas.space.families import family_module
 from tests.costs.flop_counter import count_macs
-from tests.families.nets_spaces import DEFINITIONS, make_images, make_space, make_supernet
+from tests.families.nets_spaces import features, make_images, make_space, make_supernet
 from tests.families.timm_parts import randomised
 
 FREE: dict[str, Any] = {"width": [0.4, 0.7], "heads": [0.3, 0.6], "mlp": [0.3, 0.6], "dropped": 0.5, "divisor": 1}
@@ -47,7 +47,7 @@ def shuffled(supernet: Supernet) -> Supernet:
     return supernet
 
 
-@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("name", features())
 def test_of_random_networks_of_every_family(name: str) -> None:
     """Each is a network of some space with its own weights; the space made of it is checked on three archs."""
     space, rng = make_space(name), np.random.default_rng(0)

@@ -27,7 +27,8 @@ def test_torch_export(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(images), subnet(images), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["hybrid bilateral", pytest.param("s3 maskable", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hybrid bilateral", "s3 maskable"])  # of vit: tests/phases/test_export.py
 def test_onnx(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")

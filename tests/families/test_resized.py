@@ -14,12 +14,14 @@ from raynas.errors import UserError
 from raynas.nets import build_supernet
 from raynas.nets.layers import resize_positions
 from raynas.space import load_arch
-from tests.families.nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, some_archs
+from tests.families.nets_spaces import DEFINITIONS, features, make_images, make_space, make_supernet, some_archs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "resnas_pos_embed_interp.npz"
 BUDGET = "stacked to a budget"
 ONE_SIZE = ("hybrid", "hybrid bilateral")  # they cannot be resized: test_hybrid_supernet.py
-every_space = pytest.mark.parametrize("name", [name for name in DEFINITIONS if name not in (BUDGET, *ONE_SIZE)])
+every_feature = pytest.mark.parametrize(
+    "name", features(name for name in DEFINITIONS if name not in (BUDGET, *ONE_SIZE))
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_positions_are_resized_as_by_timm(class_token: bool) -> None:
     torch.testing.assert_close(resize_positions(table, (6, 4), (9, 10)), expected)
 
 
-@every_space
+@every_feature
 def test_a_resized_supernet_gives_out_the_resized_subnets(name: str) -> None:
     space = make_space(name)
     supernet = make_supernet(space)
@@ -55,7 +57,7 @@ def test_a_resized_supernet_gives_out_the_resized_subnets(name: str) -> None:
         assert counted == cost(larger.space, [arch])["params"][0]
 
 
-@every_space
+@every_feature
 def test_only_positions_change(name: str) -> None:
     supernet = make_supernet(make_space(name))
     height, width = supernet.space.input_size
@@ -69,7 +71,7 @@ def test_only_positions_change(name: str) -> None:
     assert all(before[tensor].data_ptr() != after[tensor].data_ptr() for tensor in same)
 
 
-@every_space
+@every_feature
 def test_the_same_size_is_the_same_network(name: str) -> None:
     supernet = make_supernet(make_space(name))
     again = supernet.resized(supernet.space.input_size)

@@ -104,12 +104,11 @@ def gradients(supernet: Supernet) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in supernet.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("over", ["supernet", "network"])
 @pytest.mark.parametrize(
     # Hybrids normalise each arch by its own rows of a batch in training: test_hybrid_supernet.py.
-    ("name", "execution"),
-    [(name, "groups") for name in DEFINITIONS if not name.startswith("hybrid")]
-    + [(name, "masks") for name in MASKABLE],
+    ("name", "execution", "over"),
+    [(name, "groups", "network") for name in DEFINITIONS if not name.startswith("hybrid")]
+    + [(name, "masks", "supernet") for name in MASKABLE],
 )
 def test_drop_path_is_drawn_for_the_batch_before_it_is_split(name: str, execution: str, over: Ramp) -> None:
     space = make_space(name)

@@ -17,10 +17,10 @@ from raynas.nets.supernet import Supernet
 from raynas.nets.weights import load_supernet
 from raynas.nets.windows import Windows
 from raynas.space.families import family_module
-from tests.families.nets_spaces import DEFINITIONS, make_images, make_space, make_supernet, some_archs
+from tests.families.nets_spaces import DEFINITIONS, features, make_images, make_space, make_supernet, some_archs
 
 
-@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("name", features())
 def test_every_query_shares_out_its_attention(name: str) -> None:
     space = make_space(name)
     supernet = make_supernet(space)

@@ -15,7 +15,7 @@ from raynas.presets.preset import override
 from tests.commands.test_killed import results
 from tests.small_run import PRESET
 
-KILLS = 8
+KILLS = 4
 PHASES = ("train", "search", "retrain", "evaluate")
 TINY = override(PRESET, {"recipe.checkpoints": {"every_steps": 2}, "retrain.recipe": {"epochs": 2}})
 

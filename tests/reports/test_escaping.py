@@ -20,8 +20,8 @@ from tests.reports.test_report import described, provenance
 
 SPACE = load_space("digits/vit")
 TEXTS = {
-    "tags": "<script>alert(3)</script> \" onload='x()' y=\" </style></title></svg></pre><b> <!-- --> --!> ]]>",
-    "template": "{{ 7 * 7 }} {% raw %} &lt;i&gt; &amp;",
+    "markup": "<script>alert(3)</script> \" onload='x()' y=\" </style></title></svg></pre><b> <!-- --> --!> ]]>"
+    " {{ 7 * 7 }} {% raw %} &lt;i&gt; &amp;",
     "figure": r"_$\frac{a$ and $x^$ \g<1>\1 #010203" ' id="here" url(#there)',
     "unicode": "数字 \u202e القط 🐈 é\none\ttwo",
     "long": "w" * 3000,

@@ -72,8 +72,11 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize(("what", "left"), [(what, name) for what, names in LEFT.items() for name in names])
-@pytest.mark.parametrize("where", ["local", "s3"])
+@pytest.mark.parametrize(
+    ("what", "left", "where"),
+    [(what, name, "local") for what, names in LEFT.items() for name in names]
+    + [(what, names[-1], "s3") for what, names in LEFT.items()],
+)
 def test_settings_bind_with_the_first_thing_that_depends_on_them(
     tmp_path: Path, what: str, left: str, where: str, request: pytest.FixtureRequest
 ) -> None:

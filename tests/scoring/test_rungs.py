@@ -112,7 +112,7 @@ def test_a_search_with_rungs_goes_on_where_it_was_ended(tmp_path: Path, space: S
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_one_replica_and_two_give_the_same_search(tmp_path: Path, space: Space) -> None:
+def test_two_replicas_give_the_search_of_this_process(tmp_path: Path, space: Space) -> None:
     search = search_anywhere(tmp_path, space, lambda scorer: searched(space, scorer))
     assert sum(row[3] is not None for row in search) == 30
 

@@ -26,6 +26,7 @@ from raynas.outer import course
 from raynas.outer.tuning.function import code_of, numbers
 from raynas.outer.tuning.tuned import read_tuned
 from raynas.runs.run import Run
+from tests.test_examples import ROOT, python_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers of Ray do not find modules of tests
 
@@ -201,6 +202,15 @@ def test_stop_rules_and_several_objectives(ray_session: None, tmp_path: Path) ->
     )
     assert len(target.trials) == 1
     assert any(line.startswith("no more trials begin: loss has reached its target: ") for line in lines)
+
+
+def test_the_example_of_the_readme_runs(ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = [block for block in python_of(ROOT / "README.md") if "raynas.tune(" in block]
+    known: dict[str, Any] = {}
+    exec(block.replace("trials=20", "trials=2"), known)
+    tuned = known["tuned"]
+    assert len(tuned.trials) == 2 and tuned.best.results["accuracy"] == max(t.results["accuracy"] for t in tuned.trials)
 
 
 def test_results_are_finite_numbers() -> None:
