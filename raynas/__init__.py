@@ -10,24 +10,24 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raynas.api import ablate as ablate
-    from raynas.api import adapt as adapt
-    from raynas.api import check as check
-    from raynas.api import compare as compare
-    from raynas.api import elastic_space as elastic_space
-    from raynas.api import evaluate as evaluate
-    from raynas.api import evolve_space as evolve_space
-    from raynas.api import export as export
-    from raynas.api import import_model as import_model
-    from raynas.api import list_runs as list_runs
-    from raynas.api import pipeline as pipeline
-    from raynas.api import rank as rank
-    from raynas.api import report as report
-    from raynas.api import retrain as retrain
-    from raynas.api import search_run as search_run
-    from raynas.api import status as status
-    from raynas.api import train as train
-    from raynas.api import tune as tune
+    from raynas.api.existing_runs import evaluate as evaluate
+    from raynas.api.existing_runs import export as export
+    from raynas.api.existing_runs import rank as rank
+    from raynas.api.existing_runs import retrain as retrain
+    from raynas.api.existing_runs import search_run as search_run
+    from raynas.api.experiments import ablate as ablate
+    from raynas.api.experiments import evolve_space as evolve_space
+    from raynas.api.experiments import tune as tune
+    from raynas.api.looks import check as check
+    from raynas.api.looks import compare as compare
+    from raynas.api.looks import list_runs as list_runs
+    from raynas.api.looks import report as report
+    from raynas.api.looks import status as status
+    from raynas.api.new_runs import adapt as adapt
+    from raynas.api.new_runs import elastic_space as elastic_space
+    from raynas.api.new_runs import import_model as import_model
+    from raynas.api.new_runs import pipeline as pipeline
+    from raynas.api.new_runs import train as train
     from raynas.cluster.resources import Resources as Resources
     from raynas.costs import cost as cost
     from raynas.nets import build_supernet as build_supernet
@@ -56,10 +56,10 @@ _PUBLIC = {
     "attention_maps": "raynas.nets.attention_maps",
     "load_preset": "raynas.presets.preset",
     **dict.fromkeys(("Run", "open_run"), "raynas.runs.run"),
-    **dict.fromkeys(("train", "import_model", "pipeline", "adapt", "elastic_space"), "raynas.api"),
-    **dict.fromkeys(("evolve_space", "ablate", "tune"), "raynas.api"),
-    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export"), "raynas.api"),
-    **dict.fromkeys(("report", "status", "list_runs", "compare", "check"), "raynas.api"),
+    **dict.fromkeys(("train", "import_model", "pipeline", "adapt", "elastic_space"), "raynas.api.new_runs"),
+    **dict.fromkeys(("evolve_space", "ablate", "tune"), "raynas.api.experiments"),
+    **dict.fromkeys(("search_run", "rank", "retrain", "evaluate", "export"), "raynas.api.existing_runs"),
+    **dict.fromkeys(("report", "status", "list_runs", "compare", "check"), "raynas.api.looks"),
     "ScorePool": "raynas.scoring.pool",
     "LocalScorer": "raynas.scoring.local",
     "ProxyScorer": "raynas.proxies.scorer",

@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Carry the ablation out, and print its table."""
     from raynas.runs.run import Run
 
     with doing("carrying out the ablation") as progress:

@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what was found."""
     with doing("checking") as progress:
         findings = raynas.check(**given(options), progress=progress)
     if failed := [finding.what for finding in findings if finding.mend is not None]:

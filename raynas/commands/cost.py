@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table."""
     from raynas.space import load_arch, load_space
     from raynas.space.load import describes_arch
 

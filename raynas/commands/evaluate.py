@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluate, and print a table of the accuracies."""
     with doing("evaluating") as progress:
         rows = raynas.evaluate(**given(options), progress=progress)
     columns = ("pixels", 11), ("MACs", 16), ("top-1", 9), ("images", 9), ("reading", 9)

@@ -26,6 +26,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Export; a line is printed for each file."""
     with doing("exporting") as progress:
         raynas.export(**given(options), progress=progress)

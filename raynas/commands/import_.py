@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Import, and say what comes next."""
     with doing("importing") as progress:
         run = raynas.import_model(**given(options), progress=progress)
     following = "evaluate" if run.has_arch("best") else "search"

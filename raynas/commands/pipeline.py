@@ -18,5 +18,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run all phases, and say where the report is."""
     print(f"Report: {raynas.pipeline(**given(options), progress=terminal()).report}")

@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Rank, and print the table."""
     with doing("ranking") as progress:
         rows = raynas.rank(**given(options), progress=progress)
     from raynas.phases.rank import rank_lines

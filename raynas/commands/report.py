@@ -17,5 +17,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the report, and print its path."""
     print(raynas.report(**given(options)))

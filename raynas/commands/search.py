@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Search, and say what won."""
     with doing("searching") as progress:
         winner = raynas.search_run(**given(options), progress=progress)
     from raynas.reports.lines import describe_cost

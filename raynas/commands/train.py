@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, and say what comes next."""
     with doing("preparing the training") as progress:
         run = raynas.train(**given(options), progress=progress)
     print(f"Next: raynas search {shlex.quote(run.name)}")

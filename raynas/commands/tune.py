@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Tune, and print the best trials and what comes next."""
     arguments = given(options)
     with doing("tuning") as progress:
         tuned = raynas.tune(arguments.pop("preset"), **arguments, progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raynas.cluster.nodes import ask_nodes, living_nodes
 from raynas.energy import counters
 from raynas.energy.counters import Reading, read_counters
 
@@ -22,32 +23,22 @@ class OtherNodes:
     def read(self, last: bool) -> list[Reading]:
         """Return a round's readings: of new nodes and nodes with counters that wrap, or of all in the last round."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if not ray.is_initialized():  # the calls below would start Ray
             return []
         here = ray.get_runtime_context().get_node_id()
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
-        read = ray.remote(read_counters)
-        refs = {}
-        for node in nodes:
-            if last or node not in self._answered or node in self._wrapping:
-                there = NodeAffinitySchedulingStrategy(node, soft=False)
-                task = read.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-                refs[task.remote(counters.POWERCAP, counters.GPUS)] = node
-        ready, late = ray.wait(list(refs), num_returns=len(refs), timeout=LIMIT_S) if refs else ([], [])
-        for ref in late:
-            ray.cancel(ref, force=True)
+        others = [node for node in living_nodes() if node.id != here]
+        asked = [node for node in others if last or node.id not in self._answered or node.id in self._wrapping]
+        answers = ask_nodes(asked, read_counters, counters.POWERCAP, counters.GPUS, limit_s=LIMIT_S)
         readings = []
-        for ref in ready:
-            try:
-                reading = ray.get(ref)
-            except ray.exceptions.RayError:  # the node left the cluster
+        for node in asked:
+            reading = answers[node.name]
+            if isinstance(reading, Exception):  # the node left the cluster, or is too busy
                 continue
             readings.append(reading)
-            self._answered.add(refs[ref])
+            self._answered.add(node.id)
             if any(counter.wraps_at is not None for counter in reading.counters.values()):
-                self._wrapping.add(refs[ref])
+                self._wrapping.add(node.id)
         if last:
-            readings += [Reading(node, {}, {}, ("no answer",)) for node in nodes if node not in self._answered]
+            readings += [Reading(node.id, {}, {}, ("no answer",)) for node in others if node.id not in self._answered]
         return readings

@@ -13,7 +13,7 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -250,15 +250,6 @@ class _Terminal(Reporter):
             redirect_stdout=False,
             redirect_stderr=False,
         )
-
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        from rich.table import Table
-
-        shown = Table(*head[:-1], show_lines=True)
-        shown.add_column(head[-1], overflow="fold")
-        for row in rows:
-            shown.add_row(*row)
-        self._console.print(shown)
 
     def _begin(self) -> None:
         self._live.start()

@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, and print a table."""
     from raynas.bench.all import bench_all
 
     print_measured(bench_all, options)

@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure the rates, and print a table."""
     from raynas.bench.archs import bench_archs
 
     print_measured(bench_archs, options)

@@ -17,5 +17,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, measure, and print the results."""
     run_on_scenes(options, "detect")

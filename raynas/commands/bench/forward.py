@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Time the networks, and print a table."""
     from raynas.bench.forward import bench_forward
 
     print_measured(bench_forward, options)

@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Time the subnets, and print a table."""
     from raynas.config import validate
     from raynas.documents import Document
     from raynas.latency.rows import on_of

@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Time the batches, and print a table."""
     from raynas.bench.mixed import bench_mixed
 
     print_measured(bench_mixed, options)

@@ -16,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, and print a table."""
     from raynas.bench.peers import bench_peers
 
     print_measured(bench_peers, options)

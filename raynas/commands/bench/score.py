@@ -16,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Score the subnets, and print a table."""
     from raynas.bench.score import bench_score
 
     print_measured(bench_score, options)

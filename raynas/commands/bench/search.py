@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the searches, print a table and draw the figure."""
     from raynas.bench.measured import over_seeds
     from raynas.bench.search import bench_search
 

@@ -12,7 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Time the passes, and print a table."""
     from raynas.bench.step import bench_step
 
     print_measured(bench_step, options)

@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the studies and print a table."""
     from raynas.bench.measured import over_seeds
     from raynas.bench.tune import PROBLEMS, bench_tune
 

@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Time the draws, and print a table."""
     from raynas.bench.window import bench_window
 
     with doing("timing") as progress:
