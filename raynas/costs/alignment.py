@@ -30,8 +30,11 @@ def dropping(space: Space, q: float) -> Distribution:
         if len(dimension.choices) > 1 and leaf == "kept":
             weights[dimension.name] = [1 - q if kept else q for kept in dimension.choices]
         elif len(dimension.choices) > 1 and leaf == "depth":
-            most = max(dimension.choices)
-            weights[dimension.name] = [math.comb(most, d) * (1 - q) ** d * q ** (most - d) for d in dimension.choices]
+            least, most = min(dimension.choices), max(dimension.choices)
+            # Divided by (1 - q) ** least, which all share: it would be 0 for deep spaces.
+            weights[dimension.name] = [
+                math.comb(most, d) * (1 - q) ** (d - least) * q ** (most - d) for d in dimension.choices
+            ]
     if not weights:
         raise ConfigError(f"space {space.name}: there is no choice of depth or of blocks kept to align a budget with")
     return Distribution.uniform(space).with_weights(weights)

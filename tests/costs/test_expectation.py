@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raynas.costs import COSTS, cost
+from raynas.costs import COSTS, cost, span
 from raynas.costs.alignment import aligned, dropping
 from raynas.costs.expectation import expected_cost
 from raynas.errors import ConfigError, InfeasibleError
@@ -135,3 +135,11 @@ def test_vitas_average_by_its_own_counter(vitas: Space) -> None:
         assert low <= expected_cost(dropping(vitas, q))["macs"] <= high
         solved = 1 - aligned(vitas, "macs", low, high).probabilities[vitas.index("blocks.3.kept")][1]
         assert solved == pytest.approx(1 - ((low + high) / 2 - 67.0e6) / 1789.4e6, abs=1e-4)
+
+
+def test_a_space_of_many_blocks_is_aligned() -> None:
+    """Where no depth is small, even the smallest one is unlikely when blocks are dropped with a probability near 1."""
+    deep = vit(patch_size=[8], width=[8], depth=[40, 44, 48], blocks={"heads": [1], "mlp_ratio": [2.0]})
+    least, most = span(deep)["macs"]
+    target = 0.3 * least + 0.7 * most
+    assert expected_cost(aligned(deep, "macs", target - 1, target + 1))["macs"] == pytest.approx(target)
