@@ -159,9 +159,9 @@ def _activation(
     finally:
         for handle in listening:
             handle.remove()
-    # Every layer counts alike, whatever the size of its input.
+    # Every layer counts alike, whatever the size of its input; of nothing but zeros, no unit counts.
     return [
-        sum((each / each.mean() for each in found.values()), torch.zeros(group.count))
+        sum((each / each.mean() for each in found.values() if each.any()), torch.zeros(group.count))
         for group, found in zip(groups, seen, strict=True)
     ]
 

@@ -144,6 +144,8 @@ def score_arch(
         with autocast:
             batches = (some.to(labels.device) for some in calibration)
             options["statistics"] = calibrate(cast(Supernet, supernet), arch, batches)
+        if labels.device.type == "cuda":
+            torch.cuda.synchronize(labels.device)
         calibration_seconds = time.perf_counter() - began
     top5_counts = None
     began = time.perf_counter()

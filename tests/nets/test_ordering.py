@@ -109,6 +109,11 @@ def test_activation_is_the_mean_absolute_input_of_what_reads_the_units() -> None
     hook.remove()
     means = seen[0][0].abs().mean((0, 1)).detach()
     torch.testing.assert_close(found.float(), means / means.mean(), rtol=1e-4, atol=0)
+    with torch.no_grad():
+        for leaf in ("weight", "bias"):
+            supernet.get_parameter(f"blocks.2.fc1.{leaf}").zero_()
+    (dead,) = importances(supernet, [group], "activation", images)
+    assert torch.equal(dead, torch.zeros(group.count))  # of which an order could be made, as of NaN it could not
 
 
 def test_mistakes_are_named() -> None:
