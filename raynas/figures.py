@@ -202,6 +202,7 @@ def blocks(arch: Arch, space: Space) -> Figure:
     templates = list(dict.fromkeys(d.name.rsplit(".", 1)[1] for d in space.dimensions if ".blocks." in f".{d.name}"))
     widths = [d for d in space.dimensions if d.name.rsplit(".", 1)[-1] == "width"]
     rows = (["width"] if widths else []) + [leaf for leaf in templates if leaf != "kept"]  # outlines show it
+    labels = [block.replace("stages.", "").replace("blocks.", "") for block in columns]
     figure = Figure(figsize=(max(4.5, 1.6 + 0.42 * len(columns)), 0.5 + 1.25 * len(rows)), layout="constrained")
     for row, leaf in enumerate(rows):
         axes = figure.add_subplot(len(rows), 1, row + 1)
@@ -228,7 +229,7 @@ def blocks(arch: Arch, space: Space) -> Figure:
                 axes.text(column, value / 2, f"{value:g}", ha="center", va="center", fontsize=8, color="white")
         axes.set(ylim=(0, top * 1.05), yticks=[], xlim=(-0.6, len(columns) - 0.4))
         axes.set_title(leaf.replace("_", " "))
-        axes.set_xticks(range(len(columns)), [_short(block) for block in columns] if row == len(rows) - 1 else [])
+        axes.set_xticks(range(len(columns)), labels if row == len(rows) - 1 else [])
         axes.spines["left"].set_visible(False)
     axes.set_xlabel("block")
     return figure
@@ -318,7 +319,3 @@ def present_blocks(arch: Arch, space: Space) -> list[str]:
     """Return the prefixes of an arch's blocks: within its depth, and not dropped."""
     named = [block for block in block_names(space) if any(key.startswith(f"{block}.") for key in arch)]
     return [block for block in named if arch.get(f"{block}.kept", True)]
-
-
-def _short(block: str) -> str:
-    return block.replace("stages.", "").replace("blocks.", "")

@@ -76,7 +76,7 @@ def ray_cluster(cpus: int = 1, progress: Progress = silent, dashboard: bool = Fa
     address = os.environ.get("RAY_ADDRESS")
     told_to_end = signal.getsignal(signal.SIGTERM)
     local = address in LOCAL
-    with environment(_local_settings() if local else {}):
+    with environment({**unless_set(_QUIET), **_LOOPBACK} if local else {}):
         with reporter(progress).doing("starting Ray" if local else "connecting to Ray"):
             if local:
                 _start(max(cpus, os.cpu_count() or 1), dashboard)
@@ -129,10 +129,6 @@ def on_loopback() -> bool:
 
 
 # -- starting ----------------------------------------------------------------------------------------------------------
-
-
-def _local_settings() -> dict[str, str]:
-    return {**unless_set(_QUIET), **_LOOPBACK}
 
 
 def unless_set(values: Mapping[str, str]) -> dict[str, str]:

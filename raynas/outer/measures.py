@@ -310,15 +310,6 @@ def check_energy(at_a_time: int | None, progress: Progress) -> None:
         )
 
 
-def measure(names: Collection[str], of: Measured) -> dict[str, float]:
-    """Return the numbers of a run whose phases are carried out; fractions between 0 and 1, seconds, bytes, joules.
-
-    Raises:
-        UserError: something that they need is missing.
-    """
-    return {name: MEASURES[name].of(of) for name in names}
-
-
 def carry_out(
     preset: Preset,
     run_dir: Run | str | os.PathLike[str],
@@ -333,7 +324,8 @@ def carry_out(
 ) -> dict[str, float]:
     """Carry a preset out as far as some measures need, or go on with it, and return them.
 
-    What is done is not done again: a killed call is resumed by the same one.
+    They are fractions between 0 and 1, seconds, bytes or joules. What is done is not done again: a killed call is
+    resumed by the same one.
 
     Args:
         preset: with data, whose images are not looked at once more (see `preflight`).
@@ -365,7 +357,7 @@ def carry_out(
             _retrain(of, resources, progress)
         if "evaluate" in needs:
             evaluate(run, of.networks(), progress=progress, resources=resources)
-        return measure(names, of)
+        return {name: MEASURES[name].of(of) for name in names}
 
 
 def _score_truth(of: Measured, resources: Resources, progress: Progress) -> None:

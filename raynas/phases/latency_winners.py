@@ -20,9 +20,6 @@ from raynas.search.history import FINALISTS, History
 from raynas.search.objectives import non_dominated
 from raynas.space import Arch
 
-CANDIDATES = FINALISTS
-"""Number of best archs to time with one objective; with several, the whole front is timed."""
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -72,7 +69,7 @@ def time_candidates(
     progress: Progress = silent,
     attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Candidate]:
-    """Time the candidates of a finished search: its best archs or its front, or `best()` of a user's own search.
+    """Time the candidates of a finished search: its best archs or its whole front, or `best()` of a user's own search.
 
     Args:
         limits: the search's constraints; only those on latency and throughput are used.
@@ -84,7 +81,7 @@ def time_candidates(
     Raises:
         UserError: no arch has a score, or the device is missing or not the predictor's.
     """
-    archs = search.finalists(CANDIDATES)  # raises if nothing has a score
+    archs = search.finalists(FINALISTS)  # raises if nothing has a score
     predicted = list(predictor(predictor.space.encode(archs)))
     rows = time_archs(store, archs, config, config.resources, predictor.on, predicted, progress, attempt)
     return _best_first(_checked(archs, rows, predictor, limits), search)
@@ -95,7 +92,7 @@ def known_candidates(
 ) -> list[Candidate]:
     """Return the candidates of a search that have been timed."""
     known = Latencies(store, predictor.on)
-    found = {arch: row for arch in search.finalists(CANDIDATES) if (row := known.find(arch)) is not None}
+    found = {arch: row for arch in search.finalists(FINALISTS) if (row := known.find(arch)) is not None}
     return _best_first(_checked(list(found), list(found.values()), predictor, limits), search)
 
 

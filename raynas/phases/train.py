@@ -77,9 +77,10 @@ def train(
 
             def take(event: Event) -> None:
                 nonlocal told
-                recorder.event(event)
+                history = event.get("history", ())
+                recorder.history(history)
                 lines.event(event)
-                for epoch, accuracy in probed(event.get("history", ()))[told:]:
+                for epoch, accuracy in probed(history)[told:]:
                     told += 1
                     after_epoch(epoch, accuracy)
 

@@ -15,7 +15,7 @@ from raynas.results.schemas import Row
 from raynas.results.versions import versions
 from raynas.runs.run import Run
 from raynas.space import Space
-from raynas.training.context import Event, State
+from raynas.training.context import State
 from raynas.training.health import choose_probes
 from raynas.training.recipe import Recipe
 
@@ -47,11 +47,6 @@ class Recorder:
         rows = run.store.read("training", ["epoch"], pc.field("what") == WHAT)
         self._entries = len(rows)
         self._probed = len(run.store.read("probes", ["epoch"])) // len(probes)
-
-    def event(self, event: Event) -> None:
-        """Handle one event of the training loop."""
-        if event["kind"] == "history":
-            self.history(event["history"])
 
     def history(self, history: Sequence[dict[str, Any]]) -> None:
         """Write the entries that are not written yet."""

@@ -99,8 +99,7 @@ class Trace:
 
     def best_so_far(self) -> np.ndarray:
         """Return the best accuracy up to each evaluation, [n]; NaN before the first success."""
-        values = np.array([np.nan if value is None else value for value in self.accuracy], dtype=float)
-        return np.fmax.accumulate(values) if len(values) else values
+        return np.fmax.accumulate(np.array(self.accuracy, dtype=float))  # None is NaN
 
     def improvements(self) -> list[int]:
         """Return the places of the evaluations that were better than all before."""

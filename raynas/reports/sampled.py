@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow.compute as pc
 
-from raynas.results.schemas import Row
 from raynas.runs.run import Run
 
 RANGES = 6
@@ -60,9 +59,6 @@ def sampled(run: Run) -> Sampled | None:
     if not found[ORDERED]:
         return None
     macs = {arch: row["macs"] for arch, row in found[ORDERED].items()}
-    accuracy = {name: np.array([_accuracy(found[name].get(arch)) for arch in macs]) for name in prints if found[name]}
+    known = {name: [rows.get(arch, {}).get("accuracy") for arch in macs] for name, rows in found.items() if rows}
+    accuracy = {name: np.array(values, dtype=float) for name, values in known.items()}  # None is NaN
     return Sampled(np.array(list(macs.values()), float), accuracy, about["importance"])
-
-
-def _accuracy(row: Row | None) -> float:
-    return np.nan if row is None or row["accuracy"] is None else row["accuracy"]

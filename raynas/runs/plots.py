@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -52,7 +51,7 @@ def progress_of_run(run: RunFiles) -> Figure:
     """Draw the best accuracy so far of each search of a run; see `Run.plot_progress`."""
     curves = {}
     for name in search_names(run):
-        accuracy = _column(StoredSearch(run, name).course(), "accuracy")
+        accuracy = np.array(StoredSearch(run, name).course()["accuracy"].to_pylist(), dtype=float)  # None is NaN
         if not np.isnan(accuracy).all():
             curves[name] = np.fmax.accumulate(accuracy)
     if not curves:
@@ -74,7 +73,7 @@ def _scored(run: RunFiles, cost: str | None) -> tuple[dict[str, Points], str]:
     for name, table in tables.items():
         if table.num_rows and cost not in table.column_names:
             raise UserError(f"{run.name}: {cost} of the subnets is not known: its searches do not go by it")
-        costs, accuracy = _column(table, cost), _column(table, "accuracy")
+        costs, accuracy = (np.array(table[column].to_pylist(), dtype=float) for column in (cost, "accuracy"))
         if (known := ~np.isnan(costs) & ~np.isnan(accuracy)).any():
             groups[name] = (costs[known], accuracy[known])
     return groups, cost
@@ -85,8 +84,3 @@ def _front(groups: Mapping[str, Points], cost: str) -> Points:
     costs, accuracy = (np.concatenate(columns) for columns in zip(*groups.values(), strict=True))
     values, best = pareto(sign * costs, accuracy)
     return sign * values, best
-
-
-def _column(table: Any, name: str) -> np.ndarray:
-    """Return a column of numbers, with NaN for what is not known."""
-    return np.array([np.nan if value is None else value for value in table[name].to_pylist()], dtype=float)

@@ -17,7 +17,7 @@ import pytest
 from raynas.cluster.resources import Resources
 from raynas.energy.counters import Counter, Reading
 from raynas.errors import UserError
-from raynas.outer.measures import MEASURES, Measured, carry_out, check_energy, check_measures, measure
+from raynas.outer.measures import MEASURES, Measured, carry_out, check_energy, check_measures
 from raynas.presets.preset import Preset, override
 from raynas.reports.collect import collect
 from raynas.runs.run import Run
@@ -164,7 +164,7 @@ def test_searches_and_retrainings_share_a_supernet(done: tuple[Run, dict[str, fl
     with run.lock():
         before = scratch.began.iloc[-1] - timedelta(microseconds=1)
         run.store.append("phases", [{**failed, "began": before.to_pydatetime()}, timing])
-    assert measure(["seconds"], Measured(run, other, "other")) == {"seconds": pytest.approx(own)}
+    assert MEASURES["seconds"].of(Measured(run, other, "other")) == pytest.approx(own)
     own = phases[phases.name.isna() | phases.name.isin(["other", "scratch-longer"])]
     assert retrained["seconds"] == pytest.approx(own.seconds.sum())
     assert sum((phases.phase == "supernet") & (phases.status == "finished")) == 1

@@ -26,10 +26,11 @@ def heading(space: Space, config: SpaceEvolutionConfig, constraints: Mapping[str
 def explain(iteration: Iteration, config: SpaceEvolutionConfig) -> list[str]:
     """Return an iteration as lines of text: each axis with the numbers that moved it."""
     space, whole, best = iteration.space, iteration.quality, iteration.best
+    tier = f"{100 * config.top:g} % of them" if config.top < 1 else f"{config.top:.0f}"
     lines = [
         f"space {iteration.index}: {space.name}, {shown_count(space.cardinality())} archs",
-        f"  E-T error {whole.error:.2%} ± {whole.standard_error:.2%}: mean {whole.mean:.2%}, best "
-        f"{_tier(config.top)} {whole.top:.2%}, of {whole.archs:,} subnets",
+        f"  E-T error {whole.error:.2%} ± {whole.standard_error:.2%}: mean {whole.mean:.2%}, "
+        f"best {tier} {whole.top:.2%}, of {whole.archs:,} subnets",
         f"  best subnet {best['best']}: error {best['best_error']:.2%}, {best['best_macs']:,} MACs",
     ]
     for move in iteration.moves:
@@ -80,7 +81,3 @@ def _follows(iteration: Iteration) -> str:
 def listed(choices: Sequence[Choice]) -> str:
     """Return choices as text, as in a YAML file."""
     return f"[{', '.join(f'{choice:g}' for choice in choices)}]"
-
-
-def _tier(top: float) -> str:
-    return f"{100 * top:g} % of them" if top < 1 else f"{top:.0f}"

@@ -156,8 +156,8 @@ def _iterate(
     ended = None
     if not moved_axes(made):
         ended = "no axis moves"
-    elif (seen := _place(moved, before)) is not None:
-        ended = f"the next space would be that of iteration {seen} again"
+    elif moved in before:
+        ended = f"the next space would be that of iteration {before.index(moved)} again"
     elif index + 1 == config.iterations:
         ended = "it was the last iteration; the moves show the space that would have followed"
     elif bounds:
@@ -175,11 +175,6 @@ def _iterate(
         index, space, whole, tuple(made), about_best, float(costs["macs"].mean()), seconds,
         next=moved if ended is None else None, ended=ended,
     )  # fmt: skip
-
-
-def _place(space: Space, before: Sequence[Space]) -> int | None:
-    """Return the index of the earlier space that equals this one, or None."""
-    return next((index for index, each in enumerate(before) if each == space), None)
 
 
 def _archs(space: Space, bounds: Mapping[str, Bounds], config: SpaceEvolutionConfig, index: int) -> list[Arch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ from typing import Any
 
 from raynas.cluster.resources import Resources
 from raynas.documents import write_yaml
-from raynas.outer.evolution.loop import can_move, check_evolution, evolve_space
-from raynas.outer.evolution.record import Iteration, iteration_run, read_space_file, space_file
+from raynas.outer.evolution.loop import can_move, check_evolution
+from raynas.outer.evolution.record import iteration_run, read_space_file, space_file
 from raynas.outer.evolution.warm_start import check_inheritable
 from raynas.phases.phase import phase
 from raynas.phases.preflight import preflight
@@ -27,30 +26,6 @@ from raynas.space import Arch, Space
 
 INIT = "init.safetensors"
 Bounds = dict[str, tuple[float | None, float | None]]
-
-
-def evolve_preset(
-    preset: Preset,
-    run_dir: Run | str | os.PathLike[str],
-    resources: Resources,
-    progress: Progress = silent,
-    after_each: Callable[[Iteration], None] = lambda iteration: None,
-) -> list[Iteration]:
-    """Evolve a preset's space by its plan, recipe, data and `space_evolution`, or go on with it.
-
-    Args:
-        preset: with data. Subnets are scored within its search's constraints.
-        run_dir: a path or URI. Each iteration is a run directory of its own in it (`iterations/0`), as `raynas train`
-            leaves one: it can be searched, evaluated, reported.
-
-    Raises:
-        UserError: the preset cannot be carried out (then nothing is written), or a training failed.
-    """
-    space, about = prepare(preset, resources, progress)
-    run = Run(run_dir, create=True)
-    measure = by_supernet(run, preset, resources, progress)
-    config = preset.space_evolution
-    return evolve_space(run, space, config, measure, constraints_of(preset), about, progress, after_each)
 
 
 def prepare(preset: Preset, resources: Resources, progress: Progress = silent) -> tuple[Space, dict[str, Any]]:

@@ -21,7 +21,8 @@ from raynas.config import validate
 from raynas.documents import Document
 from raynas.errors import UserError
 from raynas.outer import trials as rows
-from raynas.outer.evolution.measure import evolve_preset, prepare
+from raynas.outer.evolution.loop import evolve_space
+from raynas.outer.evolution.measure import by_supernet, constraints_of, prepare
 from raynas.outer.evolution.progress import showing_iterations, trial_folder, trial_name
 from raynas.outer.evolution.record import Iteration, best_iterations, iteration_run, read_iterations
 from raynas.outer.experiment import run_experiment
@@ -179,7 +180,10 @@ def evolve_trial(
         lowest = min(lowest, iteration.quality.error)
         report(iteration.index, lowest, **metrics(iteration))
 
-    evolve_preset(preset, folder, resources, print, after_each)
+    space, about = prepare(preset, resources, print)
+    run = Run(folder, create=True)
+    measure = by_supernet(run, preset, resources, print)
+    evolve_space(run, space, preset.space_evolution, measure, constraints_of(preset), about, print, after_each)
     return {METRIC: lowest}
 
 
@@ -230,7 +234,7 @@ def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -
     Budget and constraints are the same for all. The iterations' run directories are then as after `raynas search`.
 
     Args:
-        run: run of an evolution by `evolve_preset`.
+        run: run of an evolution, whose iterations are run directories of their own (`iterations/0`).
 
     Raises:
         UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
