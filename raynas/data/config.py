@@ -27,6 +27,15 @@ def square(size: Any) -> Any:
     return (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
 
 
+def absolute(path: Any) -> Any:
+    """Make what names a file or folder absolute, and refuse a URI with credentials; leave other values as they are."""
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(path, str):
+        refuse_credentials(path)
+    local = isinstance(path, str) and not is_uri(path) and os.path.exists(path)
+    return os.path.abspath(path) if local else path
+
+
 class CanvasConfig(Config):
     """Settings of canvases with digits among pieces of other digits.
 
@@ -142,13 +151,7 @@ class DataConfig(Config):
     @pydantic.field_validator("name", mode="before")
     @classmethod
     def _absolute(cls, value: Any) -> Any:
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if isinstance(value, str):
-            refuse_credentials(value)
-        if isinstance(value, str) and value not in EMBEDDED and not is_uri(value) and os.path.exists(value):
-            return os.path.abspath(value)
-        return value
+        return value if value in EMBEDDED else absolute(value)
 
     _square = pydantic.field_validator("size", mode="before")(square)
 

@@ -125,16 +125,15 @@ class PixelSource:
         return hashlib.sha256(self.pixels[torch.from_numpy(indices)].numpy().tobytes()).digest()
 
 
-def in_memory(pixels: Tensor, labels: np.ndarray, dataset: str) -> ImageSet:
+def in_memory(pixels: Tensor, labels: np.ndarray) -> ImageSet:
     """Return the set of images in memory, as they are.
 
     Args:
         pixels: uint8 [n, channels, height, width].
         labels: int64 [n].
-        dataset: the dataset's name, for messages.
     """
     geometry = Geometry((pixels.shape[2], pixels.shape[3]), pixels.shape[1], 1.0, "bicubic")
-    return ImageSet(PixelSource(pixels, dataset), np.arange(len(pixels)), labels, geometry)
+    return ImageSet(PixelSource(pixels, "the images"), np.arange(len(pixels)), labels, geometry)
 
 
 def choose_images(total: int, n: int) -> np.ndarray:

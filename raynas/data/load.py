@@ -303,26 +303,21 @@ def _read_all(config: DataConfig) -> tuple[Pool, Pool | None, tuple[str, ...]]:
 def _geometry(config: DataConfig, source: Source, count: int, reading: Reading) -> Geometry:
     """Return size and channels: the configured ones, else those of a sample of images, if equal and small."""
     size, channels = config.size, config.channels
-    if isinstance(size, tuple) and isinstance(channels, int):
-        _check_normalisation(config, channels)
-        return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
-    sample = [reading.placed(source.image(k)) for k in spread(count).tolist()]
-    sizes = {size_of(image) for image in sample}
-    if size == "own" and len(sizes) > 1:
-        some = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
-        raise UserError(f"data.size: the images have no one size of their own ({some}): give a size, such as 224")
+    sample = []
+    if not isinstance(size, tuple) or not isinstance(channels, int):
+        sample = [reading.placed(source.image(k)) for k in spread(count).tolist()]
     if not isinstance(size, tuple):
+        sizes = {size_of(image) for image in sample}
+        if size == "own" and len(sizes) > 1:
+            some = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+            raise UserError(f"data.size: the images have no one size of their own ({some}): give a size, such as 224")
         own = sizes.pop() if len(sizes) == 1 else DEFAULT_SIZE
         size = own if size == "own" or max(own) < PAPERS_CROP_FROM else DEFAULT_SIZE
     if not isinstance(channels, int):
         channels = max(channels_of(image) for image in sample)
-    _check_normalisation(config, channels)
-    return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
-
-
-def _check_normalisation(config: DataConfig, channels: int) -> None:
     if config.mean is not None and len(config.mean) != channels:
         raise UserError(f"data.mean and data.std have {len(config.mean)} value(s), the images {channels} channel(s)")
+    return Geometry(size, channels, crop_pct_for(config, size), config.interpolation)
 
 
 def _is_small(images: ImageSet) -> bool:

@@ -18,7 +18,7 @@ from torchvision.ops.feature_pyramid_network import (
     LastLevelP6P7,
 )
 
-from raynas.downstream.pyramid import Pyramid, check_classes
+from raynas.downstream.pyramid import Pyramid, pyramid_of
 from raynas.errors import UserError
 from raynas.text import nearest
 
@@ -72,8 +72,7 @@ def retinanet(network: nn.Module, classes: int, width: int = WIDTH, coarser: boo
     Raises:
         UserError: the network gives no maps, or a single one, there are no classes, or there is no such option.
     """
-    check_classes(classes)
-    backbone, strides = _dense(network, width, coarser)
+    backbone, strides = _dense(pyramid_of(network, classes), width, coarser)
     sizes = [4 * side for side in strides]
     octaves = tuple(tuple(int(size * 2 ** (third / 3)) for third in range(3)) for size in sizes)
     anchors = AnchorGenerator(octaves, ((0.5, 1.0, 2.0),) * len(octaves))
@@ -88,8 +87,7 @@ def fcos(network: nn.Module, classes: int, width: int = WIDTH, coarser: bool = T
     """
     if width % GROUPS:
         raise UserError(f"width {width}: FCOS's norms have {GROUPS} groups: give a multiple of {GROUPS}")
-    check_classes(classes)
-    backbone, strides = _dense(network, width, coarser)
+    backbone, strides = _dense(pyramid_of(network, classes), width, coarser)
     sizes = tuple((side,) for side in strides)
     anchors = AnchorGenerator(sizes, ((1.0,),) * len(sizes))
     return FCOS(backbone, classes, anchor_generator=anchors, **_checked(FCOS, backbone, options))
@@ -104,8 +102,7 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
     Raises:
         UserError: as `retinanet`, or tokens are not of so many pixels that torchvision cuts regions out rightly.
     """
-    check_classes(classes)
-    backbone = Backbone(_pyramid(network), 0, LastLevelMaxPool(), width)
+    backbone = Backbone(pyramid_of(network, classes), 0, LastLevelMaxPool(), width)
     cut = backbone.reductions[:REGION_MAPS]
     if any(side & (side - 1) for side in cut) or cut[-1] > cut[0] << (len(cut) - 1):
         raise UserError(
@@ -123,13 +120,8 @@ def mask_rcnn(network: nn.Module, classes: int, width: int = WIDTH, **options: A
     return MaskRCNN(backbone, rpn_anchor_generator=anchors, **_checked(MaskRCNN, backbone, {**heads, **options}))
 
 
-def _pyramid(network: nn.Module) -> Pyramid:
-    return network if isinstance(network, Pyramid) else Pyramid(network)
-
-
-def _dense(network: nn.Module, width: int, coarser: bool) -> tuple[Backbone, list[int]]:
+def _dense(pyramid: Pyramid, width: int, coarser: bool) -> tuple[Backbone, list[int]]:
     """Return the backbone of a detector without proposals, and the pixels on the side of a token of each map."""
-    pyramid = _pyramid(network)
     if len(pyramid.channels) == 1:
         raise UserError("the network gives one map, the finest, which such a detector leaves out: give more levels")
     backbone = Backbone(pyramid, 1, LastLevelP6P7(pyramid.channels[-1], width) if coarser else None, width)

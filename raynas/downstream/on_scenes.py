@@ -137,9 +137,9 @@ def _train(
     images = _Images(train, test, network.in_chans, normal, torch.device(device))
     with global_streams_kept():
         torch.manual_seed(mix(recipe.seed, 0))
-        network.reset_classifier(0)
         if scratch:
-            network = _anew(network)
+            network = type(network)(network.space)  # the same form with new weights
+        network.reset_classifier(0)
         model = _model(task, head, network, width, scenes.size).to(device)
     losses = train_dense(
         model,
@@ -190,13 +190,6 @@ def _backbone(
         network, normal = model.network, model.reading
     network.remove_token_head()
     return network.unscaled().resized(size), {} if scratch else normal
-
-
-def _anew(network: Supernet) -> Supernet:
-    """Return a network of the same form with new weights."""
-    fresh = type(network)(network.space)
-    fresh.reset_classifier(0)
-    return fresh
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:

@@ -173,10 +173,11 @@ def _usual(levels: list[Level]) -> tuple[int, ...]:
     return tuple((fine if len(fine) >= LEVELS else range(len(levels)))[-LEVELS:])
 
 
-def check_classes(classes: int) -> None:
-    """Refuse a number of classes that is no whole number from 1."""
+def pyramid_of(network: nn.Module, classes: int) -> Pyramid:
+    """Return a network's pyramid for a head, after refusing a number of classes that is no whole number from 1."""
     if not isinstance(classes, int) or isinstance(classes, bool) or classes < 1:
         raise UserError(f"classes {classes!r}: give a whole number from 1")
+    return network if isinstance(network, Pyramid) else Pyramid(network)
 
 
 def _named(maps: list[Tensor]) -> OrderedDict[str, Tensor]:

@@ -10,17 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, FeaturePyramidNetwork
 
-from raynas.downstream.pyramid import Pyramid, check_classes
+from raynas.downstream.pyramid import Pyramid, pyramid_of
+
+POOLS = (1, 2, 3, 6)
+"""Rows and columns to which UperNet pools the coarsest map."""
 
 
 def resized(x: Tensor, size: tuple[int, ...] | torch.Size) -> Tensor:
     """Resize maps [batch, channels, rows, columns] bilinearly."""
     return x if x.shape[-2:] == size else F.interpolate(x, size, mode="bilinear", align_corners=False)
-
-
-def convolved(inputs: int, outputs: int, side: int) -> Conv2dNormActivation:
-    """Return a convolution with batch normalisation and ReLU."""
-    return Conv2dNormActivation(inputs, outputs, side)
 
 
 class SemanticFPNHead(nn.Module):
@@ -38,7 +36,7 @@ class SemanticFPNHead(nn.Module):
         self.width = width
         self.fpn = FeaturePyramidNetwork(channels, between)
         self.scales = nn.ModuleList(
-            nn.ModuleList(convolved(width if k else between, width, 3) for k in range(max(1, level)))
+            nn.ModuleList(Conv2dNormActivation(width if k else between, width, 3) for k in range(max(1, level)))
             for level in range(len(channels))
         )
 
@@ -60,24 +58,23 @@ class UperNetHead(nn.Module):
     Args:
         channels: channels of the pyramid's maps, from fine to coarse.
         width: channels of every part.
-        pools: rows and columns to which the coarsest map is pooled.
     """
 
-    def __init__(self, channels: list[int], width: int = 512, pools: tuple[int, ...] = (1, 2, 3, 6)):
+    def __init__(self, channels: list[int], width: int = 512):
         super().__init__()
-        self.width, self.pools = width, pools
-        self.pooled = nn.ModuleList(convolved(channels[-1], width, 1) for _ in pools)
-        self.context = convolved(channels[-1] + len(pools) * width, width, 3)
-        self.lateral = nn.ModuleList(convolved(each, width, 1) for each in channels[:-1])
-        self.smooth = nn.ModuleList(convolved(width, width, 3) for _ in channels[:-1])
-        self.fuse = convolved(len(channels) * width, width, 3)
+        self.width = width
+        self.pooled = nn.ModuleList(Conv2dNormActivation(channels[-1], width, 1) for _ in POOLS)
+        self.context = Conv2dNormActivation(channels[-1] + len(POOLS) * width, width, 3)
+        self.lateral = nn.ModuleList(Conv2dNormActivation(each, width, 1) for each in channels[:-1])
+        self.smooth = nn.ModuleList(Conv2dNormActivation(width, width, 3) for _ in channels[:-1])
+        self.fuse = Conv2dNormActivation(len(channels) * width, width, 3)
 
     def forward(self, maps: Mapping[str, Tensor]) -> Tensor:
         """Map a pyramid to [batch, width, rows, columns] on its finest grid."""
         *finer, coarsest = maps.values()
         contexts = [
             resized(layer(F.adaptive_avg_pool2d(coarsest, side)), coarsest.shape[-2:])
-            for layer, side in zip(self.pooled, self.pools, strict=True)
+            for layer, side in zip(self.pooled, POOLS, strict=True)
         ]
         x = self.context(torch.cat([coarsest, *contexts], dim=1))
         outputs = [x]
@@ -99,7 +96,7 @@ class SegFormerHead(nn.Module):
         super().__init__()
         self.width = width
         self.projections = nn.ModuleList(nn.Conv2d(each, width, 1) for each in channels)
-        self.fuse = convolved(len(channels) * width, width, 1)
+        self.fuse = Conv2dNormActivation(len(channels) * width, width, 1)
 
     def forward(self, maps: Mapping[str, Tensor]) -> Tensor:
         """Map a pyramid to [batch, width, rows, columns] on its finest grid."""
@@ -154,6 +151,5 @@ def segformer(network: nn.Module, classes: int, width: int = 256) -> Segmenter:
 
 
 def _joined(network: nn.Module, classes: int, make: Callable[[list[int]], nn.Module]) -> Segmenter:
-    check_classes(classes)
-    pyramid = network if isinstance(network, Pyramid) else Pyramid(network)
+    pyramid = pyramid_of(network, classes)
     return Segmenter(pyramid, make(pyramid.channels), classes)

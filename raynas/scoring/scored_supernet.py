@@ -116,6 +116,6 @@ def from_tensors(
     known_as = f"PixelStatistics(mean={normalisation.mean}, std={normalisation.std})"
     content = pixels.numpy().tobytes() + labels.numpy().tobytes() + known_as.encode()
     fingerprint = hashlib.sha256(content).hexdigest()[:16]
-    images = in_memory(pixels, labels.numpy(), "the images")
+    images = in_memory(pixels, labels.numpy())
     weights = weights_fingerprint(supernet.state_dict())
     return ScoredSupernet(space, supernet.eval(), images, normalisation, weights, fingerprint, calibration=calibration)

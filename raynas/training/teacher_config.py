@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
 from raynas.config import Config, added_field
-from raynas.data.config import Size, square
-from raynas.locations import refuse_credentials
+from raynas.data.config import Size, absolute, square
 
 
 class TeacherConfig(Config):
@@ -39,13 +37,7 @@ class TeacherConfig(Config):
 
     _square = field_validator("size", mode="before")(square)
 
-    @field_validator("weights", "run", mode="before")
-    @classmethod
-    def _absolute(cls, value: Any) -> Any:
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if isinstance(value, str):
-            refuse_credentials(value)
-        return os.path.abspath(value) if isinstance(value, str) and os.path.exists(value) else value
+    _absolute = field_validator("weights", "run", mode="before")(absolute)
 
     @model_validator(mode="after")
     def _check(self) -> TeacherConfig:
