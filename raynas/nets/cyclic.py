@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from operator import mul
 
 import numpy as np
@@ -53,6 +53,7 @@ class CyclicPattern:
         return gap(self.influences)
 
 
+@lru_cache(maxsize=None, typed=True)  # True is no number of groups
 def cyclic_starts(groups: int) -> CyclicPattern:
     """Return the balanced cyclic pattern with the least gap; balanced means that groups' uses differ by at most one.
 
@@ -68,11 +69,6 @@ def cyclic_starts(groups: int) -> CyclicPattern:
     """
     if isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups <= MOST_GROUPS:
         raise UserError(f"cyclic sharing divides an axis into 1 to {MOST_GROUPS} groups, not {groups!r}")
-    return _solved(groups)
-
-
-@cache
-def _solved(groups: int) -> CyclicPattern:
     return CyclicPattern(*solve(groups))
 
 

@@ -136,15 +136,8 @@ class StagedSupernet(Supernet, Generic[StageT]):
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
-    def acting(self, arch: Arch, side: Side | None) -> Any:
-        return self.shape(arch, side)
-
-    def shape(self, arch: Arch, side: Side | None = None) -> list[StageShape]:
-        """Return the shape of each stage for one arch.
-
-        Raises:
-            UserError: the arch does not fit the supernet.
-        """
+    def acting(self, arch: Arch, side: Side | None = None) -> Any:
+        """Return the shape of each stage for one arch."""
         self._check_stages(arch)
         share, shapes = self.pattern[side], list[StageShape]()
         for index, stage in enumerate(self._stages):
@@ -154,12 +147,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return shapes
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> list[StageShape]:
-        """Return the shape of each stage for the rows of a mixed batch.
-
-        Args:
-            archs: archs that differ only in maskable dimensions (see `unmaskable`).
-            rows: [batch] int64, each row's arch.
-        """
         for arch in archs:
             self._check_stages(arch)
         shapes: list[StageShape] = []
@@ -207,9 +194,6 @@ class StagedSupernet(Supernet, Generic[StageT]):
         """Return the last stage's channels."""
         return acting[-1].width
 
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
-
     def places(self, arch: Arch) -> list[int]:
         return [self.ramp[stage] + place for stage in range(len(self.stages)) for place in running(arch, stage)]
 
@@ -218,7 +202,7 @@ class StagedSupernet(Supernet, Generic[StageT]):
         return self.ramp[-1]
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        shapes = self.shape(self._arch(arch), side)
+        shapes = self.acting(self._arch(arch), side)
         width = shapes[-1].width
         parts = {
             **self.select_embedding(shapes[0].width),

@@ -111,7 +111,7 @@ class Supernet(TimmConventions):
     def settle(self) -> None:
         """Compute the shape of a one-point space's network once; called last in every family's constructor."""
         if self._only is not None:
-            self._settled = self.acting(self._only, None), self.places(self._only)
+            self._settled = self.acting(self._only), self.places(self._only)
 
     def forward(
         self,
@@ -191,15 +191,11 @@ class Supernet(TimmConventions):
         x = self.stem_of_all(x)
         if len(archs) == 1:
             return self.run_one(x, archs[0], paths, side, patches)
-        if execution == "groups":
-            return self._run_groups(x, archs, rows, paths, side, patches)
         unmaskable = self.unmaskable(archs)
-        if execution == "masks":
-            if unmaskable:
-                raise UserError(f"masks cannot express archs that differ in {unmaskable}; use execution='groups'")
-            return self.run_masked(x, archs, rows, paths, patches)
-        if not unmaskable and self.prefers_masks(x, archs):
-            return self.run_masked(x, archs, rows, paths, patches)
+        if execution == "masks" and unmaskable:
+            raise UserError(f"masks cannot express archs that differ in {unmaskable}; use execution='groups'")
+        if execution == "masks" or (execution == "auto" and not unmaskable and self.prefers_masks(x, archs)):
+            return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
         return self._run_groups(x, archs, rows, paths, side, patches)
 
     def _image(self, logits: Tensor, patches: bool, distilled: bool) -> Tensor:
@@ -232,7 +228,7 @@ class Supernet(TimmConventions):
         if self._only is None:
             raise UserError(f"space {self.space.name} has many archs: say which, supernet(x, arch)")
         x = checked(x, (self.space.channels, *self.space.input_size))
-        shape, places = self._settled or (self.acting(self._only, None), self.places(self._only))
+        shape, places = self._settled or (self.acting(self._only), self.places(self._only))
         return self.stem_of_all(x), shape, self._draw(x, [places])
 
     def _check_side(self, side: Side | None) -> None:
@@ -440,8 +436,12 @@ class Supernet(TimmConventions):
         """Return the active part of an arch's parameters and saved buffers by name: its state dict, as views."""
         raise NotImplementedError
 
-    def acting(self, arch: Arch, side: Side | None) -> Any:
-        """Return the shape of an arch: everything that a forward pass needs of it."""
+    def acting(self, arch: Arch, side: Side | None = None) -> Any:
+        """Return the shape of an arch: everything that a forward pass needs of it.
+
+        Raises:
+            UserError: the arch does not fit the supernet.
+        """
         raise NotImplementedError
 
     def run(self, x: Tensor, acting: Any, paths: Tensor | None, patches: bool) -> Tensor:
@@ -504,6 +504,11 @@ class Supernet(TimmConventions):
         """Return the number of tokens of one image, for archs that can share a masked pass."""
         raise NotImplementedError
 
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        """Return the logits of a mixed batch from one masked pass, as `forward` does."""
+    def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Any:
+        """Return the shape for the rows of a mixed batch, as `acting` does for one arch.
+
+        Args:
+            archs: archs that differ only in maskable dimensions (see `unmaskable`).
+            rows: [batch] int64, each row's arch.
+        """
         raise NotImplementedError

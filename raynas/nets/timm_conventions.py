@@ -245,14 +245,8 @@ class TimmConventions(Classifiers):
     def pretrained_cfg(self, config: dict[str, Any]) -> None:
         self._described = config
 
-    @property
-    def default_cfg(self) -> dict[str, Any]:
-        """The same as `pretrained_cfg`, under its older name."""
-        return self.pretrained_cfg
-
-    @default_cfg.setter
-    def default_cfg(self, config: dict[str, Any]) -> None:
-        self._described = config
+    default_cfg = pretrained_cfg
+    """The same, under its older name."""
 
     @property
     def _model_args(self) -> dict[str, Any]:

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from raynas.errors import ConfigError, UserError
-from raynas.families.hybrid.attention import RelativeBias, into_windows, out_of_windows
+from raynas.families.hybrid.attention import RelativeBias
 from raynas.families.hybrid.transformer import BlockNorm, Mlp, ScalingTable
 from raynas.nets import build_supernet
 from raynas.nets.batch_norm import ElasticBatchNorm
 from raynas.nets.channels import Channels
+from raynas.nets.windows import Windows
 from raynas.space import Space
 from raynas.training.sorting import sort_channels
 from tests.families.hybrid_spaces import HYBRID
@@ -133,14 +134,14 @@ def test_relative_position_by_its_definition() -> None:
 
 def test_windows_are_squares_of_the_grid() -> None:
     tokens = torch.arange(24.0).view(1, 24, 1)
-    windows = into_windows(tokens, (4, 6), (2, 3))
-    assert windows[:, :, 0].tolist() == [
+    windows = Windows((4, 6), (2, 3))
+    assert windows.split(tokens)[0, :, :, 0].tolist() == [
         [0, 1, 2, 6, 7, 8],
         [3, 4, 5, 9, 10, 11],
         [12, 13, 14, 18, 19, 20],
         [15, 16, 17, 21, 22, 23],
     ]
-    assert torch.equal(out_of_windows(windows, (4, 6), (2, 3)), tokens)
+    assert torch.equal(windows.join(windows.split(tokens)), tokens)
 
 
 def test_with_several_windows_tokens_see_their_own_alone() -> None:

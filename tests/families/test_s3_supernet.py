@@ -77,7 +77,7 @@ def test_attention_in_windows_of_any_size_on_any_grid(grid: tuple[int, int]) -> 
     layer = supernet.stages[0].block(0)  # type: ignore[operator]
     x = torch.randn(1, grid[0] * grid[1], 6, dtype=torch.float64)
     for arch, shifted in product(space.enumerate(), (False, True)):
-        shape = supernet.shape(arch)[0].blocks[0]
+        shape = supernet.acting(arch)[0].blocks[0]
         window = arch["stages.0.blocks.0.window"]
         changed = type(shape)(**{**vars(shape), "windows": windows_of(grid, (window, window), shifted)})
         expected = attended(layer, x[0], grid, window, window // 2 if shifted else 0, heads=2)
@@ -102,7 +102,7 @@ def test_every_second_block_that_runs_is_shifted() -> None:
     """By depth the second, the fourth; where blocks are dropped anywhere, the second of those that are kept."""
     deep = one_stage(dimensions={"stages": [{"width": [8], "depth": [1, 2, 3], "blocks": ONE}]})
     for arch in deep.enumerate():
-        blocks = supernet_of(deep).shape(arch)[0].blocks
+        blocks = supernet_of(deep).acting(arch)[0].blocks
         assert [blocks[i].windows.shift for i in blocks] == [(0, 0), (1, 1), (0, 0)][: len(blocks)]
     anywhere = {"repeat": 3, "kept": [False, True], **ONE}
     space = one_stage(dimensions={"stages": [{"width": [8], "blocks": anywhere}]})
@@ -116,7 +116,7 @@ def test_every_second_block_that_runs_is_shifted() -> None:
         for kept in ([True, False], [False, True])
     )
     assert first != second and first.network_id == second.network_id
-    assert [block.windows.shift for block in supernet.shape(second)[0].blocks.values()] == [(0, 0), (1, 1)]
+    assert [block.windows.shift for block in supernet.acting(second)[0].blocks.values()] == [(0, 0), (1, 1)]
     torch.testing.assert_close(supernet(images, first), supernet(images, second), rtol=0, atol=0)
 
 

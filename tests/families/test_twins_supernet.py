@@ -104,7 +104,7 @@ def test_a_window_sees_itself_alone_and_global_attention_everything() -> None:
         block = {**ONE, "global_attention": [kind]}
         space = one_stage(dimensions={"stages": [{"width": [8], "depth": [1], "blocks": block}]})
         attention = make_supernet(space).get_submodule(f"stages.0.blocks.0.attention.{'gsa' if kind else 'lsa'}")
-        shape = make_supernet(space).shape(space.smallest())[0].blocks[0].attention  # type: ignore[operator]
+        shape = make_supernet(space).acting(space.smallest())[0].blocks[0].attention  # type: ignore[operator]
         x = torch.randn(1, 16, 8)
         changed = x.clone()
         changed[0, 0] += 1

@@ -118,7 +118,7 @@ def test_the_main_branch_adds_the_jth_channel_before_to_the_jth_behind(name: str
         expected = torch.zeros(*pooled.shape[:2], reduction.position.shape[2])
         for j, channel in enumerate(before):
             expected[..., behind[j]] = pooled[..., channel]
-        shape = supernet.shape(arch, side)[1]
+        shape = supernet.acting(arch, side)[1]
         assert shape.inputs is not None
         found = reduction(tokens[..., before], shape.inputs, shape.width)
         torch.testing.assert_close(found, expected[..., behind])
@@ -130,7 +130,7 @@ def test_a_plain_reduction_is_the_residual_one_without_its_main_branch() -> None
     plain = vit_res(two_stages(constants={"reduction": "plain"}))
     plain.load_state_dict(supernet.state_dict())
     x = torch.randn(2, 17, 6)
-    shape = supernet.shape(space.smallest())[1]
+    shape = supernet.acting(space.smallest())[1]
     assert shape.inputs is not None
     both, one = (
         cast(Reduction, network.get_submodule("stages.1.reduction"))(x, shape.inputs, shape.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from raynas.errors import UserError
 from raynas.families.hybrid.space import HybridConstants
 from raynas.nets.channels import Channels
 from raynas.nets.layers import new_parameter, select_layers
+from raynas.nets.windows import Windows
 
 Grid = tuple[int, int]
 
@@ -137,35 +139,19 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, width: Channels, heads: Channels, grid: Grid, window: Grid) -> Tensor:
         """Map [batch, tokens, width] to the same shape."""
-        axes = self.axes(width, heads, grid, window)
+        axes, windows = self.axes(width, heads, grid, window), Windows(grid, window)
         v = self.conv(self.v(x, *axes["v"]), *axes["conv"])
         q, k, v = (
-            into_windows(each, grid, window).unflatten(-1, (heads.count, -1)).transpose(1, 2)
+            windows.split(each).flatten(0, 1).unflatten(-1, (heads.count, -1)).transpose(1, 2)
             for each in (self.q(x, *axes["q"]), self.k(x, *axes["k"]), v)
         )
         scores = (q * self.scale) @ k.transpose(-2, -1) + self.relative(*axes["relative"])
         weights = self.mix(self.mix(scores, self.before, heads).softmax(-1), self.behind, heads)
         out = F.silu((weights @ v).transpose(1, 2).flatten(2))
-        return self.proj(out_of_windows(out, grid, window), *axes["proj"])
+        return self.proj(windows.join(out.unflatten(0, (-1, math.prod(windows.counts)))), *axes["proj"])
 
     @staticmethod
     def mix(scores: Tensor, layer: DefaultLinear, heads: Channels) -> Tensor:
         """Apply a linear layer over heads to [windows, heads, tokens, tokens]."""
         selected = layer.select(heads, heads)
         return F.conv2d(scores, selected["weight"][:, :, None, None], selected["bias"])
-
-
-def into_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """Map [batch, tokens, width] to [batch of windows, tokens of a window, width]; the window divides the grid."""
-    if grid == window:
-        return x
-    x = x.unflatten(1, (grid[0] // window[0], window[0], grid[1] // window[1], window[1]))
-    return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
-
-
-def out_of_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """Undo `into_windows`."""
-    if grid == window:
-        return x
-    rows, columns = grid[0] // window[0], grid[1] // window[1]
-    return x.unflatten(1, window).unflatten(0, (-1, rows, columns)).transpose(2, 3).flatten(1, 4)

@@ -91,8 +91,8 @@ class HybridSupernet(StagedSupernet[Stage]):
         inputs, grid = share(int(arch[before]), held, "width"), (int(rows), int(columns))
         return self._stages[stage].block_shape(arch, place, inputs, width, grid, share)
 
-    def acting(self, arch: Arch, side: Side | None) -> Shape:
-        share, stages = self.pattern[side], self.shape(arch, side)
+    def acting(self, arch: Arch, side: Side | None = None) -> Shape:
+        share, stages = self.pattern[side], super().acting(arch, side)
         rows, columns = image_sides(self.space.input_size, self._resolution(arch))
         wide = self.space.constants.head_expansion * stages[-1].width.count
         return Shape(

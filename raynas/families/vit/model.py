@@ -125,15 +125,7 @@ class VitSupernet(Supernet):
         heads, query, mlp = block_genes(arch.space, index)
         return int(arch[heads]), int(arch[query]), int(hidden_channels(arch["width"], mlp, arch[mlp]))
 
-    def acting(self, arch: Arch, side: Side | None) -> Shape:
-        return self.shape(arch, side)
-
-    def shape(self, arch: Arch, side: Side | None = None) -> Shape:
-        """Return the shape of one arch.
-
-        Raises:
-            UserError: the arch does not fit the supernet.
-        """
+    def acting(self, arch: Arch, side: Side | None = None) -> Shape:
         share = self.pattern[side]
         width = share(int(arch["width"]), self.classified, "width")
         blocks = {}
@@ -155,12 +147,6 @@ class VitSupernet(Supernet):
         return int(hidden_width(width, self.space.constants.class_attention.mlp_ratio))
 
     def shape_of_rows(self, archs: Sequence[Arch], rows: Tensor) -> Shape:
-        """Return the shape for the rows of a mixed batch.
-
-        Args:
-            archs: archs that differ only in maskable dimensions (see `unmaskable`).
-            rows: [batch] int64, each row's arch.
-        """
         width = Channels.first_of_each([int(arch["width"]) for arch in archs], rows)
         running = [set(self.places(arch)) for arch in archs]
         blocks = {}
@@ -227,9 +213,6 @@ class VitSupernet(Supernet):
     def head_width(self, acting: Shape) -> Channels:
         """Return the network's width."""
         return acting.width
-
-    def run_masked(self, x: Tensor, archs: list[Arch], rows: Tensor, paths: Tensor | None, patches: bool) -> Tensor:
-        return self.run(x, self.shape_of_rows(archs, rows), paths, patches)
 
     @property
     def token_grid(self) -> tuple[int, int]:
@@ -323,7 +306,7 @@ class VitSupernet(Supernet):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def select(self, arch: Mapping[str, Any], side: Side | None = None) -> dict[str, Tensor]:
-        shape = self.shape(self._arch(arch), side)
+        shape = self.acting(self._arch(arch), side)
         parts = {
             "stem": self.stem.select(shape.patch_size, shape.width),
             **{f"blocks.{i}": self.block(i).select(block) for i, block in shape.blocks.items()},

@@ -26,7 +26,7 @@ class DummySupernet(Supernet):
         self.head, self.width = ElasticLinear(width, space.classes), width
         self.settle()
 
-    def acting(self, arch: Arch, side: Side | None) -> Channels:
+    def acting(self, arch: Arch, side: Side | None = None) -> Channels:
         """Return the active channels."""
         return pattern(self.space.constants, side)(int(arch["width"]), self.width)
 
