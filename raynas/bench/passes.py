@@ -17,6 +17,12 @@ Networks = Mapping[str, tuple[nn.Module, Callable[[], Tensor]]]
 """Networks by name, each with the function that returns its logits for its images."""
 
 
+def training_seconds(network: nn.Module, run: Callable[[], Tensor], labels: Tensor) -> float:
+    """Return the duration of a network's forward and backward pass; `run` returns its logits."""
+    network.train().zero_grad(set_to_none=True)
+    return seconds(labels.device, lambda: F.cross_entropy(run(), labels).backward())
+
+
 def compare_passes(
     networks: Networks, labels: Tensor, rounds: int, progress: Progress, named: str = "{}"
 ) -> list[Measured]:
@@ -34,9 +40,7 @@ def compare_passes(
             return seconds(labels.device, run)
 
     def step(name: str) -> float:
-        network, run = networks[name]
-        network.train().zero_grad(set_to_none=True)
-        return seconds(labels.device, lambda: F.cross_entropy(run(), labels).backward())
+        return training_seconds(*networks[name], labels)
 
     measures = {"forward": forward, "training step": step}
     kinds = {f"{what}, {name}": partial(measure, name) for what, measure in measures.items() for name in networks}

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raynas.bench.device import on_device, seconds
 from raynas.bench.measured import Measured, a_second, in_turns
+from raynas.bench.passes import training_seconds
 from raynas.costs import cost
 from raynas.data.pixels import IMAGENET, normalise
 from raynas.errors import UserError
@@ -134,8 +134,8 @@ def _autoformer(batch_size: int, device: torch.device) -> Kinds:
         "score of a subnet": ("s", partial(seconds, device, our_score), partial(seconds, device, their_score)),
         "forward and backward of a subnet": (
             "s",
-            _step(ours, lambda: ours(images, arch), labels),
-            _step(theirs, their_logits, labels),
+            partial(training_seconds, ours, lambda: ours(images, arch), labels),
+            partial(training_seconds, theirs, their_logits, labels),
         ),
         "archs sampled, and their parameters counted": ("/s", a_second(our_archs), a_second(their_archs)),
     }
@@ -176,19 +176,19 @@ def _nasvit(batch_size: int, device: torch.device) -> Kinds:
         [stage["kernel"] for stage in stages],
         [stage["expansion"] for stage in stages],
     )
-    _check_equal(lambda: ours(images, arch), lambda: theirs(images)[0])
+    mine, released = partial(ours, images, arch), lambda: theirs(images)[0]
+    _check_equal(mine, released)
 
     def forward(logits: Callable[[], Tensor]) -> Callable[[], float]:
         return partial(seconds, device, torch.no_grad()(logits))
 
-    step = _step(ours, lambda: ours(images, arch), labels), _step(theirs, lambda: theirs(images)[0], labels)
     return {
-        "forward of a subnet in training": (
+        "forward of a subnet in training": ("s", forward(mine), forward(released)),
+        "forward and backward of a subnet": (
             "s",
-            forward(lambda: ours(images, arch)),
-            forward(lambda: theirs(images)[0]),
+            partial(training_seconds, ours, mine, labels),
+            partial(training_seconds, theirs, released, labels),
         ),
-        "forward and backward of a subnet": ("s", *step),
     }
 
 
@@ -197,16 +197,6 @@ def _batch(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     rng = np.random.default_rng(1)
     pixels = torch.from_numpy(rng.integers(0, 256, (size, 3, 224, 224), dtype=np.uint8)).to(device)
     return pixels, normalise(pixels, IMAGENET), torch.from_numpy(rng.integers(0, 1000, size)).to(device)
-
-
-def _step(network: nn.Module, logits: Callable[[], Tensor], labels: Tensor) -> Callable[[], float]:
-    """Return the measurement of forward and backward."""
-
-    def measure() -> float:
-        network.train().zero_grad(set_to_none=True)
-        return seconds(labels.device, lambda: F.cross_entropy(logits(), labels).backward())
-
-    return measure
 
 
 def _check_equal(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> None:

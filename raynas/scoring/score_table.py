@@ -207,14 +207,17 @@ class ScoreTable:
             self._writer.append(("proxies", rows))
         self.proxies(by).update({arch.id: value for arch, value, _ in scored})
 
+    def _begun(self, table: str, outcome: ScoredArch) -> Row:
+        """Return a row of a table with what is known of any outcome, failed ones included."""
+        row: Row = dict.fromkeys(SCHEMAS[table].names)
+        row |= {**self._same, **_named(outcome.arch)}
+        return row | {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
+
     def _block_row(self, outcome: ScoredArch) -> Row:
-        arch, score, block = outcome.arch, outcome.score, outcome.job.block
+        score, block = outcome.score, outcome.job.block
         assert score is not None and block is not None
-        row: Row = dict.fromkeys(SCHEMAS["blocks"].names)
-        row |= {**self._same, **_named(arch)}
-        row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
         first, last = block
-        return row | {
+        return self._begun("blocks", outcome) | {
             "first": first,
             "last": last,
             "accuracy": float(score.top1.mean()),
@@ -227,10 +230,7 @@ class ScoreTable:
         }
 
     def _row(self, outcome: ScoredArch) -> Row:
-        arch, score = outcome.arch, outcome.score
-        row: Row = dict.fromkeys(SCHEMAS["scores"].names)
-        row |= {**self._same, **_named(arch)}
-        row |= {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
+        score, row = outcome.score, self._begun("scores", outcome)
         if score is None:
             return row | {"status": "failed", "reason": outcome.reason}
         return row | {

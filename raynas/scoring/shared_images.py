@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import ray
@@ -77,10 +77,7 @@ def share(images: ImageSet, batch_size: int, at_once: int, limit_s: float, besid
             running[parts[first][1]] = first
         done, _ = ray.wait(list(running), timeout=TELL_S)
         for ref in done:
-            try:
-                ray.get(ref)
-            except RayTaskError as error:
-                raise error.cause if isinstance(error.cause, UserError) else error from error
+            _wait(ref)
             del running[ref]
             began = time.monotonic()
         now = time.monotonic()
@@ -115,11 +112,16 @@ def share_calibration(calibration: Calibration, limit_s: float) -> Part:
                 f"no calibration images were drawn in {duration(limit_s)}: no node has a free CPU, or data is slow"
             )
         log.warning(f"drawing {calibration.config.images:,} calibration images{_lack()}")
+    _wait(part[1])
+    return part
+
+
+def _wait(ref: ObjectRef[Any]) -> None:
+    """Wait for a task, and raise its UserError without Ray's around it."""
     try:
-        ray.get(part[1])
+        ray.get(ref)
     except RayTaskError as error:
         raise error.cause if isinstance(error.cause, UserError) else error from error
-    return part
 
 
 def _lack() -> str:

@@ -265,6 +265,11 @@ class Search(History, ABC):
             values.append(scores)
         return np.concatenate(codes), np.concatenate(values)
 
+    def _with_new(self, kept: tuple[Codes, np.ndarray], merged: int) -> tuple[Codes, np.ndarray]:
+        """Return kept codes and minimised objectives, and behind them those of the batches after the first `merged`."""
+        codes, values = zip(kept, self._scored(merged), strict=True)
+        return np.concatenate(codes), np.concatenate(values)
+
 
 def own_options(search: type[Search]) -> list[str]:
     """Return the names of a search's own options: the keyword-only arguments of its class."""

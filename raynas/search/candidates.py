@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from raynas.costs.bins import FEW_CELLS
-from raynas.costs.sampling import Bound
+from raynas.costs.sampling import Bound, narrowest_bound, sample_within
 from raynas.costs.window import Window
 from raynas.errors import InfeasibleError
 from raynas.search.problem import Problem
@@ -81,7 +81,7 @@ class Candidates:
             InfeasibleError: none does, or none was found; the message says which, and gives the space's span.
         """
         try:
-            self.problem.sample(np.random.default_rng(0), 1, self._uniform_over)
+            self._sample(np.random.default_rng(0), 1)
         except InfeasibleError as error:
             if not self.enumerable:
                 raise
@@ -132,17 +132,20 @@ class Candidates:
     @cached_property
     def narrow(self) -> Bound | None:
         """The bound that makes feasible archs rare, (cost, low, high); None if they are not rare."""
-        return self.problem.window(self._uniform_over)
+        return narrowest_bound(self.problem.constraints, self._uniform_over)
+
+    def _sample(self, rng: np.random.Generator, n: int) -> Codes:
+        return sample_within(self.space, self.problem.constraints, rng, n, self._uniform_over)
 
     def _draw(self, n: int) -> Codes:
         """Draw n random feasible archs, or fewer if they are too rare."""
         try:
-            return self.problem.sample(self._rng, n, self._uniform_over)
+            return self._sample(self._rng, n)
         except InfeasibleError:  # one by one, to keep those found before giving up
             found = [np.empty((0, len(self.space.dimensions)), dtype=np.int16)]
             for _ in range(n):
                 try:
-                    found.append(self.problem.sample(self._rng, 1, self._uniform_over))
+                    found.append(self._sample(self._rng, 1))
                 except InfeasibleError:
                     break
             return np.concatenate(found)

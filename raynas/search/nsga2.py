@@ -75,8 +75,7 @@ class NSGA2(Search):
 
     def cut(self) -> Cut:
         """Return the cut: a place in the population."""
-        told, _ = self._scored(self._merged)
-        return Cut(self.population, self.space.decode(np.concatenate([self._population[0], told])))
+        return Cut(self.population, self.space.decode(self._with_new(self._population, self._merged)[0]))
 
     def _next_generation(self) -> Codes:
         if not any(len(codes) for codes, _ in self._batches):  # the first population, or all archs failed so far
@@ -98,8 +97,7 @@ class NSGA2(Search):
         Returns:
             The survivors' codes, with their rank [n] and crowding distance [n].
         """
-        told = self._scored(self._merged)
-        codes, values = (np.concatenate([old, new]) for old, new in zip(self._population, told, strict=True))
+        codes, values = self._with_new(self._population, self._merged)
         self._merged = len(self._batches)
         kept, rank, crowding = survive(values, self.population, self._rng)
         self._population = codes[kept], values[kept]

@@ -79,12 +79,10 @@ class ParetoEvolution(GeneticSearch):
         """Return the cut: a place among the parents; None with `buckets`, which need every score."""
         if self.buckets is not None or self.parents is None:
             return None
-        told, _ = self._scored(self._merged)
-        return Cut(self.parents, self.space.decode(np.concatenate([self._best[0], told])))
+        return Cut(self.parents, self.space.decode(self._with_new(self._best, self._merged)[0]))
 
     def _best_parents(self) -> Codes:
-        told = self._scored(self._merged)
-        codes, values = (np.concatenate([old, new]) for old, new in zip(self._best, told, strict=True))
+        codes, values = self._with_new(self._best, self._merged)
         self._merged = len(self._batches)
         kept = self.select(values, self.parents)
         self._best = codes[kept], values[kept]

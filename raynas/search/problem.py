@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost, sample_within
-from raynas.costs.sampling import Bound, narrowest_bound
+from raynas.costs import COSTS, Bounds, Constraints, CostFunction, cost
 from raynas.errors import UserError
 from raynas.search.objectives import Direction, Objectives
-from raynas.space import Arch, Codes, Space, check_space
-from raynas.space.codes import Uniform
+from raynas.space import Arch, Space, check_space
 from raynas.text import shown
 
 
@@ -52,22 +48,6 @@ class Problem:
     def tie_costs(self) -> list[str]:
         """The costs that decide between equal scores: the constrained ones in order, or MACs if there are none."""
         return list(self.constraints.bounds) or ["macs"]
-
-    def sample(self, rng: np.random.Generator, n: int, uniform_over: Uniform) -> Codes:
-        """Draw n random feasible archs, which may repeat, as codes [n, dimensions].
-
-        Raises:
-            InfeasibleError: no arch meets the constraints, or none was found.
-        """
-        return sample_within(self.space, self.constraints, rng, n, uniform_over)
-
-    def window(self, uniform_over: Uniform) -> Bound | None:
-        """Return the bound that makes feasible archs rare, (cost, low, high); None if they are not rare.
-
-        Raises:
-            InfeasibleError: no arch meets a bound.
-        """
-        return narrowest_bound(self.constraints, uniform_over)
 
     def allows(self, costs: Mapping[str, float]) -> bool:
         """Return True if the costs of one arch meet every bound."""

@@ -53,10 +53,8 @@ def find_shipped(name: str | os.PathLike[str], kind: str, hint: str | None = Non
     Raises:
         ConfigError: there is no such file; the message names the nearest shipped one.
     """
-    for path in (Path(name), SPACES / f"{name}.yaml"):
-        with contextlib.suppress(OSError):  # not a legal file name
-            if path.is_file():
-                return path
+    if there := _first_file(Path(name), SPACES / f"{name}.yaml"):
+        return there
     if name and (inside := _in_folder(Path(name), kind)):
         raise ConfigError(f"{shown(str(name))} is a folder: give a file in it, such as {inside}")
     if os.path.isabs(name) or str(name).startswith("."):
@@ -88,7 +86,11 @@ def _in_folder(folder: Path, kind: str) -> Path | None:
 
 def find_beside(folder: Path, name: str) -> Path | None:
     """Return the file of that name in a folder, with or without `.yaml`; None if there is none."""
-    for path in (folder / name, folder / f"{name}.yaml"):
+    return _first_file(folder / name, folder / f"{name}.yaml")
+
+
+def _first_file(*paths: Path) -> Path | None:
+    for path in paths:
         with contextlib.suppress(OSError):  # not a legal file name
             if path.is_file():
                 return path

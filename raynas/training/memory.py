@@ -89,10 +89,7 @@ def forward_bytes(space: Space, images: int) -> int:
     with torch.device("meta"):
         model = build_supernet(space).eval()
     with torch.no_grad(), FakeTensorMode(), _Allocated() as allocated:
-        held = {
-            name: torch.empty(t.shape, dtype=t.dtype)
-            for name, t in chain(model.named_parameters(), model.named_buffers())
-        }
+        held = _without_values(model)
         weights = allocated.held
         batch = torch.empty(images, space.channels, *space.input_size)
         torch.func.functional_call(model, held, (batch, space.largest()))
@@ -142,6 +139,12 @@ def _optimizer_bytes(recipe: Recipe) -> int:
     return round(sum(t.numel() * t.element_size() for t in kept) / sum(p.numel() for p in model.parameters()))
 
 
+def _without_values(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return tensors like a model's parameters and buffers, which have no values in the mode of fake tensors."""
+    named = chain(model.named_parameters(), model.named_buffers())
+    return {name: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad) for name, t in named}
+
+
 def _activation_bytes(model: nn.Module, space: Space, recipe: Recipe, images: int) -> int:
     """Return the size of all tensors that are saved for the backward pass, from a pass with tensors without values."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # the only way to have autocast choose the types
@@ -156,10 +159,7 @@ def _activation_bytes(model: nn.Module, space: Space, recipe: Recipe, images: in
 
     model.drop_path, model.dropout = recipe.drop_path, recipe.dropout  # type: ignore[assignment]
     with FakeTensorMode():
-        held = {
-            name: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad)
-            for name, t in chain(model.named_parameters(), model.named_buffers())
-        }
+        held = _without_values(model)
         own = {t.untyped_storage()._cdata for t in held.values()}
         batch = torch.empty(images, space.channels, *space.input_size)
         autocast = nullcontext() if dtype is None else torch.autocast("cpu", dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from raynas.training.context import Context, State
 from raynas.training.recipe import Recipe
@@ -116,10 +117,4 @@ class TrainingState:
 
 def _copy(value: Any) -> Any:
     """Return a deep copy with every tensor on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copy(item) for item in value)
-    return value
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), value)

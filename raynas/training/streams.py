@@ -6,20 +6,19 @@ timm's Mixup draws from numpy's global stream, stochastic depth from torch's; se
 from __future__ import annotations
 
 import random
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from raynas.data.streams import mix, seed_global_streams
 
-_PURPOSES = ("weights", "global", "sampler", "data", "probes")
 Purpose = Literal["weights", "global", "sampler", "data", "probes"]
 
 
 def derive(seed: int, purpose: Purpose, *rest: int) -> int:
     """Return an independent 63-bit seed for one purpose (and, for example, one rank and attempt)."""
-    return mix(seed, _PURPOSES.index(purpose), *rest)
+    return mix(seed, get_args(Purpose).index(purpose), *rest)
 
 
 def seed_streams(seed: int) -> None:
