@@ -51,17 +51,17 @@ def read_parameters(checkpoint: Checkpoint, names: Sequence[str], what: str) -> 
         held = [content[name] for name in names if isinstance(content.get(name), Mapping) and content[name]]
         state = held[0] if held else content
     source = "the checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
-    if not isinstance(state, Mapping) or not state or not all(_is_parameter(*item) for item in state.items()):
+    if (
+        not isinstance(state, Mapping)
+        or not state
+        or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items())
+    ):
         listed = " or ".join(f"'{name}'" for name in names)
         raise UserError(f"{source} is not {what}: expected a mapping of parameter names to tensors, or one as {listed}")
     if all(name.startswith(PREFIX) for name in state):
         state = {name.removeprefix(PREFIX): value for name, value in state.items()}
     check_weights(state, source)
     return state
-
-
-def _is_parameter(name: Any, value: Any) -> bool:
-    return isinstance(name, str) and isinstance(value, Tensor)
 
 
 def check_file(path: str | Path) -> None:
@@ -80,18 +80,14 @@ def check_weights(state: Mapping[str, Tensor], source: str) -> None:
     for name, value in state.items():
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_nested:
             raise UserError(f"{source}: {name} is no dense tensor of real numbers ({value.dtype}, {value.layout})")
-        if not (value.is_floating_point() or _counts(name)):
+        counts = name.endswith(("num_batches_tracked", "index"))  # a counter, or a table of indices
+        if not (value.is_floating_point() or counts):
             raise UserError(f"{source}: {name} holds whole numbers, where weights are fractions")
     check_finite(state, source)
     variances = {name: value for name, value in state.items() if name.endswith("running_var") and not value.is_meta}
     negative = [name for name, value in variances.items() if bool((value < 0).any())]
     if negative:
         raise UserError(f"{source}: {negative[0]} holds variances below 0")
-
-
-def _counts(name: str) -> bool:
-    """Return True if a released tensor may hold integers: a counter or an index table."""
-    return name.endswith(("num_batches_tracked", "index"))
 
 
 def check_finite(state: Mapping[str, Tensor], source: str) -> None:

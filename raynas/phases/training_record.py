@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from raynas.costs import cost
+from raynas.costs.columns import arch_columns
 from raynas.data.load import Data
 from raynas.nets.weights import weights_fingerprint
 from raynas.results.schemas import Row
@@ -31,22 +31,11 @@ class Recorder:
 
     def __init__(self, run: Run, space: Space, data: Data, recipe: Recipe):
         self.run = run
-        probes = choose_probes(space, recipe.seed)
-        costs = cost(space, [probe.arch for probe in probes])
-        self._probes = {
-            probe.role: {
-                "arch": probe.arch.id,
-                "network": probe.arch.network_id,
-                "values": json.dumps(probe.arch.to_dict()),
-                "macs": int(costs["macs"][index]),
-                "params": int(costs["params"][index]),
-            }
-            for index, probe in enumerate(probes)
-        }
+        self._probes = {role: arch_columns(arch) for role, arch in choose_probes(space, recipe.seed).items()}
         self._common = {"space": space.fingerprint, "data": data.fingerprint, "seed": recipe.seed}
         rows = run.store.read("training", ["epoch"], pc.field("what") == WHAT)
         self._entries = len(rows)
-        self._probed = len(run.store.read("probes", ["epoch"])) // len(probes)
+        self._probed = len(run.store.read("probes", ["epoch"])) // len(self._probes)
 
     def history(self, history: Sequence[dict[str, Any]]) -> None:
         """Write the entries that are not written yet."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -32,26 +31,15 @@ BATCH = 250
 CALIBRATED_ON = 256  # images; enough to detect a breakdown
 
 
-@dataclass(frozen=True)
-class Probe:
-    """A subnet that is scored repeatedly during training.
-
-    Attributes:
-        role: smallest, q1, median, q3 or largest.
-    """
-
-    role: str
-    arch: Arch
-
-
 class Diverged(Exception):
     """Breakdown of training; the message is the verdict."""
 
 
-def choose_probes(space: Space, seed: int) -> list[Probe]:
-    """Choose the smallest and the largest subnet, and those at the quartiles of MACs of a seeded sample.
+def choose_probes(space: Space, seed: int) -> dict[str, Arch]:
+    """Choose subnets to be scored repeatedly during training, by role: smallest, q1, median, q3 and largest.
 
-    Equal archs are one probe: a one-point space has a single probe.
+    Those between the extremes are at the quartiles of MACs of a seeded sample. Equal archs are one probe: a one-point
+    space has a single probe.
     """
     rng = np.random.default_rng(derive(seed, "probes"))
     codes = space.sample_codes(rng, SAMPLE)
@@ -62,8 +50,8 @@ def choose_probes(space: Space, seed: int) -> list[Probe]:
     taken: dict[Arch, str] = {}
     for role, arch in roles.items():
         taken.setdefault(arch, role)
-    chosen = {role: Probe(role, arch) for arch, role in taken.items()}
-    return [chosen[role] for role in ("smallest", "q1", "median", "q3", "largest") if role in chosen]
+    chosen = {role: arch for arch, role in taken.items()}
+    return {role: chosen[role] for role in ("smallest", "q1", "median", "q3", "largest") if role in chosen}
 
 
 class ProbeImages:
@@ -96,7 +84,7 @@ class ProbeImages:
 
 def score_probes(
     model: torch.nn.Module,
-    probes: Sequence[Probe],
+    probes: Mapping[str, Arch],
     images: ProbeImages,
     context: Context,
     autocast: Callable[[], AbstractContextManager[Any]],
@@ -110,25 +98,20 @@ def score_probes(
     with torch.no_grad(), autocast():
         if wants_calibration(model):
             batches = normalise(images.training.to(device), images.data.normalisation).tensor_split(4)
-            statistics = {p.arch: {"statistics": calibrate(cast(Supernet, model), p.arch, batches)} for p in probes}
+            network, archs = cast(Supernet, model), probes.values()
+            statistics = {arch: {"statistics": calibrate(network, arch, batches)} for arch in archs}
         for pixels, labels in zip(images.pixels.split(BATCH), images.labels.to(device).split(BATCH), strict=True):
             batch = normalise(pixels.to(device), images.data.normalisation)
-            for row, probe in zip(totals, probes, strict=True):
-                logits = model(batch, probe.arch, **statistics.get(probe.arch, {})).float()
+            for row, arch in zip(totals, probes.values(), strict=True):
+                logits = model(batch, arch, **statistics.get(arch, {})).float()
                 row[0] += (logits.argmax(1) == labels).sum()
                 row[1] += F.cross_entropy(logits, labels, reduction="sum")
                 row[2] += len(labels)
     model.train(was_training)
     context.all_reduce(totals)
     return [
-        {
-            "role": probe.role,
-            "arch": probe.arch.id,
-            "accuracy": correct / count,
-            "loss": loss / count,
-            "images": int(count),
-        }
-        for probe, (correct, loss, count) in zip(probes, totals.tolist(), strict=True)
+        {"role": role, "arch": arch.id, "accuracy": correct / count, "loss": loss / count, "images": int(count)}
+        for (role, arch), (correct, loss, count) in zip(probes.items(), totals.tolist(), strict=True)
     ]
 
 

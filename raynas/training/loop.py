@@ -140,6 +140,7 @@ class Trainer:
                 self._tell(warning)
         self.autocast = autocast = _autocast(recipe, context.device)
         self.schedule = build_schedule(recipe, self.state.optimizer, len(self.loader))
+        grid: Any = None if recipe.token_labels is None else model.token_grid  # of the patches that get labels
         self.parts = StepParts(
             space=space,
             recipe=recipe,
@@ -147,7 +148,7 @@ class Trainer:
             sampler=plan.build_sampler(),
             objective=plan.build_objective(),
             policy=plan.build_gradients(),
-            mixer=Mixer(recipe, space.classes, _token_grid(recipe, model)),
+            mixer=Mixer(recipe, space.classes, grid),
             teachers=teachers,
             around=autocast if not recipe.sync_batchnorm or context.world_size == 1 else over_workers(autocast),
             images=self.loader.batch_size / context.world_size,
@@ -319,11 +320,6 @@ class Trainer:
         """Keep a checkpoint, rated by the mean accuracy of the newest probes, 0 if there are none."""
         probes = next((entry["probes"] for entry in reversed(self.state.history) if "probes" in entry), ())
         self.context.save(saved, sum(row["accuracy"] for row in probes) / max(len(probes), 1))
-
-
-def _token_grid(recipe: Recipe, model: nn.Module) -> tuple[int, int] | None:
-    """Return rows and columns of the patches that get labels; None for none."""
-    return None if recipe.token_labels is None else model.token_grid  # type: ignore[return-value]
 
 
 def _ema(recipe: Recipe, model: nn.Module) -> Any:

@@ -134,7 +134,7 @@ def test_probes_are_calibrated_and_training_goes_on_as_if_they_were_not_there(tm
     before = {name: value.clone() for name, value in model.state_dict().items()}
     context = Context()
     images = ProbeImages(data, 200, 0, context)
-    probes = choose_probes(hybrid, 0)[:2]
+    probes = dict(list(choose_probes(hybrid, 0).items())[:2])
     autocast = torch.no_grad
     rows = score_probes(model, probes, images, context, autocast)
     assert model.training and all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -95,8 +95,8 @@ def test_on_few_images_a_fall_may_be_luck() -> None:
 
 def test_probes_are_the_extremes_and_quartiles() -> None:
     probes = choose_probes(SPACE, 0)
-    assert [probe.role for probe in probes] == ["smallest", "q1", "median", "q3", "largest"]
-    macs = cost(SPACE, [probe.arch for probe in probes])["macs"].tolist()
+    assert list(probes) == ["smallest", "q1", "median", "q3", "largest"]
+    macs = cost(SPACE, probes.values())["macs"].tolist()
     assert macs == sorted(macs) and macs[0] < macs[2] < macs[4]
     assert probes == choose_probes(SPACE, 0)
-    assert [probe.role for probe in choose_probes(SPACE.fix(SPACE.largest()), 0)] == ["largest"]
+    assert list(choose_probes(SPACE.fix(SPACE.largest()), 0)) == ["largest"]

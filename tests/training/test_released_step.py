@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from raynas.families.hybrid.checkpoint import Layout, read_whole
+from raynas.families.hybrid.checkpoint import Layout, read_released
 from raynas.nets import build_supernet
 from raynas.training.context import Context
 from raynas.training.gradients import LARGEST, Gradients
@@ -37,7 +37,7 @@ def test_a_whole_step_is_the_released_one() -> None:
     about, arrays, weights = golden()
     space = golden_space(about)
     model = build_supernet(space)
-    model.load_state_dict(read_whole(weights, space).weights)
+    model.load_state_dict(read_released(weights, space)[1])
     model = model.double().train()
     archs = [arch_of(about["subnets"][name], space) for name in ("largest", "smallest", "sub_a_res80", "sub_b_res96")]
     roles: tuple[Role, ...] = ("largest", "smallest", "random", "random")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -71,33 +70,16 @@ _TENSORS = {
 """Released names by our names."""
 
 
-@dataclass(frozen=True)
-class Read:
-    """The content of a released checkpoint.
-
-    Attributes:
-        weights: the tensors of its supernet by our names, floating ones in float32.
-        dropped: names of ignored released tensors.
-    """
-
-    space: Space
-    weights: dict[str, Tensor]
-    dropped: list[str]
-
-
 def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[Space, dict[str, Tensor]]:
-    """Read a supernet checkpoint in the layout of NASViT's release; see `read_whole`."""
-    read = read_whole(checkpoint, space)
-    return read.space, read.weights
-
-
-def read_whole(checkpoint: Checkpoint, space: Space | None = None) -> Read:
     """Read a supernet checkpoint in the layout of NASViT's release.
 
     Args:
         checkpoint: a file, or its content: the parameters, or a mapping that holds them as `model` or `state_dict`.
         space: the space to read it for. By default the released space with these shapes, for the checkpoint's channels
             and classes.
+
+    Returns:
+        The space, and the parameters and buffers of its supernet by our names, floating ones in float32.
 
     Raises:
         UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
@@ -121,7 +103,7 @@ def read_whole(checkpoint: Checkpoint, space: Space | None = None) -> Read:
         value = layout.part(name, state[released])
         value = value.float() if value.is_floating_point() else value
         weights[name] = value.clone(memory_format=torch.contiguous_format)
-    return Read(space, weights, [name for name in state if layout.unused(name)])
+    return space, weights
 
 
 class Layout:
