@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from raynas.nets.device import device_there
-from raynas.phases.where import threads as torch_threads
+from raynas.nets.device import threads as torch_threads
 
 
 @contextmanager

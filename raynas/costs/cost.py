@@ -58,7 +58,7 @@ def cost(space: Space, archs: Iterable[Arch] | Codes) -> dict[str, np.ndarray]:
 
 def counted(space: Space, archs: Iterable[Arch] | Codes) -> Iterator[tuple[Term, Counts]]:
     """Yield each term of a space with its costs, int64 [n] each; arguments and errors as for `cost`."""
-    return _counted(space, _codes(space, archs), terms_of(space))
+    return _counted(space, space.canonical(_given(space, archs)), terms_of(space))
 
 
 def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
@@ -66,10 +66,9 @@ def breakdown(space: Space, arch: Arch) -> list[dict[str, Any]]:
 
     Inactive parts are left out; the rows add up to `cost`.
     """
-    codes = _codes(space, [arch])
     rows = [
         {"term": term.name, **{name: int(count[0]) for name, count in zip(COSTS, counts, strict=True)}}
-        for term, counts in _counted(space, codes, terms_of(space))
+        for term, counts in counted(space, [arch])
     ]
     return [row for row in rows if any(row[name] for name in COSTS)]
 
@@ -167,10 +166,6 @@ def _table(space: Space, indices: Sequence[int], terms: Iterable[Term]) -> _Tabl
 def terms_of(space: Space) -> tuple[Term, ...]:
     """Return the terms of a space, which add up to an arch's cost."""
     return tuple(family_module(space.family, "cost").terms(space))
-
-
-def _codes(space: Space, archs: Iterable[Arch] | Codes) -> Codes:
-    return space.canonical(_given(space, archs))
 
 
 def _given(space: Space, archs: Iterable[Arch] | Codes) -> Codes:

@@ -134,13 +134,12 @@ def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
     import torch
 
     from raynas.nets import build_supernet
+    from raynas.nets.device import threads
 
     conditions = conditions or Conditions()
     on, device = timed_on(conditions), _device(conditions)
     dtype = getattr(torch, _DTYPES[conditions.dtype])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(conditions.threads)
-    try:
+    with threads(conditions.threads):
         with torch.random.fork_rng(devices=[]):  # leave the global random stream to training
             spaces = [arch.space.fix(one) for one in (arch, arch.space.smallest())]
             networks = [build_supernet(space).eval().to(device, dtype) for space in spaces]
@@ -163,8 +162,6 @@ def time_arch(arch: Arch, conditions: Conditions | None = None) -> Timing:
             best = _window(on, turn, conditions.seconds)
             while best.quartiles[1] - best.quartiles[0] > STEADY * best.ms and time.perf_counter() < until:
                 best = min(best, _window(on, turn, conditions.seconds), key=lambda timing: timing.ms)
-    finally:
-        torch.set_num_threads(threads)
     return best
 
 

@@ -1,6 +1,9 @@
-"""The torch device that a user names."""
+"""The torch device that a user names, and torch's threads."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -21,3 +24,14 @@ def device_there(name: str | torch.device) -> torch.device:
     if device.type == "meta":
         raise UserError("device 'meta' computes nothing: give cpu, or cuda")
     return device
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Set torch's threads in the block, as in Ray's workers and tasks, since results depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -205,16 +205,6 @@ class Supernet(TimmConventions):
         image = logits[:, :2].mean(1)
         return torch.cat([image[:, None], logits[:, 2:]], dim=1) if patches else image
 
-    def _settled_shape(self) -> Any:
-        """Return the shape of a one-point space's arch.
-
-        Raises:
-            UserError: the space has many archs.
-        """
-        if self._settled is None:
-            raise UserError(f"space {self.space.name} has many archs: extract one, supernet.extract(arch)")
-        return self._settled[0]
-
     def _alone(self, x: Tensor, patches: bool) -> Tensor:
         """Map images to logits of a one-point space's arch, with the shape from `settle`."""
         if patches:
@@ -247,9 +237,7 @@ class Supernet(TimmConventions):
         return statistics.averages[side]
 
     def _arch(self, arch: Mapping[str, Any]) -> Arch:
-        if not isinstance(arch, Arch):
-            return self.space.arch(arch)
-        return arch
+        return arch if isinstance(arch, Arch) else self.space.arch(arch)
 
     def _assign(self, archs: list[Arch], rows: Tensor | None, x: Tensor) -> tuple[list[Arch], Tensor]:
         """Return the different archs used by rows, and each row's index into them."""
@@ -375,10 +363,6 @@ class Supernet(TimmConventions):
             setattr(other, name, getattr(self, name))
         other.set_grad_checkpointing(any(getattr(module, "grad_checkpointing", False) for module in self.modules()))
         return other.train(self.training)
-
-    def _of_space(self, space: Space) -> None:
-        self.space = space
-        self._only = None if self._only is None else space.smallest()
 
     def draw_paths(self, x: Tensor, archs: Sequence[Arch], rows: Tensor | None = None) -> Tensor | None:
         """Draw the factors of stochastic depth on the branches of each block, for every row of a batch.

@@ -22,7 +22,7 @@ from raynas.nets.batch_norm import ElasticBatchNorm
 from raynas.nets.channels import Channels
 from raynas.nets.classifier import Classifiers
 from raynas.nets.layers import Through
-from raynas.space import Space
+from raynas.space import Arch, Space
 from raynas.text import shown
 
 Layout = Literal["NLC", "NHWC", "NCHW"]
@@ -119,6 +119,7 @@ class TimmConventions(Classifiers):
     norm: nn.Module
     global_pool: str
     _removed: Removed
+    _only: Arch | None
     _settled: tuple[Any, list[int]] | None
     _described: dict[str, Any] | None = None
     _asked: Mapping[str, Any] | None = None
@@ -182,8 +183,14 @@ class TimmConventions(Classifiers):
         return self.num_prefix_tokens
 
     def _settled_shape(self) -> Any:
-        """Return the shape of a one-point space's arch."""
-        raise NotImplementedError
+        """Return the shape of a one-point space's arch.
+
+        Raises:
+            UserError: the space has many archs.
+        """
+        if self._settled is None:
+            raise UserError(f"space {self.space.name} has many archs: extract one, supernet.extract(arch)")
+        return self._settled[0]
 
     def _begin(self, x: Tensor) -> tuple[Tensor, Any, Tensor | None]:
         """Return the stem's output for checked images, the shape, and the factors of stochastic depth."""
@@ -411,7 +418,8 @@ class TimmConventions(Classifiers):
 
     def _of_space(self, space: Space) -> None:
         """Take a space that differs in the classifiers."""
-        raise NotImplementedError
+        self.space = space
+        self._only = None if self._only is None else space.smallest()
 
     def prune_intermediate_layers(
         self, indices: Indices = 1, prune_norm: bool = False, prune_head: bool = True

@@ -17,9 +17,10 @@ from raynas.data.config import DataConfig
 from raynas.data.held import Streamed
 from raynas.data.load import Data, load_data
 from raynas.nets import build_supernet
+from raynas.nets.device import threads
 from raynas.nets.weights import parse_weights
 from raynas.phases.run_context import RunContext
-from raynas.phases.where import device_here, threads
+from raynas.phases.where import device_here
 from raynas.results.schemas import Row
 from raynas.runs.networks import Network
 from raynas.runs.run import Run

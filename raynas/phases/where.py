@@ -13,6 +13,7 @@ from raynas.cluster.connection import on_cluster, ray_cluster
 from raynas.cluster.resources import Resources
 from raynas.cluster.task import assigned_device, run_elsewhere
 from raynas.errors import UserError
+from raynas.nets.device import threads
 from raynas.progress.reporter import Activity, Progress, reporter
 
 ResultT = TypeVar("ResultT")
@@ -106,14 +107,3 @@ def device_here(resources: Resources) -> str:
             "torch finds no GPU here: leave out --gpu (gpus), or give workers or replicas of a cluster that has some"
         )
     return "cuda" if resources.gpus else "cpu"
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Set torch's threads in the block, as in Ray's workers and tasks, since results depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -10,7 +10,7 @@ import torch
 
 from raynas.arguments import checked
 from raynas.data.held import held
-from raynas.nets.device import device_there
+from raynas.nets.device import device_there, threads
 from raynas.results import Store
 from raynas.runs.run import Run
 from raynas.scoring.replica import WeightsChanged, device_name
@@ -84,10 +84,6 @@ class LocalScorer(Scorer):
         yield finished
 
     def _outcome(self, job: Job) -> ScoredArch:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
+        with threads(self.threads):
             score, why = self._scorer.score(job)
-        finally:
-            torch.set_num_threads(threads)
         return ScoredArch(job, score, why, device_name(self.device), "local")
