@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from raynas.data.config import DataConfig
 from raynas.data.files import TEST, TRAIN, Listing, open_file, open_image, shown
 from raynas.data.pool import Pool
 from raynas.errors import UserError, first_line
+from raynas.filesystem import whole_file
 from raynas.locations import hide_secrets
 
 log = logging.getLogger(__name__)
@@ -124,15 +124,10 @@ class ParquetSource:
             log.info("unpacking %.1f GB of Parquet to %s (once per node)", sum(self.sizes) / 1e9, target)
             folder.mkdir(parents=True, exist_ok=True)
             schema = pa.schema([("bytes", pa.large_binary())])
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=target.name)
-            try:
-                with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, schema) as writer:
-                    for batch in self._batches():
-                        writer.write_batch(pa.record_batch([batch], schema=schema))
-                os.replace(temporary, target)  # two workers of one node may both get here: either file will do
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            # Two workers of one node may both get here: either file will do.
+            with whole_file(target) as file, pa.ipc.new_file(file, schema) as writer:
+                for batch in self._batches():
+                    writer.write_batch(pa.record_batch([batch], schema=schema))
         return target
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -10,7 +10,7 @@ from pydantic import Field
 from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Dimension
-from raynas.space.rules import CommonConstants, Rule
+from raynas.space.rules import CommonConstants, Family, Rule, with_attention_scale
 
 
 class StagedConstants(CommonConstants):
@@ -28,30 +28,31 @@ class StagedConstants(CommonConstants):
 ConstantsT = TypeVar("ConstantsT", bound=StagedConstants)
 
 
-def staged_dimensions(block: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Return the dimensions of a staged family, given those of a block."""
-    return {
+def with_defaults(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:
+    """Return the constants with defaults filled in: the ramp of drop-path rates, and the scale of attention."""
+    depths = constants.drop_path_depths
+    ramp = {"drop_path_depths": most_blocks(dimensions) if depths is None else depths}
+    return with_attention_scale(constants).model_copy(update=ramp)
+
+
+def staged_family(block: Mapping[str, Rule], resolve: Callable[..., Any] = with_defaults, **others: Any) -> Family:
+    """Return the vocabulary of a staged family, given the rules for a block's dimensions; `others` are for `Family`.
+
+    If heads have a fixed width (`head_dim`), they determine the query width, which is then no dimension.
+    """
+    dimensions = {
         "stages.*.width": Rule(int, 1, 2**15),
         "stages.*.depth": Rule(int, 0, 256),
         "stages.*.blocks.*.kept": Rule(bool, 0, 1),
         **{f"stages.*.blocks.*.{leaf}": rule for leaf, rule in block.items()},
     }
 
+    def required(constants: Any, given: set[str]) -> list[str]:
+        runs = "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
+        leaves = [leaf for leaf in block if leaf != "query_width" or constants.head_dim is None]
+        return ["stages.*.width", runs, *(f"stages.*.blocks.*.{leaf}" for leaf in leaves)]
 
-def staged_templates(constants: Any, given: set[str], block: Iterable[str]) -> list[str]:
-    """Return the dimensions that a space with these templates must have, given those of a block.
-
-    If heads have a fixed width (`head_dim`), they determine the query width, which is then no dimension.
-    """
-    runs = "stages.*.blocks.*.kept" if "stages.*.blocks.*.kept" in given else "stages.*.depth"
-    leaves = [leaf for leaf in block if leaf != "query_width" or constants.head_dim is None]
-    return ["stages.*.width", runs, *(f"stages.*.blocks.*.{leaf}" for leaf in leaves)]
-
-
-def with_ramp(constants: ConstantsT, dimensions: tuple[Dimension, ...]) -> ConstantsT:
-    """Return the constants with the default ramp of drop-path rates filled in from the dimensions."""
-    depths = constants.drop_path_depths
-    return constants.model_copy(update={"drop_path_depths": most_blocks(dimensions) if depths is None else depths})
+    return Family(dimensions=dimensions, resolve=resolve, required=required, **others)
 
 
 def check_stages(space: CodedSpace, listed: Sequence[str] = ()) -> Iterator[tuple[Location, str]]:

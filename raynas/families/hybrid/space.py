@@ -17,8 +17,8 @@ from pydantic import Field
 from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import Family, Rule, check_no_distillation_token, with_attention_scale
-from raynas.space.stages import StagedConstants, check_stages, with_ramp
+from raynas.space.rules import Family, Rule, check_no_distillation_token
+from raynas.space.stages import StagedConstants, check_stages, with_defaults
 
 MAX_TOKENS = 2**14
 """The most tokens in one attention window."""
@@ -143,7 +143,7 @@ def _resolve(constants: HybridConstants, dimensions: tuple[Dimension, ...]) -> H
     expands = constants.expands
     if expands is None:  # set from all choices, so that a subnet at expansion 1 keeps the convolution
         expands = tuple(max(d.choices) > 1 for d in dimensions if d.name.endswith(".expansion"))
-    return with_ramp(with_attention_scale(constants).model_copy(update={"expands": expands}), dimensions)
+    return with_defaults(constants.model_copy(update={"expands": expands}), dimensions)
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:

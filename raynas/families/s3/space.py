@@ -18,23 +18,8 @@ from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.definition import Pixels
 from raynas.space.dimension import Choice
-from raynas.space.rules import (
-    MAX_TOKENS,
-    Family,
-    Rule,
-    check_blocks,
-    check_no_distillation_token,
-    with_attention_scale,
-)
-from raynas.space.stages import (
-    StagedConstants,
-    check_stages,
-    most_blocks,
-    running,
-    staged_dimensions,
-    staged_templates,
-    with_ramp,
-)
+from raynas.space.rules import MAX_TOKENS, Rule, check_blocks, check_no_distillation_token
+from raynas.space.stages import StagedConstants, check_stages, most_blocks, running, staged_family
 
 MERGED = 4
 """Number of tokens merged into one: two by two."""
@@ -132,11 +117,4 @@ _BLOCK = {
     "mlp_ratio": Rule(float, 0, 64),
 }
 
-FAMILY = Family(
-    constants=S3Constants,
-    dimensions=staged_dimensions(_BLOCK),
-    resolve=lambda constants, dimensions: with_ramp(with_attention_scale(constants), dimensions),
-    check=_check,
-    required=lambda constants, given: staged_templates(constants, given, _BLOCK),
-    acting=_acting,
-)
+FAMILY = staged_family(_BLOCK, constants=S3Constants, check=_check, acting=_acting)

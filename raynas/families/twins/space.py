@@ -15,21 +15,8 @@ from pydantic import Field
 from raynas.config import added_field
 from raynas.documents import Location
 from raynas.space.codes import CodedSpace
-from raynas.space.rules import (
-    MAX_TOKENS,
-    Family,
-    Rule,
-    check_blocks,
-    check_no_distillation_token,
-    with_attention_scale,
-)
-from raynas.space.stages import (
-    StagedConstants,
-    check_stages,
-    staged_dimensions,
-    staged_templates,
-    with_ramp,
-)
+from raynas.space.rules import MAX_TOKENS, Rule, check_blocks, check_no_distillation_token
+from raynas.space.stages import StagedConstants, check_stages, staged_family
 
 Tokens = Annotated[int, Field(ge=1, le=256)]
 """Side of a patch, a window or a sub-sampled square."""
@@ -95,10 +82,4 @@ _BLOCK = {
     "mlp_width": Rule(int, 1, 2**17),
 }
 
-FAMILY = Family(
-    constants=TwinsConstants,
-    dimensions=staged_dimensions(_BLOCK),
-    resolve=lambda constants, dimensions: with_ramp(with_attention_scale(constants), dimensions),
-    check=_check,
-    required=lambda constants, given: staged_templates(constants, given, _BLOCK),
-)
+FAMILY = staged_family(_BLOCK, constants=TwinsConstants, check=_check)

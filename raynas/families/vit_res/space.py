@@ -16,15 +16,8 @@ from pydantic import Field
 from raynas.documents import Location
 from raynas.space.codes import CodedSpace
 from raynas.space.dimension import Choice, Dimension
-from raynas.space.rules import MAX_TOKENS, Family, Rule, scaled
-from raynas.space.stages import (
-    StagedConstants,
-    check_stages,
-    most_blocks,
-    staged_dimensions,
-    staged_templates,
-    with_ramp,
-)
+from raynas.space.rules import MAX_TOKENS, Rule, scaled
+from raynas.space.stages import StagedConstants, check_stages, most_blocks, staged_family, with_defaults
 
 
 class VitResConstants(StagedConstants):
@@ -68,7 +61,7 @@ def _resolve(constants: VitResConstants, dimensions: tuple[Dimension, ...]) -> V
     scale = constants.attention_scale
     usual = tuple(dim**-0.5 for dim in constants.head_dims)
     constants = constants.model_copy(update={"attention_scale": usual if scale is None else scale})
-    return with_ramp(constants, dimensions)
+    return with_defaults(constants, dimensions)
 
 
 def _check(space: CodedSpace) -> Iterator[tuple[Location, str]]:
@@ -113,11 +106,4 @@ def _scale(
 
 _BLOCK = {"heads": Rule(int, 1, 1024), "mlp_width": Rule(int, 1, 2**17)}
 
-FAMILY = Family(
-    constants=VitResConstants,
-    dimensions=staged_dimensions(_BLOCK),
-    resolve=_resolve,
-    check=_check,
-    scale=_scale,
-    required=lambda constants, given: staged_templates(constants, given, _BLOCK),
-)
+FAMILY = staged_family(_BLOCK, _resolve, constants=VitResConstants, check=_check, scale=_scale)
