@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -64,12 +65,12 @@ def list_files(location: str) -> Listing:
     """
     filesystem, root = open_once(location)
     root = root.rstrip("/") or "/"
-    try:
+    with readable(hide_secrets(location), "listed"):
         info = filesystem.get_file_info(root)
         if info.type == fs.FileType.File:
             return Listing(location, ("",), (info.size,), ())
         if info.type == fs.FileType.NotFound:
-            raise FileNotFoundError
+            raise UserError(f"{hide_secrets(location)}: no such file or folder")
         if isinstance(filesystem, fs.LocalFileSystem):
             entries = sorted(_walk(root, location))
         else:
@@ -78,10 +79,6 @@ def list_files(location: str) -> Listing:
                 (entry.path[len(root) :].lstrip("/"), entry.size if entry.type == fs.FileType.File else None)
                 for entry in found
             )
-    except FileNotFoundError:
-        raise UserError(f"{hide_secrets(location)}: no such file or folder") from None
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{hide_secrets(location)}: cannot be listed: {first_line(error)}") from error
     entries = [(path, size) for path, size in entries if not _hidden(path)]
     files = [(path, size) for path, size in entries if size is not None]
     folders = tuple(path for path, size in entries if size is None)
@@ -148,6 +145,15 @@ def shown(location: str, path: str) -> str:
     return f"{hide_secrets(location).rstrip('/')}/{path}" if path else hide_secrets(location)
 
 
+@contextmanager
+def readable(where: str, how: str = "read") -> Iterator[None]:
+    """Turn errors of pyarrow and of the system into a UserError that names the place."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{where}: cannot be {how}: {first_line(error)}") from error
+
+
 def open_file(location: str, path: str) -> pa.NativeFile:
     """Open a listed file for random access.
 
@@ -155,10 +161,8 @@ def open_file(location: str, path: str) -> pa.NativeFile:
         UserError: it cannot be opened.
     """
     filesystem, root = open_once(location)
-    try:
+    with readable(shown(location, path)):
         return filesystem.open_input_file(f"{root.rstrip('/')}/{path}" if path else root)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{shown(location, path)}: cannot be read: {first_line(error)}") from error
 
 
 def read_file(location: str, path: str) -> bytes:
@@ -167,11 +171,8 @@ def read_file(location: str, path: str) -> bytes:
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        with open_file(location, path) as file:
-            return file.read()
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{shown(location, path)}: cannot be read: {first_line(error)}") from error
+    with readable(shown(location, path)), open_file(location, path) as file:
+        return file.read()
 
 
 def open_image(encoded: bytes, where: str) -> Image.Image:

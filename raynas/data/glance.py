@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-import pyarrow as pa
 from pyarrow import fs
 
 from raynas.data.clutter import made_splits
 from raynas.data.config import DataConfig
 from raynas.data.embedded import LOADERS
-from raynas.data.files import open_once
-from raynas.errors import UserError, first_line
+from raynas.data.files import open_once, readable
+from raynas.errors import UserError
 from raynas.locations import hide_secrets, is_uri
 from raynas.user_code import load_object
 
@@ -41,21 +40,18 @@ def glance(config: DataConfig) -> str:
         load_object(name, {}, "data")
         digest.update(name.encode())
     else:
-        try:
-            for part in _some(*open_once(name)):
+        with readable(hide_secrets(name)):
+            for part in _some(name):
                 digest.update(part)
-        except FileNotFoundError:
-            raise UserError(f"{hide_secrets(name)}: no such file or folder") from None
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{hide_secrets(name)}: cannot be read: {first_line(error)}") from error
     return digest.hexdigest()[:12]
 
 
-def _some(filesystem: fs.FileSystem, root: str) -> Iterator[bytes]:
+def _some(location: str) -> Iterator[bytes]:
     """Yield names and sizes of some files below a place, and the first bytes of two of them."""
+    filesystem, root = open_once(location)
     places = [root.rstrip("/") or "/"]
     if filesystem.get_file_info(places[0]).type == fs.FileType.NotFound:
-        raise FileNotFoundError
+        raise UserError(f"{hide_secrets(location)}: no such file or folder")
     for _ in range(DEPTH):
         below: list[str] = []
         for place in places:

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +25,9 @@ from PIL import Image
 
 from raynas.data.class_order import in_order
 from raynas.data.config import DataConfig
-from raynas.data.files import TEST, TRAIN, Listing, open_file, open_image, shown
+from raynas.data.files import TEST, TRAIN, Listing, open_file, open_image, readable, shown
 from raynas.data.pool import Pool
-from raynas.errors import UserError, first_line
+from raynas.errors import UserError
 from raynas.filesystem import whole_file
 from raynas.locations import hide_secrets
 
@@ -36,6 +35,7 @@ log = logging.getLogger(__name__)
 
 IN_MEMORY_UP_TO = 2**30  # bytes of encoded images; more are unpacked to a cache file on each node and mapped from it
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # as Hive names the folder of rows without a value
+PARQUET = "read as Parquet"
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
 
 
@@ -106,7 +106,7 @@ class ParquetSource:
 
     def _batches(self) -> Iterator[pa.LargeBinaryArray]:
         for path, start in zip(self.paths, self.starts.tolist(), strict=True):
-            with _readable(shown(self.location, path)), open_file(self.location, path) as file:
+            with readable(shown(self.location, path), PARQUET), open_file(self.location, path) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[self.column]):
                     first, last = np.searchsorted(self.rows, (start, start + len(batch)))
                     column = batch.column(0)
@@ -196,15 +196,6 @@ def _in_folders(path: str) -> dict[str, str]:
     return {unquote(key): unquote(value) for key, _, value in pairs}
 
 
-@contextmanager
-def _readable(where: str) -> Iterator[None]:
-    """Turn pyarrow's errors into a UserError that names the file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{where}: cannot be read as Parquet: {first_line(error)}") from error
-
-
 def _columns(listing: Listing, file: int, config: DataConfig) -> Columns:
     where = shown(listing.location, listing.paths[file])
     schema = _open(listing, file).schema_arrow
@@ -250,7 +241,7 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 def _open(listing: Listing, file: int) -> pq.ParquetFile:
     path = listing.paths[file]
-    with _readable(shown(listing.location, path)):
+    with readable(shown(listing.location, path), PARQUET):
         return pq.ParquetFile(open_file(listing.location, path))
 
 
@@ -265,7 +256,7 @@ def _read(listing: Listing, files: list[int], columns: Columns) -> tuple[Parquet
             raise UserError(f"{where}: no column {columns.image!r}, which the other files have")
         starts.append(len(labels))
         if columns.label in parquet.schema_arrow.names:
-            with _readable(where):
+            with readable(where, PARQUET):
                 column = parquet.read(columns=[columns.label])[columns.label]
             if column.null_count:
                 row = int(np.flatnonzero(np.asarray(column.is_null()))[0])

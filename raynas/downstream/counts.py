@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.detection import FCOS, MaskRCNN, RetinaNet
 
 from raynas.errors import UserError
+from raynas.nets.device import evaluating
 from raynas.nets.supernet import Supernet
 
 PROPOSALS = 1000
@@ -45,10 +46,8 @@ def counts(
     channels = channels or next((part.in_chans for part in model.modules() if isinstance(part, Supernet)), 3)
     # Two images, because norms of a map of one token refuse a single one.
     images = torch.empty(2, channels, *size, device=like.device, dtype=like.dtype)
-    training = model.training
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        _run(model.eval(), images, 2 * proposals, 2 * masks)
-    model.train(training)
+    with evaluating(model), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        _run(model, images, 2 * proposals, 2 * masks)
     products = counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0)
     return {
         "params": sum(parameter.numel() for parameter in model.parameters()),

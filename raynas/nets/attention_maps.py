@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils.hooks import RemovableHandle
 
 from raynas.errors import UserError
+from raynas.nets.device import evaluating
 from raynas.nets.windows import Windows
 from raynas.user_code import kind
 
@@ -122,19 +123,12 @@ def attention_maps(network: Any, images: Tensor) -> list[AttentionMaps]:
             f"timm.create_model('raynas_vit', ...), not {kind(network)}"
         )
     attending: list[Attending] = network.attending()
-    recorder, hooks, was_training = _Recorder(), list[RemovableHandle](), network.training
-    for one in attending:
-        module: nn.Module = network.get_submodule(one.name)
-        hooks.append(module.register_forward_pre_hook(recorder.enter(one.name)))
-        hooks.append(module.register_forward_hook(recorder.leave))
-    network.eval()
-    try:
-        with recorder:
-            network(images)
-    finally:
-        network.train(was_training)
-        for hook in hooks:
-            hook.remove()
+    with evaluating(network), ExitStack() as hooks, _Recorder() as recorder:
+        for one in attending:
+            module: nn.Module = network.get_submodule(one.name)
+            hooks.enter_context(module.register_forward_pre_hook(recorder.enter(one.name)))
+            hooks.enter_context(module.register_forward_hook(recorder.leave))
+        network(images)
     found = []
     for one in attending:
         weights, (queries, keys) = recorder.weights[one.name], (places.to(images) for places in one.places())

@@ -1,4 +1,4 @@
-"""The torch device that a user names, and torch's threads."""
+"""How torch computes: the device that a user names, the number of threads, evaluation mode."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def evaluating(network: torch.nn.Module) -> Iterator[None]:
+    """Put a network in evaluation mode in the block, and back in training mode after it if it was in that."""
+    training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(training)

@@ -6,6 +6,7 @@ Reordering is exact: the largest network computes the same as before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from raynas.errors import UserError
 from raynas.nets.batch_norm import ElasticBatchNorm
+from raynas.nets.device import evaluating
 from raynas.nets.layers import ElasticNorm
 from raynas.nets.supernet import Supernet
 from raynas.nets.units import UnitAxis, UnitGroup
@@ -87,13 +89,9 @@ def importances(
         return [magnitudes(group, learnt) for group in groups]
     if images is None:
         raise UserError(f"importance {how} needs images: a few hundred of the training images")
-    was_training = supernet.training
-    supernet.eval()
-    try:
+    with evaluating(supernet):
         batches = _batches(supernet, images, labels, batch)
         return _taylor(supernet, groups, batches, rng) if how == "taylor" else _activation(supernet, groups, batches)
-    finally:
-        supernet.train(was_training)
 
 
 def magnitudes(group: UnitGroup, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -148,17 +146,12 @@ def _activation(
     supernet: Supernet, groups: list[UnitGroup], batches: Iterator[tuple[Tensor, Tensor | None]]
 ) -> list[Tensor]:
     largest, seen = supernet.space.largest(), [dict[str, Tensor]() for _ in groups]
-    listening = [
-        module.register_forward_pre_hook(_listener(group, axis, found))
-        for group, found in zip(groups, seen, strict=True)
-        for axis, module in _readers(supernet, group)
-    ]
-    try:
+    with ExitStack() as hooks:
+        for group, found in zip(groups, seen, strict=True):
+            for axis, module in _readers(supernet, group):
+                hooks.enter_context(module.register_forward_pre_hook(_listener(group, axis, found)))
         for images, _ in batches:
             supernet(images, largest)
-    finally:
-        for handle in listening:
-            handle.remove()
     # Every layer counts alike, whatever the size of its input; of nothing but zeros, no unit counts.
     return [
         sum((each / each.mean() for each in found.values() if each.any()), torch.zeros(group.count))
@@ -212,9 +205,7 @@ def block_importance(
     largest = supernet.space.largest()
     blocks = running_blocks(largest)
     losses = dict.fromkeys(blocks, 0.0)
-    was_training = supernet.training
-    supernet.eval()
-    try:
+    with evaluating(supernet):
         for part, targets in _batches(supernet, images, labels, batch):
             whole = supernet(part, largest).log_softmax(-1)
             for block in blocks:
@@ -226,6 +217,4 @@ def block_importance(
                 else:
                     rise = F.nll_loss(logits, targets, reduction="sum") - F.nll_loss(whole, targets, reduction="sum")
                 losses[block] += float(rise) / len(images)
-    finally:
-        supernet.train(was_training)
     return dict(sorted(losses.items(), key=lambda item: item[1]))

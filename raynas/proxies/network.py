@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -81,11 +81,8 @@ def same(x: Tensor, *_: Any, **__: Any) -> Tensor:
 def recorded(modules: list[nn.Module]) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Record the input and output of each module that runs."""
     found: list[tuple[Tensor, Tensor]] = []
-    hooks = [
-        module.register_forward_hook(lambda _, inputs, output: found.append((inputs[0], output))) for module in modules
-    ]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hook = module.register_forward_hook(lambda _, inputs, output: found.append((inputs[0], output)))
+            hooks.enter_context(hook)
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -18,6 +18,7 @@ from raynas.data.images import ImageSet, decode
 from raynas.data.load import Data
 from raynas.data.pixels import normalise
 from raynas.nets.calibration import calibrate, wants_calibration
+from raynas.nets.device import evaluating
 from raynas.nets.supernet import Supernet
 from raynas.space import Arch, Space
 from raynas.training.context import Context
@@ -92,10 +93,8 @@ def score_probes(
     """Return a row for every probe: accuracy and mean cross-entropy over the images of all ranks."""
     device = context.device
     totals = torch.zeros(len(probes), 3, dtype=torch.float64, device=device)
-    was_training = model.training
-    model.eval()
     statistics: dict[Arch, dict[str, Any]] = {}
-    with torch.no_grad(), autocast():
+    with evaluating(model), torch.no_grad(), autocast():
         if wants_calibration(model):
             batches = normalise(images.training.to(device), images.data.normalisation).tensor_split(4)
             network, archs = cast(Supernet, model), probes.values()
@@ -107,7 +106,6 @@ def score_probes(
                 row[0] += (logits.argmax(1) == labels).sum()
                 row[1] += F.cross_entropy(logits, labels, reduction="sum")
                 row[2] += len(labels)
-    model.train(was_training)
     context.all_reduce(totals)
     return [
         {"role": role, "arch": arch.id, "accuracy": correct / count, "loss": loss / count, "images": int(count)}
