@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -87,6 +87,12 @@ class ElasticStage(nn.Module, Generic[BlockT]):
             block, factors = self.block(index), None if paths is None else paths[index]
             x = checkpointed(block, x, shape, factors) if self.grad_checkpointing else block(x, shape, factors)
         return x
+
+
+def new_blocks(space: Space, stage: int, count: int, build: Callable[[str], nn.Module]) -> nn.ModuleList:
+    """Build a stage's blocks by their places, such as `stages.0.blocks.3`; an identity for one that is never kept."""
+    places = [f"stages.{stage}.blocks.{index}" for index in range(count)]
+    return nn.ModuleList(build(place) if space.has(f"{place}.heads") else nn.Identity() for place in places)
 
 
 class StagedSupernet(Supernet, Generic[StageT]):

@@ -19,7 +19,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, padded, select_layers
 from raynas.nets.qkv import ElasticQkv, SplitQkv
 from raynas.nets.sharing import NESTED, Sharing
-from raynas.nets.stages import ElasticStage, StagedSupernet
+from raynas.nets.stages import ElasticStage, StagedSupernet, new_blocks
 from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.rules import hidden_width
@@ -83,15 +83,13 @@ class Stage(ElasticStage[WindowBlock]):
 
     def __init__(self, space: Space, stage: int, inputs: int, grids: list[tuple[int, int]], blocks: int):
         super().__init__()
-        constants, here = space.constants, f"stages.{stage}"
+        constants = space.constants
         self.grid = grid = grids[stage]
-        self.width = width = int(max(space[f"{here}.width"].choices))
+        self.width = width = int(max(space[f"stages.{stage}.width"].choices))
         self.merging = Merging(inputs, width, grids[stage - 1], constants.norm_eps) if stage else None
 
         def new_block(place: str) -> nn.Module:
-            """Build a block of its largest choices, or an identity if it is never kept."""
-            if not space.has(f"{place}.heads"):
-                return nn.Identity()
+            """Build a block of its largest choices."""
             heads, window = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("heads", "window"))
             hidden = int(hidden_width(width, max(space[f"{place}.mlp_ratio"].choices)))
             qkv: ElasticQkv | SplitQkv
@@ -104,7 +102,7 @@ class Stage(ElasticStage[WindowBlock]):
             unit, scale, eps = constants.head_dim or 1, constants.attention_scale, constants.norm_eps
             return WindowBlock(bias, width, hidden, qkv, unit, scale, eps)
 
-        self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
+        self.blocks = new_blocks(space, stage, blocks, new_block)
 
 
 class S3Supernet(StagedSupernet[Stage]):

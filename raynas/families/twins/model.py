@@ -16,7 +16,7 @@ from raynas.nets.attention_maps import Attending
 from raynas.nets.channels import Channels
 from raynas.nets.layers import Bank, ElasticDepthwiseConv, ElasticLinear, ElasticNorm, ElasticPatchConv, select_layers
 from raynas.nets.sharing import Sharing
-from raynas.nets.stages import ElasticStage, StagedSupernet, StageShape
+from raynas.nets.stages import ElasticStage, StagedSupernet, StageShape, new_blocks
 from raynas.nets.windows import Windows
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
@@ -105,18 +105,14 @@ class Stage(ElasticStage[Block]):
 
     def __init__(self, space: Space, stage: int, grids: list[tuple[int, int]], inputs: int, blocks: int):
         super().__init__()
-        constants, here, grid = space.constants, f"stages.{stage}", grids[stage]
+        constants, grid = space.constants, grids[stage]
         self.grid, self.before = grid, grids[stage - 1]
-        self.width = width = int(max(space[f"{here}.width"].choices))
+        self.width = width = int(max(space[f"stages.{stage}.width"].choices))
         self.images = Channels.first(space.channels)
         self.embedding = ElasticPatchConv(inputs, width, constants.patch_sizes[stage])
         self.norm = ElasticNorm(width, constants.embedding_norm_eps)
         self.position = ElasticDepthwiseConv(width)
-        places = [f"{here}.blocks.{i}" for i in range(blocks)]
-        self.blocks = nn.ModuleList(
-            Block(space, stage, grid, width, place) if space.has(f"{place}.heads") else nn.Identity()
-            for place in places
-        )
+        self.blocks = new_blocks(space, stage, blocks, lambda place: Block(space, stage, grid, width, place))
 
     def select(self, shape: StageShape) -> dict[str, Tensor]:
         inputs = self.images if shape.inputs is None else shape.inputs

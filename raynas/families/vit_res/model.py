@@ -16,7 +16,7 @@ from raynas.nets.channels import Channels
 from raynas.nets.layers import ElasticConv, ElasticLinear, ElasticNorm, PatchStem, new_parameter, select_layers
 from raynas.nets.qkv import ElasticQkv
 from raynas.nets.sharing import NESTED, Sharing
-from raynas.nets.stages import ElasticStage, StagedSupernet
+from raynas.nets.stages import ElasticStage, StagedSupernet, new_blocks
 from raynas.nets.units import UnitAxis, UnitGroup
 from raynas.space import Arch, Space
 from raynas.space.stages import most_blocks
@@ -100,20 +100,18 @@ class Stage(ElasticStage[Block]):
 
     def __init__(self, space: Space, stage: int, inputs: int, before: tuple[int, int], blocks: int):
         super().__init__()
-        constants, here = space.constants, f"stages.{stage}"
-        self.width = width = int(max(space[f"{here}.width"].choices))
+        constants = space.constants
+        self.width = width = int(max(space[f"stages.{stage}.width"].choices))
         self.reduction = Reduction(constants, inputs, width, before) if stage else None
         head_dim = constants.head_dims[stage]
 
         def new_block(place: str) -> nn.Module:
-            """Build a block of its largest choices, or an identity if it is never kept."""
-            if not space.has(f"{place}.heads"):
-                return nn.Identity()
+            """Build a block of its largest choices."""
             heads, hidden = (int(max(space[f"{place}.{leaf}"].choices)) for leaf in ("heads", "mlp_width"))
             qkv = ElasticQkv(width, heads, head_dim, bias="head")
             return Block(width, hidden, qkv, head_dim, constants.attention_scale[stage], constants.norm_eps)
 
-        self.blocks = nn.ModuleList(new_block(f"{here}.blocks.{i}") for i in range(blocks))
+        self.blocks = new_blocks(space, stage, blocks, new_block)
 
 
 class VitResSupernet(StagedSupernet[Stage]):
