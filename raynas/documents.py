@@ -30,7 +30,6 @@ class Document:
     """A parsed YAML document that remembers the line of every key and item.
 
     Args:
-        data: its values.
         source: its name in messages.
         lines: by location.
         inside: its place in another document, which then names file and line of mistakes in it.

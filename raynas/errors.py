@@ -35,7 +35,6 @@ class ConfigError(UserError):
     """An unusable YAML file or configuration value; the message names file, line and key.
 
     Args:
-        message: the whole message.
         location: the keys of the wrong value, for an outer document that adds file and line.
         problem: the message without the location.
     """

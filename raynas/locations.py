@@ -62,7 +62,6 @@ def refuse_credentials(location: str, what: str = "") -> None:
     """Raise an error if a location holds a credential, even if the URI has lost its scheme.
 
     Args:
-        location: a path or URI.
         what: the kind of location, for the message.
 
     Raises:

@@ -60,7 +60,6 @@ def ray_cluster(cpus: int = 1, progress: Progress = silent, dashboard: bool = Fa
 
     Args:
         cpus: the least number of CPUs of a local Ray.
-        progress: shows that Ray starts.
         dashboard: give a local Ray a dashboard, which is a second's work.
 
     Raises:

@@ -84,7 +84,6 @@ def held_nodes(
 
     Args:
         bundle: resources that one node must hold together.
-        count: how often.
         limit_s: longest wait in seconds.
         tell: called about every second with what the cluster lacks and does.
         grows: True if there is an autoscaler; else what does not come within half a minute is not waited for.
@@ -150,15 +149,12 @@ def coming_nodes() -> list[str]:
 
 
 def check_this_machine(needed: Mapping[str, float], what: str, instead: str) -> None:
-    """Check that a local Ray has some resources, since no machine is ever added to it.
+    """Refuse resources that a local Ray has not, since no machine is ever added to it; the message names them.
 
     Args:
         needed: what is asked for, by Ray's names.
         what: what asks for it, such as `2 worker(s) need`.
         instead: advice for the message.
-
-    Raises:
-        UserError: it has not; the message names the missing resources.
     """
     import ray
 

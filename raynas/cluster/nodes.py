@@ -18,10 +18,8 @@ class Node:
     """A living node.
 
     Attributes:
-        id: Ray's id.
         name: its address, with `(head)` or the end of its id where the address is not enough.
         resources: totals by Ray's names.
-        is_head: True for the head.
     """
 
     id: str

@@ -25,7 +25,6 @@ class Course:
     """An attempt under way: asks the proposer, writes the rows, and says what has ended.
 
     Attributes:
-        run: the experiment's run directory.
         limit: says how many trials may run now.
         running: trials under way by the id of their Tune trial.
         at_work: True if one of them has its process.

@@ -52,7 +52,6 @@ def run_experiment(
 
     Args:
         work: what is done in each; it is pickled.
-        stop: when no more begin.
         at_a_time: trials side by side; None for as many as the cluster has room for.
         state: returns how far a running trial is, in a few words, for what is shown meanwhile.
 
@@ -99,11 +98,7 @@ def _cpus(resources: Resources, at_a_time: int | None) -> int:
 
 
 def _limit(resources: Resources, at_a_time: int | None) -> Callable[[], int]:
-    """Return a function that says how many trials may run now.
-
-    Raises:
-        UserError: more are asked for than a local Ray, which does not grow, has room for.
-    """
+    """Return a function that says how many trials may run now; refuse more than a local Ray can hold."""
     count = max(resources.most_workers, resources.replicas) + (not resources.workers)
 
     def room() -> int:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from raynas.results.run_dir import RunDir, plain
+from raynas.results.store import rows_by
 from raynas.text import duration
 
 TRIALS = "trials"
@@ -98,7 +99,6 @@ class Stop:
     """When no more trials begin; those under way come to their end.
 
     Attributes:
-        trials: number of trials.
         seconds: wall time of the command, over all its attempts.
         objective: name of the result that `target` and `patience` look at.
         better: whether more or less of it is better.
@@ -157,7 +157,6 @@ def _from_row(row: Mapping[str, Any]) -> Trial:
 
 def seconds_spent(run: RunDir) -> float:
     """Return the wall time of the attempts so far, from the first row of each to its last."""
-    times: dict[int, list[Any]] = {}
-    for row in run.store.read("trials", ["attempt", "time"]).to_pylist():
-        times.setdefault(row["attempt"], []).append(row["time"])
-    return sum((max(found) - min(found)).total_seconds() for found in times.values())
+    attempts = rows_by(run.store.read("trials", ["attempt", "time"]).to_pylist(), "attempt")
+    times = [[row["time"] for row in rows] for rows in attempts.values()]
+    return sum((max(found) - min(found)).total_seconds() for found in times)

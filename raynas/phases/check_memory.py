@@ -56,7 +56,6 @@ class _Need:
     """The memory of a process of one phase, in bytes.
 
     Attributes:
-        what: the phase.
         parts: what takes the memory.
         device: what it holds at most on its GPU, or else beside the rest.
         host: what it holds at most in the machine's memory in any case.

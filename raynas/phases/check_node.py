@@ -60,7 +60,6 @@ class Probe:
 
     Attributes:
         run_dir: path or URI of the run directory, which need not exist.
-        folder: name of the folder.
         is_new: True if the run directory does not exist yet, so that it is deleted with the folder.
     """
 

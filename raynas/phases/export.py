@@ -347,7 +347,6 @@ def choose_network(
     """Return the network to export from a run: its winner, retrained if available, else with inherited weights.
 
     Args:
-        winner: best arch of the run.
         size: image size of the network; None for the run's.
         seed: seed of the training; None for the lowest.
 

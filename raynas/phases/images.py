@@ -98,9 +98,6 @@ def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
 def check_images(preset: Preset, progress: Progress, see_all: SeeAll = see_here) -> None:
     """Read every image before anything is trained, and list those that cannot be read.
 
-    Args:
-        see_all: reads the images of a split.
-
     Raises:
         UserError: some image cannot be read and is not skipped by the settings, or each image has a single colour.
     """

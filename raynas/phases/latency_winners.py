@@ -73,7 +73,6 @@ def time_candidates(
 
     Args:
         limits: the search's constraints; only those on latency and throughput are used.
-        attempt: context manager to time within.
 
     Returns:
         The candidates, best first.

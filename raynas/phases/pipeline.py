@@ -84,7 +84,6 @@ class Start:
     """A beginning of a pipeline with trained weights.
 
     Attributes:
-        stages: number of its stages.
         make: carries them out with the resources of short work, and returns the preset as it is to be trained, with
             its teachers, and the file of weights in the run directory.
         archs: archs that are scored beside the search.

@@ -113,8 +113,6 @@ def check_preset(preset: Preset, before: Preset | None, progress: Progress, see_
 
     Args:
         before: the preset with its own data, if others are given; None if not.
-        progress: called with lines of text.
-        see_all: reads the images of a split.
 
     Raises:
         UserError: as `check_data` and `check_settings`, or images would lose colour or size.

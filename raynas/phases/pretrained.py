@@ -38,7 +38,6 @@ class Pretrained:
     """A trained model as a network of a one-point space.
 
     Attributes:
-        name: name in messages.
         network: the network, in eval mode on the CPU.
         reading: preprocessing of its images in timm's format (a `pretrained_cfg`).
     """
@@ -110,7 +109,6 @@ class Pretrained:
         """Return the model for the images and classes of a dataset, and say in a line what changes.
 
         Args:
-            new_head: True to make the classifier anew.
             seed: seed of the new classifier's weights.
             scaled: windows scale with the images if these are of another size; see `Supernet.resized`.
 

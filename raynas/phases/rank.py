@@ -26,6 +26,7 @@ from raynas.presets.preset import changed_recipe
 from raynas.progress.reporter import Progress, reporter, silent
 from raynas.proxies.scorer import ProxyScorer, check_proxy, proxy_images
 from raynas.results.schemas import Row
+from raynas.results.store import rows_by
 from raynas.runs.run import Run
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
@@ -141,11 +142,8 @@ def accuracies(table: pa.Table) -> dict[str, float]:
 
 
 def _by_network(rows: Sequence[Row]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row["accuracy"] is not None:
-            found.setdefault(row["network"], []).append(row["accuracy"])
-    return {network: float(np.mean(values)) for network, values in found.items()}
+    measured = rows_by([row for row in rows if row["accuracy"] is not None], "network")
+    return {network: float(np.mean([row["accuracy"] for row in each])) for network, each in measured.items()}
 
 
 def train_alone(
@@ -186,11 +184,9 @@ def train_alone(
 
 def rank_lines(rows: Sequence[Row]) -> list[str]:
     """Return the table of a ranking as lines of text."""
-    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in rows:
-        groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row
     table = {"": ["networks", *STATISTICS]}
-    for (x, y, bucket, low, high), found in groups.items():
+    for (x, y, bucket, low, high), group in rows_by(rows, "x", "y", "bucket", "low", "high").items():
+        found = {row["statistic"]: row for row in group}
         where = "" if bucket is None else f", {low / 1e6:,.4g} to {high / 1e6:,.4g} M"
         table[f"{y} by {x}{where}"] = [
             f"{found['kendall']['networks']:,}",

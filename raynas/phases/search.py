@@ -67,11 +67,7 @@ def search_fully(
     random: bool = False,
     progress: Progress = silent,
 ) -> None:
-    """Search a run from timing its space to writing the winner, with a scorer of its own; see `raynas.search_run`.
-
-    Raises:
-        UserError: as `prepare`, `search` and `choose_winner`.
-    """
+    """Search a run from timing its space to writing the winner, with a scorer of its own; see `raynas.search_run`."""
     # Timed before there are replicas, which would disturb the timing.
     ready = prepare(run, SearchSettings(search=config, scoring=scoring or Scoring()), name, progress)
     with make_scorer(run, ready.settings.scoring, resources) as scorer:
@@ -133,11 +129,7 @@ def prepare(
 
 
 def _check_reachable(config: SearchConfig, arch: Arch, ms: float) -> None:
-    """Refuse a limit that the smallest subnet misses by far, before the others, which are slower, are timed.
-
-    Raises:
-        InfeasibleError: this is the smallest, and takes more than `_HOPELESS` times as long as a limit allows.
-    """
+    """Refuse a limit that the smallest subnet misses by far, before the others, which are slower, are timed."""
     if config.latency is None or arch != arch.space.smallest():
         return
     rate = 1000 * config.latency.batch_size / ms

@@ -41,9 +41,6 @@ def train(
         init: a safetensors file in the run directory with the weights to begin with, instead of random ones.
         after_epoch: called with the epoch and the mean accuracy of the probes each time that these are scored; a
             training that is resumed calls it for its earlier epochs first.
-
-    Raises:
-        UserError: see `raynas.train`.
     """
     progress = reporter(progress)
     preset, space, images, resources = ready.preset, ready.space, ready.data, placed(ready.resources)

@@ -43,7 +43,6 @@ class TrainingJob:
         name: name of its checkpoints' folder.
         space: space with the image size, channels and classes of the images.
         data: data, perhaps at another image size than the space's.
-        plan: parts of a training step.
         train_on: `train` or `train+search`.
         start: weights to begin with: a safetensors file of the run, or a network of the run, which is resized to the
             space's images; None for random ones.
@@ -69,7 +68,6 @@ class Trained:
     """A finished training.
 
     Attributes:
-        state: final state.
         accuracy: accuracy on the search split; None if it was not scored.
         device: name of the device that it was trained on.
     """
@@ -101,9 +99,6 @@ def train_here(
 
     Args:
         resources: CPUs and GPUs of this process.
-
-    Raises:
-        UserError: as `raynas.training.loop.train_loop`.
     """
     try:
         with threads(resources.cpus):

@@ -9,6 +9,7 @@ from raynas import figures
 from raynas.reports.collect import Trace
 from raynas.reports.html import Part, Percent, Picture, Section, Table, drawn
 from raynas.results.schemas import Row
+from raynas.results.store import rows_by
 
 TITLES = {
     "accuracy": "search split",
@@ -66,16 +67,13 @@ def predictor_section(traces: Sequence[Trace]) -> Section | None:
     rows = [[name, *(row[column] for column in _TRIED)] for name, each in found for row in each.tried]
     parts: list[Part] = [Table("predictors", ["search", *_TRIED.values()], rows)]
     for index, (name, each) in enumerate(found):
-        for number, objective in enumerate(dict.fromkeys(row["objective"] for row in each.points)):
-            points = [row for row in each.points if row["objective"] == objective]
+        for number, (objective, points) in enumerate(rows_by(each.points, "objective").items()):
             parts.append(_predictions(f"predictions-{index}-{number}", name, objective, points))
     return Section("Quality of the predictor", parts)
 
 
 def _predictions(key: str, search: str, objective: str, points: Sequence[Row]) -> Picture:
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for row in points:
-        groups.setdefault(row["of"], []).append((row["predicted"], row["measured"]))
+    groups = {of: [(row["predicted"], row["measured"]) for row in rows] for of, rows in rows_by(points, "of").items()}
     counts = ", ".join(f"{len(each)} {of}" for of, each in groups.items())
     return drawn(
         figures.predictions(groups, objective),

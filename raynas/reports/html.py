@@ -34,7 +34,6 @@ class Table:
 
     Attributes:
         name: id on the page.
-        header: names of the columns.
         rows: cells: text, numbers, None for a dash.
     """
 
@@ -57,7 +56,6 @@ class Picture:
 
     Attributes:
         svg: SVG from `raynas.drawing.svg`.
-        table: the drawn numbers.
         summary: title of the folded table.
     """
 

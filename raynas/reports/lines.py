@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from raynas.comparison import mean_interval
 from raynas.costs import cost
 from raynas.reports.collect import HOW, Finished, collect
 from raynas.results.schemas import Row
+from raynas.results.store import rows_by
 from raynas.runs.run import Run
 from raynas.space import Arch
 
@@ -37,11 +37,8 @@ def finished_lines(run: Run) -> list[str]:
 
 def retrained_lines(rows: Sequence[Row]) -> list[str]:
     """Return one line for each retrained architecture: accuracy on the search split over its seeds, and folders."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["arch"], []).append(row)
     lines = []
-    for arch, found in groups.items():
+    for arch, found in rows_by(rows, "arch").items():
         measured = [row["accuracy"] for row in found if row["accuracy"] is not None]
         text = "the search split was trained on, and measures nothing"
         if measured:

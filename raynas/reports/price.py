@@ -7,6 +7,7 @@ from typing import Any
 
 from raynas.reports.html import Note, Section, Table
 from raynas.results.schemas import Row
+from raynas.results.store import rows_by
 from raynas.text import energy_text, seconds_text
 
 
@@ -18,10 +19,7 @@ def price_section(rows: Sequence[Row]) -> Section | None:
     """
     if not rows:
         return None
-    groups: dict[tuple[Any, Any], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["phase"], row["name"]), []).append(row)
-    cells = [[phase, name, *_sums(found)] for (phase, name), found in groups.items()]
+    cells = [[phase, name, *_sums(found)] for (phase, name), found in rows_by(rows, "phase", "name").items()]
     header = ["phase", "name", "attempts", "machines", "time", "energy", "of", "not measured"]
     return Section(
         "Time and energy",

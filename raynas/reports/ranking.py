@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from raynas import figures
 from raynas.reports.html import Section, Table, drawn
 from raynas.results.schemas import Row
+from raynas.results.store import rows_by
 
 NAMES = {
     "macs": "MACs",
@@ -25,13 +25,11 @@ STATISTICS = {"pearson": "Pearson's r", "spearman": "Spearman's rho", "kendall":
 
 def ranking_section(rows: Sequence[Row]) -> Section | None:
     """Return the section on the rankings of a run; None if there are none."""
-    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in rows:
-        groups.setdefault((row["x"], row["y"], row["bucket"], row["low"], row["high"]), {})[row["statistic"]] = row
     overall: dict[str, figures.Estimates] = {}
     within: list[tuple[float, float, figures.Estimates]] = []
     numbers, words = [], []
-    for (x, y, bucket, low, high), found in groups.items():
+    for (x, y, bucket, low, high), group in rows_by(rows, "x", "y", "bucket", "low", "high").items():
+        found = {row["statistic"]: row for row in group}
         pair = f"{NAMES.get(y, y)} by {NAMES.get(x, x)}"
         measured = {name: row for name, row in found.items() if row["value"] is not None}
         estimates = {STATISTICS[name]: (row["value"], row["lower"], row["upper"]) for name, row in measured.items()}

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from raynas.errors import UserError
 from raynas.results.phases import read_phases
 from raynas.results.schemas import Row
+from raynas.results.store import rows_by
 from raynas.runs.files import PRESET
 from raynas.runs.run import Run
 from raynas.text import duration
@@ -45,9 +46,7 @@ def status(run: Run) -> list[Work]:
     Raises:
         RunDirError: a table cannot be read.
     """
-    attempts: dict[tuple[str, str | None], list[Row]] = {}
-    for row in read_phases(run):
-        attempts.setdefault((row["phase"], row["name"]), []).append(row)
+    attempts = rows_by(read_phases(run), "phase", "name")
     work = [_work(run, what, name, rows) for (what, name), rows in attempts.items()]
     return [*_trials(run), *work]
 

@@ -15,8 +15,6 @@ def proxy_values(store: Store, by: str, about: Mapping[str, Any]) -> dict[str, f
     """Return the newest value of each arch, by id.
 
     Args:
-        store: the run's tables.
-        by: name of the score.
         about: values of columns that the rows must have; None for any.
     """
     known = {name: value for name, value in about.items() if value is not None}

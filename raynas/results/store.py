@@ -19,13 +19,13 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import reduce
 from itertools import accumulate
-from operator import and_
+from operator import and_, itemgetter
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from pyarrow import fs
 
 from raynas.errors import RunDirError, UserError, reason
 from raynas.filesystem import REQUESTS, check_plain, write_whole
-from raynas.results.schemas import SCHEMAS
+from raynas.results.schemas import SCHEMAS, Row
 from raynas.results.versions import versions_text
 from raynas.text import nearest
 
@@ -71,7 +71,6 @@ class Store:
     """The tables in one folder of a filesystem; see `RunDir.store`.
 
     Args:
-        filesystem: any pyarrow filesystem.
         root: the folder that holds one folder for each table.
         may_compact: returns True if this process holds the lock and may merge fragments.
         before_write: called before every write; raises if the lock was lost.
@@ -359,6 +358,14 @@ def having(values: Mapping[str, Any]) -> pc.Expression:
     return reduce(and_, each, pc.scalar(True))
 
 
+def rows_by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    """Return rows in groups of equal values in a column, by the value; in several columns, by the tuple of theirs."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(itemgetter(*columns)(row), []).append(row)
+    return groups
+
+
 def _groups(fragments: Sequence[_Fragment], size: int) -> Iterator[list[_Fragment]]:
     """Yield fragments in order, as many at a time as have a size in bytes, and at least one."""
     first, total = 0, 0
@@ -389,13 +396,7 @@ def _names(text: bytes) -> frozenset[str] | None:
 
 
 def _joined(table: str, known: pa.Schema, fragment: pa.Schema) -> pa.Schema:
-    """Return the columns known so far, extended by those of a fragment.
-
-    Raises:
-        ValueError: a column of the table has another type in the fragment, or the fragment lacks what every version
-            wrote.
-        ArrowException: a column has another type than in an earlier fragment.
-    """
+    """Return the columns known so far, extended by those of a fragment; raise an error if they do not fit."""
     ours = _schema(table)
     for name in (ours.names[0], "time"):
         if name not in fragment.names:

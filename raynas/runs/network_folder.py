@@ -87,7 +87,6 @@ def load_network_of_config(
         arch: the content of an arch file.
         config: timm's `pretrained_cfg`: preprocessing, and the place of the weights.
         weights, classes, channels: as in `load_network_folder`.
-        cache_dir: folder of downloads.
 
     Raises:
         UserError: the arch or the preprocessing cannot be read, or there are no weights, or they do not fit.

@@ -19,7 +19,7 @@ class NotScored(LookupError):
 
 
 class RecordedBlocks:
-    """A scorer of blocks that knows only what is stored; see `raynas.search.halving.RungScorer`.
+    """A scorer of blocks that knows only what is stored, and raises `NotScored` for the rest; see `RungScorer`.
 
     Args:
         supernet: fingerprint of the run's supernet.
@@ -39,11 +39,7 @@ class RecordedBlocks:
         self._blocks = next((Blocks(store, key, racing_order(self.image_count)) for key in ours), None)
 
     def score_block(self, archs: Sequence[Arch], first: int, last: int) -> list[np.ndarray | None]:
-        """Return the correctness of archs on a block; None for a failed arch.
-
-        Raises:
-            NotScored: a block is not stored.
-        """
+        """Return the correctness of archs on a block; None for a failed arch."""
         if self._blocks is None:
             raise NotScored
         names = [arch.id for arch in archs]
@@ -55,22 +51,14 @@ class RecordedBlocks:
         return found
 
     def score_proxy(self, archs: Sequence[Arch], by: str) -> list[float]:
-        """Return training-free scores.
-
-        Raises:
-            NotScored: one is not stored.
-        """
+        """Return training-free scores."""
         known = proxy_values(self._store, by, {"images": self.image_count})
         if any(arch.id not in known for arch in archs):
             raise NotScored
         return [known[arch.id] for arch in archs]
 
     def score(self, archs: Sequence[Arch]) -> list[Row]:
-        """Return rows of whole scores and of failed archs.
-
-        Raises:
-            NotScored: one is not stored.
-        """
+        """Return rows of whole scores and of failed archs."""
         if any(arch.id not in self._scores for arch in archs):
             raise NotScored
         return [self._scores[arch.id] for arch in archs]

@@ -253,7 +253,6 @@ class Run(RunFiles):
         """Write the folder of a retrained network, keeping other files in it.
 
         Args:
-            weights: weights by name.
             about: row of table `networks`, and the preprocessing.
         """
         from raynas.nets.weights import weights_file

@@ -83,11 +83,7 @@ def check_settings(
     settings: Mapping[str, Any] | pydantic.BaseModel,
     otherwise: str = "give the same, or another run directory",
 ) -> bool:
-    """Return True if a piece of work began before with equal settings, without writing; see `begin`.
-
-    Raises:
-        RunDirError: as in `begin`.
-    """
+    """Return True if a piece of work began before with equal settings, without writing; see `begin`."""
     if found := [work for work in _others(what) if is_bound(run, work)]:
         raise RunDirError(f"{run.name} holds other work (its {found[0]}.yaml): give another run directory")
     name = f"{what}.yaml"

@@ -24,7 +24,6 @@ class Cell:
         run: folder of its run directory, shared by rows with the same training.
         search: name of its search there.
         retraining: name of its retraining there; None for that of the folder's first row.
-        preset: the row's preset with the seed.
     """
 
     row: AblationRow

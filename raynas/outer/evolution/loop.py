@@ -62,7 +62,6 @@ def evolve_space(
     Args:
         run: run directory for `spaces/0.yaml` and so on, `spaces/best.yaml` (the space of the lowest E-T error), the
             log `space_evolution.txt`, and the tables `spaces`, `space_moves` and `space_scores`.
-        measure: function that scores the sampled archs.
         constraints: inclusive bounds by cost that every scored arch meets.
         about: settings that the measurement depends on; an evolution is not resumed with others.
         after_each: called after each iteration, including those that were read back.

@@ -29,11 +29,7 @@ Bounds = dict[str, tuple[float | None, float | None]]
 
 
 def prepare(preset: Preset, resources: Resources, progress: Progress = silent) -> tuple[Space, dict[str, Any]]:
-    """Refuse a preset whose evolution cannot be carried out; return its first space and what measurements depend on.
-
-    Raises:
-        UserError: the data, the space, the plan, the recipe, the search or the evolution is wrong.
-    """
+    """Refuse a preset whose evolution cannot be carried out; return its first space and what measurements depend on."""
     ready = preflight(preset, resources, progress=progress, look=False)
     space = ready.space
     config, bounds = preset.space_evolution, constraints_of(preset)

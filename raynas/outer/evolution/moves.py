@@ -30,7 +30,6 @@ class Move:
         slope: slope of the line through their E-T errors, in the settings' units; NaN if no line can be fitted.
         slope_error: standard error of the slope, by the bootstrap over archs.
         steps: number of steps by the update rule, negative towards cheaper choices.
-        step: size of one step.
         sure: share of the bootstrap resamples that move the axis by the same number of steps.
         notes: reasons why the axis stays or choices were removed.
     """

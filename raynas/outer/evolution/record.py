@@ -30,8 +30,6 @@ class Iteration:
 
     Attributes:
         index: number of the iteration; 0 is the initial space.
-        quality: its E-T error.
-        moves: the move made on each axis.
         best: the best scored subnet's row: `best`, `best_error`, `best_macs`, `best_params`.
         seconds: wall time of training and scoring, over all attempts.
         next: the next space; None at the end of the evolution.

@@ -235,9 +235,6 @@ def search_spaces(run: Run, resources: Resources, progress: Progress = silent) -
 
     Args:
         run: run of an evolution, whose iterations are run directories of their own (`iterations/0`).
-
-    Raises:
-        UserError: a search cannot be carried out; see `raynas.phases.search.search_fully`.
     """
     for iteration in read_iterations(run):
         here = iteration_run(run, iteration.index)

@@ -88,7 +88,6 @@ def tune_trial(
 
     Args:
         preset: the preset as plain values.
-        objectives: names of measures.
     """
     changed = _applied(validate(Preset, Document(dict(preset), "preset")), values)
     results = carry_out(changed, folder, objectives, resources, print, report)
@@ -189,11 +188,7 @@ def _conditions(params: Mapping[str, Param], name: str) -> dict[str, Any]:
 
 
 def _applied(preset: Preset, values: Mapping[str, Any]) -> Preset:
-    """Return a preset with a trial's values: wholes before their parts, and names before the options that go with them.
-
-    Raises:
-        ConfigError: a value does not fit.
-    """
+    """Return a preset with a trial's values: wholes before their parts, names before the options that go with them."""
     changes: dict[str, Any] = {}
     for name in sorted(values, key=lambda name: (name.count("."), not name.endswith(".name"))):
         if name.startswith("fix."):  # names of dimensions have dots of their own

@@ -32,8 +32,6 @@ class StudyFile:
         directions: `max` or `min` of each objective, by its name.
 
     Attributes:
-        study: the study.
-        storage: its storage.
         is_new: True if there was no file.
 
     Raises:

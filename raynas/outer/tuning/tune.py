@@ -67,7 +67,6 @@ def tune(
 
     Args:
         about: what the results depend on besides the settings of the tuning.
-        work: what is done in a trial.
         code: a digest of the user's function that is tuned, if one is; a change of it is told.
 
     Raises:
