@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -172,14 +172,18 @@ def clear_hidden(folder: Path) -> None:
     for at, _, names in os.walk(folder):
         for name in names:
             if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", name):
-                left = Path(at, name)
-                with suppress(OSError):  # it is being written, or gone
-                    held = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-                    try:
-                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        left.unlink()
-                    finally:
-                        os.close(held)
+                delete_left(Path(at, name), Path.unlink)
+
+
+def delete_left(path: Path, delete: Callable[[Path], None]) -> None:
+    """Delete what a killed process left; a live one locks what it writes."""
+    with suppress(OSError):  # it is being written, or gone
+        held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            delete(path)
+        finally:
+            os.close(held)
 
 
 def hidden_name(path: Path) -> Path:

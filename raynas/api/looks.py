@@ -161,13 +161,12 @@ def check(
     if (whole is not None or config is not None) and all(finding.mend is None for finding in findings):
         from raynas.phases.images import check_data
         from raynas.phases.inputs import named_data
-        from raynas.phases.look_elsewhere import see_with
         from raynas.phases.preflight import check_preset
 
-        see_all = see_with(resources or Resources())
+        there = resources or Resources()
         if checked is None or anywhere:  # the checks of a cluster include those of the settings
-            check_data(config if whole is None else named_data(whole), checked, progress, see_all)
+            check_data(config if whole is None else named_data(whole), checked, there, progress)
         else:
-            check_preset(checked, None if data is None else before, progress, see_all)
+            check_preset(checked, None if data is None else before, there, progress)
             progress("not checked: memory, GPUs and what the preset costs; give --run DIR and the resources for them")
     return findings

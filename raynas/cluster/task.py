@@ -25,7 +25,7 @@ LOOK_S = 2.0  # seconds between two checks of what the cluster lacks
 def run_elsewhere(
     work: Callable[..., Iterator[ResultT]], *arguments: Any, resources: Resources, activity: Activity
 ) -> Generator[ResultT, None, None]:
-    """Yield what a generator function yields in a Ray task on any node; Ray must be connected.
+    """Yield what a generator function yields of its arguments and a device, in a Ray task on any node.
 
     If the task's process or node is lost, another task begins anew, and what it yields a second time is left out, so
     the function must yield the same again.
@@ -95,11 +95,5 @@ def _with_threads(work: Callable[..., Iterator[ResultT]], *arguments: Any) -> It
 
     torch.set_num_threads(int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     yield None  # says that it runs
-    yield from work(*arguments)
-
-
-def assigned_device() -> str:
-    """Return the device of this Ray task; Ray hides no GPUs from those that asked for none."""
-    import ray
-
-    return "cuda" if ray.get_gpu_ids() else "cpu"
+    # Ray hides no GPUs from tasks that asked for none.
+    yield from work(*arguments, "cuda" if ray.get_gpu_ids() else "cpu")

@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from raynas.cluster.resources import Resources
 from raynas.data.class_order import order_of
 from raynas.data.config import EMBEDDED, DataConfig
 from raynas.data.load import Data, count_splits, load_data, look_at, sample_shapes
-from raynas.data.look import Findings, SeeAll, see_here
+from raynas.data.look import Findings
 from raynas.errors import UserError
 from raynas.locations import hide_secrets
 from raynas.phases.inputs import are_files, named_data, resolve_data, space_of
+from raynas.phases.look_elsewhere import see_with
 from raynas.presets.preset import Preset
-from raynas.progress.reporter import Progress, silent
+from raynas.progress.reporter import Progress
 from raynas.training.recipe import Recipe
 
 CLASSES_SHOWN = 50
@@ -95,15 +97,18 @@ def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
     return f"{ends[0] if len(sizes) == 1 else ' to '.join(ends)} {colours}"
 
 
-def check_images(preset: Preset, progress: Progress, see_all: SeeAll = see_here) -> None:
+def check_images(preset: Preset, resources: Resources, progress: Progress) -> None:
     """Read every image before anything is trained, and list those that cannot be read.
+
+    Args:
+        resources: of the work to come; see `see_with`.
 
     Raises:
         UserError: some image cannot be read and is not skipped by the settings, or each image has a single colour.
     """
     config = named_data(preset)
     if config.name not in EMBEDDED:
-        _refuse_unreadable(config, look_at(config, progress, see_all), progress)
+        _refuse_unreadable(config, look_at(config, progress, see_with(resources)), progress)
 
 
 def _refuse_unreadable(config: DataConfig, found: Findings, progress: Progress) -> None:
@@ -137,14 +142,12 @@ def _unreadable_lines(found: Findings) -> list[str]:
     return lines
 
 
-def check_data(
-    config: DataConfig | None, preset: Preset | None = None, progress: Progress = silent, see_all: SeeAll = see_here
-) -> Data:
+def check_data(config: DataConfig | None, preset: Preset | None, resources: Resources, progress: Progress) -> Data:
     """Describe a dataset and its preprocessing, for a preset if one is given, and return it; see `raynas.check`."""
     if preset is not None:
         config = named_data(preset)
     assert config is not None
-    found = look_at(config, progress, see_all)
+    found = look_at(config, progress, see_with(resources))
     total = Counter(found.modes)
     progress(f"data      {hide_secrets(config.name)}")
     unreadable = f", of which {len(found.unreadable):,} unreadable" if found.unreadable else ""

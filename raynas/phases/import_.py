@@ -16,7 +16,6 @@ from raynas.nets.timm_weights import load_timm
 from raynas.nets.weights import load_supernet, weights_fingerprint
 from raynas.phases.images import check_images, describe_reading
 from raynas.phases.inputs import are_files, named_data, resolve_data
-from raynas.phases.look_elsewhere import see_with
 from raynas.phases.pretrained import Pretrained, check_order, check_unfixed, read_pretrained, timm_family
 from raynas.phases.where import default_resources
 from raynas.presets.preset import Preset
@@ -75,7 +74,7 @@ def import_supernet(
         data = data.model_copy(update={"size": (size, size)})
     asked = preset.model_copy(update={"data": data})
     if not has_begun(run_dir, "import"):
-        check_images(asked, progress, see_with(default_resources()))
+        check_images(asked, default_resources(), progress)
     preset = asked.model_copy(update={"data": resolve_data(asked, found)})
     images = load_data(preset.data)  # type: ignore[arg-type]
     new_head = images.classes != found.classes
@@ -128,7 +127,7 @@ def transfer(
         return asked.model_copy(update={"data": resolve_data(asked, space)})
 
     if not has_begun(run_dir, "import"):
-        check_images(preset.model_copy(update={"data": config}), progress, see_with(default_resources()))
+        check_images(preset.model_copy(update={"data": config}), default_resources(), progress)
     found = settled(config, *["crop_pct"] * are_files(config))  # other images are not cropped
     model.check_channels(load_data(named_data(found)))
     found = settled(named_data(found), "mean", "std")

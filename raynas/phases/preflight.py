@@ -10,7 +10,6 @@ import numpy as np
 from raynas.cluster.connection import on_cluster
 from raynas.cluster.resources import Resources
 from raynas.data.load import Data, load_data
-from raynas.data.look import SeeAll
 from raynas.errors import ConfigError, InfeasibleError, Mistakes, UserError, reason
 from raynas.phases.images import (
     PIXELS,
@@ -23,7 +22,6 @@ from raynas.phases.images import (
     follow_images,
 )
 from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, space_of, with_known_skips
-from raynas.phases.look_elsewhere import see_with
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here, placed
 from raynas.presets.preset import Preset, override
@@ -95,7 +93,7 @@ def preflight(
     if run_dir is not None and begun:
         preset = with_known_skips(preset, Run(run_dir))
     elif look:
-        check_images(preset, progress, see_with(resources))
+        check_images(preset, resources, progress)
     space = space or space_of(preset)
     settled = preset.model_copy(update={"data": resolve_data(preset, space)})
     with reporter(progress).doing("loading images"):
@@ -108,7 +106,7 @@ def preflight(
     return Ready(settled, resources, space, data, teachers, estimate(space, data, preset.plan, recipe))
 
 
-def check_preset(preset: Preset, before: Preset | None, progress: Progress, see_all: SeeAll) -> None:
+def check_preset(preset: Preset, before: Preset | None, resources: Resources, progress: Progress) -> None:
     """Describe the images of a preset, and refuse settings that do not fit them; all mistakes are told together.
 
     Args:
@@ -126,7 +124,7 @@ def check_preset(preset: Preset, before: Preset | None, progress: Progress, see_
         preset = override(preset, follow)
         progress(f"the rest is checked with {' '.join(f'{key}={value}' for key, value in follow.items())}")
     with mistakes.noted():
-        data = check_data(None, preset, progress, see_all)
+        data = check_data(None, preset, resources, progress)
         space = space_of(preset).with_input(size=data.size, channels=data.channels, classes=data.classes)
         settled = preset.model_copy(update={"data": data.config})
         check_settings(settled, space, data, Resources(workers=0, replicas=0), progress)

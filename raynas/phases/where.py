@@ -11,7 +11,7 @@ import torch
 
 from raynas.cluster.connection import on_cluster, ray_cluster
 from raynas.cluster.resources import Resources
-from raynas.cluster.task import assigned_device, run_elsewhere
+from raynas.cluster.task import run_elsewhere
 from raynas.errors import UserError
 from raynas.nets.device import threads
 from raynas.progress.reporter import Activity, Progress, reporter
@@ -91,13 +91,9 @@ def computing(
         with threads(resources.cpus):
             yield work(*arguments, device_here(resources))
         return
-    found = run_elsewhere(_as_task, work, *arguments, resources=resources, activity=activity)
+    found = run_elsewhere(work, *arguments, resources=resources, activity=activity)
     with ray_cluster(resources.cpus, progress), closing(found):
         yield found
-
-
-def _as_task(work: Callable[..., Iterator[ResultT]], *arguments: Any) -> Iterator[ResultT]:
-    yield from work(*arguments, assigned_device())
 
 
 def device_here(resources: Resources) -> str:

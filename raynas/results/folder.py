@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from raynas.filesystem import hidden_name, write_whole
+from raynas.filesystem import delete_left, hidden_name, write_whole
 
 _AT_CWD, _EXCHANGE = -100, 2  # of Linux's renameat2
 _Keep = Callable[[str], bool]
@@ -123,13 +123,7 @@ def _clear(at: Path) -> None:
         if found[1] == "old" and not os.path.lexists(at):  # between the two steps of `_swap`
             left.rename(at)
             continue
-        with suppress(OSError):  # it is being written, or gone
-            held = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(left)
-            finally:
-                os.close(held)
+        delete_left(left, _remove)
 
 
 def _remove(path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_task_elsewhere_measures_the_same(tmp_path: Path) -> None:
         evaluate(there, [Network(SPACE.off_grid({**ARCH, "width": 33}), "inherited")], resources=away)
 
 
-def _slow(seconds: float, folder: Path) -> Iterator[str]:
+def _slow(seconds: float, folder: Path, device: str) -> Iterator[str]:
     (folder / "begun").touch()
     time.sleep(seconds)
     yield "done"
@@ -67,7 +67,7 @@ def test_only_what_has_not_begun_is_waited_for(tmp_path: Path, monkeypatch: pyte
         assert list(task.run_elsewhere(_slow, 2.0, tmp_path, resources=Resources(), activity=activity)) == ["done"]
 
 
-def _killed_once(folder: Path) -> Iterator[str]:
+def _killed_once(folder: Path, device: str) -> Iterator[str]:
     yield "first"
     if not (folder / "killed").exists():
         (folder / "killed").touch()

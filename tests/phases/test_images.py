@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raynas
-from raynas import train
+from raynas import Resources, train
 from raynas.commands.main import main
 from raynas.data import look as seen
 from raynas.data.config import DataConfig
@@ -79,7 +79,7 @@ def test_all_that_cannot_be_read_is_listed_before_training(colours: str, tmp_pat
     listed = list(said)
     skipping = override(preset, {"data.skip": "unreadable"})
     said.clear()
-    check_images(skipping, said.append)
+    check_images(skipping, Resources(), said.append)
     assert said == ["skipped" + line.removeprefix("unreadable") for line in listed]
     assert resolve_data(skipping, load_space("digits/vit")).skip == ("1/003.png", "2/030.png")
 
@@ -92,7 +92,7 @@ def test_images_that_are_all_black_are_refused(tmp_path: Path) -> None:
         for k in range(4):
             Image.new("RGBA", (8, 8), (0, 0, 0, 30 * k)).save(tmp_path / name / f"{k}.png")
     with pytest.raises(UserError, match="one colour all over"):
-        check_images(on(str(tmp_path)), lambda line: None)
+        check_images(on(str(tmp_path)), Resources(), lambda line: None)
 
 
 def test_the_command_says_what_there_is(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,14 +124,14 @@ def test_what_cannot_be_read_is_a_line_for_each_reason(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[: -40 - number])
     said: list[str] = []
     with pytest.raises(UserError, match=r"^28 of 60 images"):
-        check_images(on(str(tmp_path), size=8, channels=1), said.append)
+        check_images(on(str(tmp_path), size=8, channels=1), Resources(), said.append)
     assert [line.split(" cannot")[0] for line in said] == ["unreadable: 25 image(s)", "unreadable: 3 image(s)"]
     assert said[0].endswith(", and 5 more") and said[0].count(".png") == 20 and said[1].count(".png") == 3
 
 
 def test_the_embedded_data_can_be_looked_at() -> None:
     said: list[str] = []
-    check_data(DataConfig(name="digits"), progress=said.append)
+    check_data(DataConfig(name="digits"), None, Resources(), said.append)
     assert "images    1,797" in said and "sizes     8 x 8 1,797" in said
 
 

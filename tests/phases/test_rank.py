@@ -196,12 +196,11 @@ def test_a_cluster_s_task_gives_the_same_training_free_scores(ranked: Run, monke
 
     def task(work: Any, *arguments: Any, resources: Resources, **_: Any) -> Any:
         sent.append(resources)
-        yield from work(*arguments)
+        yield from work(*arguments, "cpu")
 
     monkeypatch.setattr(where, "on_cluster", lambda: True)
     monkeypatch.setattr(where, "ray_cluster", lambda *_: nullcontext())
     monkeypatch.setattr(where, "run_elsewhere", task)
-    monkeypatch.setattr(where, "assigned_device", lambda: "cpu")
     asked = Resources(workers=1, replicas=2, cpus=3, gpus=1)
     assert training_free_scores(ranked, "naswot", [*archs, archs[0]], 0, asked, silent) == expected
     assert sent == [replace(asked, gpus=0)]

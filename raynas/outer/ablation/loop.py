@@ -28,7 +28,6 @@ from raynas.outer.trials import Proposed, Trial, read_trials
 from raynas.outer.work import Report, Work
 from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
-from raynas.phases.look_elsewhere import see_with
 from raynas.phases.preflight import preflight
 from raynas.phases.rank import accuracies, archs_of, read_truth
 from raynas.phases.where import placed
@@ -110,7 +109,7 @@ def _check(
 ) -> None:
     """Refuse rows that cannot be carried out; every image of the preset is looked at."""
     table = None if truth is None else read_truth(truth)
-    check_images(preset, progress, see_with(resources))
+    check_images(preset, resources, progress)
     notes: dict[str, None] = {}  # without duplicates: all rows note what they have in common
     retrained = any(MEASURES[name].needs in RETRAINS for name in measures)
     limits = []

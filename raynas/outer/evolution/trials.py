@@ -82,7 +82,6 @@ def run_trials(
     if trials is not None and at_a_time is not None:
         raise UserError("suggestions depend on the results of earlier trials: give trials or at_a_time, not both")
     from raynas.phases.images import check_images
-    from raynas.phases.look_elsewhere import see_with
 
     combinations = _combinations(values)
     if trials is not None and trials > len(combinations):
@@ -91,7 +90,7 @@ def run_trials(
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
         raise UserError(f"values: several combinations have the name {twice[0]}: give values with different names")
     if not has_begun(run_dir, "trials"):
-        check_images(preset, progress, see_with(resources))
+        check_images(preset, resources, progress)
     notes: dict[str, None] = {}  # without duplicates: all trials note what they have in common
     spaces: list[dict[str, Any]] = []  # without duplicates
     for combination in combinations:

@@ -28,7 +28,6 @@ from raynas.outer.tuning.tuned import Tuned
 from raynas.outer.work import Report
 from raynas.phases.images import check_images
 from raynas.phases.inputs import space_of
-from raynas.phases.look_elsewhere import see_with
 from raynas.phases.preflight import preflight
 from raynas.phases.where import placed
 from raynas.presets.preset import Preset, override
@@ -68,7 +67,7 @@ def tune_preset(
     if not has_begun(run_dir, TUNING):
         if "energy" in config.objectives:
             check_energy(at_a_time, progress)
-        check_images(preset, progress, see_with(resources))
+        check_images(preset, resources, progress)
     preflight(_applied(preset, next(_extremes(config.params))[1]), resources, progress=progress, look=False)
     common = preset.model_copy(update={"tune": None})
     about = {"preset": common.model_dump(mode="json", exclude={"space", "reference", "tune"}), "spaces": spaces}
