@@ -27,7 +27,7 @@ from raynas.presets.preset import Preset
 from raynas.scoring.score_arch import BATCH
 from raynas.search.config import TIMED
 from raynas.space import Arch, Space
-from raynas.training.memory import TrainingMemory, forward_bytes, training_memory, weights_bytes
+from raynas.training.memory import forward_bytes, training_memory, weights_bytes
 from raynas.training.recipe import Recipe
 from raynas.training.teachers import predictions_bytes
 
@@ -107,16 +107,13 @@ def _shortages(place: Place, need: _Need, seen: Mapping[str, Seen]) -> Iterator[
 
 
 def _training(place: Place, ready: Ready) -> _Need:
-    recipe, workers = ready.preset.recipe, max(place.resources.fewest_workers, 1)
-    need = training_memory(ready.space, recipe, workers, _sets(ready))
-    what, taught = "training the supernet", _taught(recipe, ready)
-    return _of_training(what, ready.space, need, recipe, place, ready, "recipe", taught)
+    recipe = ready.preset.recipe
+    return _of_training("training the supernet", ready.space, recipe, place, ready, "recipe", _sets(ready))
 
 
 def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
     """Yield the memory of the winner's training on its own, and of its fine-tuning at another image size."""
-    preset, workers = ready.preset, max(place.resources.fewest_workers, 1)
-    winner = _largest_winner(ready)
+    preset, winner = ready.preset, _largest_winner(ready)
     macs = int(cost(winner.space, [winner])["macs"][0])
     stages: list[tuple[str, Recipe, Size | None, str]] = []
     stages.append(("retraining", preset.retrain_recipe_at(macs), None, "retrain.recipe"))
@@ -124,32 +121,24 @@ def _retrainings(place: Place, ready: Ready) -> Iterator[_Need]:
         stages.append(("fine-tuning", preset.finetune_recipe_at(macs), finetune.size, "retrain.finetune.recipe"))
     for what, recipe, size, keys in stages:
         arch, _ = at_size(winner, size, preset.retrain.windows)
-        space = arch.space.fix(arch)
-        need = training_memory(space, recipe, workers)
-        yield _of_training(what, space, need, recipe, place, ready, keys, _taught(recipe, ready))
+        yield _of_training(what, arch.space.fix(arch), recipe, place, ready, keys)
 
 
 def _of_training(
-    what: str,
-    space: Space,
-    need: TrainingMemory,
-    recipe: Recipe,
-    place: Place,
-    ready: Ready,
-    keys: str,
-    taught: int,
+    what: str, space: Space, recipe: Recipe, place: Place, ready: Ready, keys: str, sets: int = 1
 ) -> _Need:
     """Return the memory of a training's worker.
 
     Args:
         keys: where the recipe's keys are in the preset.
-        taught: bytes of its teachers.
+        sets: gradients that the policy keeps apart.
     """
-    images = recipe.micro_batch(max(place.resources.fewest_workers, 1))
+    workers = max(place.resources.fewest_workers, 1)
+    need, taught = training_memory(space, recipe, workers, sets), _taught(recipe, ready)
     loaded = loader_bytes(ready.data.train.at(space.input_size, space.channels), recipe.augment)
     parts = (
         f"weights {_size(need.parameters)}, gradients {_size(need.gradients)}, optimiser {_size(need.optimizer)}, "
-        f"activations of {images} image(s) {_size(need.activations)}"
+        f"activations of {recipe.micro_batch(workers)} image(s) {_size(need.activations)}"
     )
     parts += f", teachers {_size(taught)}" if taught else ""
     parts += f", decoded training images {_size(loaded)}" if loaded else ""

@@ -115,6 +115,7 @@ def _front(stored: StoredSearch, made: Any, timed: Timed | None) -> list[Row]:
     return rows
 
 
+_QUALITY = ("objective", "fitted", "kendall", "by_macs", "spearman", "rmse", "regret")
 _TIMES = {"ms": "latency", "images_per_s": "throughput"}
 
 
@@ -126,17 +127,8 @@ def _predicted(made: Any) -> Predicted | None:
     groups = [made.qualities[at : at + count] for at in range(0, len(made.qualities), count)]
     used = [all(each.kendall >= made.least_tau for each in group) for group in groups]
     tried = [
-        {
-            "objective": quality.objective,
-            "fitted": quality.fitted,
-            "held_out": len(quality.measured),
-            "kendall": quality.kendall,
-            "by_macs": quality.by_macs,
-            "spearman": quality.spearman,
-            "rmse": quality.rmse,
-            "regret": quality.regret,
-            "used": used[place // count],
-        }
+        {name: getattr(quality, name) for name in _QUALITY}
+        | {"held_out": len(quality.measured), "used": used[place // count]}
         for place, quality in enumerate(made.qualities)
     ]
     newest = {quality.objective: quality for quality in made.qualities}

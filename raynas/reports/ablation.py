@@ -267,21 +267,38 @@ class AblationTable:
             writer.write_table(pa.Table.from_pylist(rows, schema))
         return stream.getvalue()
 
+    @matplotlib.rc_context(drawing.STYLE)
     def figure(self) -> Figure:
-        """Draw the differences to the baseline, a panel for each measure."""
-        panels = []
-        for column in self.columns:
+        """Draw the differences to the baseline, a panel for each measure: their mean with its interval, and each pair."""
+        others = [line for line in self.lines if line.name != self.baseline]
+        tall = math.ceil(len(self.columns) / _WIDE)
+        wide = math.ceil(len(self.columns) / tall)
+        figure = Figure(figsize=(2.2 + 2.6 * wide, tall * (1.1 + 0.34 * len(others))), layout="constrained")
+        all_axes = figure.subplots(tall, wide, squeeze=False, sharey=True).ravel()
+        for axes in all_axes[len(self.columns) :]:
+            axes.set_visible(False)
+        for column, axes in zip(self.columns, all_axes, strict=False):
             factor, unit, _ = _SCALES[column.unit]
-            panel = []
-            for line in self.lines:
-                if line.name == self.baseline:
-                    continue
-                row = self._compared(line, column)
+            axes.grid(alpha=0.2, color=drawing.PALETTE[5], axis="x")
+            axes.axvline(0, color=drawing.PALETTE[5], linewidth=1)
+            for place, line in enumerate(others):
                 points = [factor * value for value in self.differences(line, column.name).values()]
-                paper = row["published_difference"]
-                panel.append((line.name, points, None if paper is None else factor * paper))
-            panels.append((column.text, "points" if unit == "%" else unit, panel))
-        return draw(panels, self.baseline)
+                if points:
+                    mean, half = mean_interval(points)
+                    aside = np.linspace(-0.16, 0.16, len(points)) if len(points) > 1 else np.zeros(1)
+                    axes.plot(points, place + aside, "o", color=drawing.PALETTE[5], markersize=2.5, alpha=0.7)
+                    look: dict[str, Any] = {"color": drawing.PALETTE[0], "ms": 5, "capsize": 3, "lw": 1.4}
+                    axes.errorbar(mean, place, xerr=half, fmt="o", **look)
+                paper = self._compared(line, column)["published_difference"]
+                if paper is not None:
+                    axes.plot(factor * paper, place, "D", color=drawing.PALETTE[1], fillstyle="none", mew=1.4)
+            axes.set_title(drawing.shown(column.text))
+            unit = "points" if unit == "%" else unit
+            axes.set_xlabel(f"difference to {drawing.shown(self.baseline)}{f' ({unit})' if unit else ''}")
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+            axes.set_yticks(range(len(others)), [drawing.shown(line.name) for line in others])
+            axes.set_ylim(len(others) - 0.5, -0.5)
+        return figure
 
     def png(self) -> bytes:
         """Return the figure as PNG, on white."""
@@ -313,41 +330,3 @@ def _markdown(table: Table) -> str:
         return f"| {' | '.join(texts)} |"
 
     return "\n".join([line(table.header), line(["---"] * len(table.header)), *map(line, table.rows)])
-
-
-@matplotlib.rc_context(drawing.STYLE)
-def draw(
-    panels: Sequence[tuple[str, str, Sequence[tuple[str, Sequence[float], float | None]]]], baseline: str
-) -> Figure:
-    """Draw paired differences: their mean with its interval, each pair, and a published figure.
-
-    Args:
-        panels: for each measure its name, its unit, and for each row its name, its differences, and a published one.
-        baseline: the row that the others are compared with.
-    """
-    tall = math.ceil(len(panels) / _WIDE)
-    wide = math.ceil(len(panels) / tall)
-    count = max((len(rows) for _, _, rows in panels), default=1)
-    figure = Figure(figsize=(2.2 + 2.6 * wide, tall * (1.1 + 0.34 * count)), layout="constrained")
-    all_axes = figure.subplots(tall, wide, squeeze=False, sharey=True)
-    for axes in all_axes.ravel()[len(panels) :]:
-        axes.set_visible(False)
-    for (title, unit, rows), axes in zip(panels, all_axes.ravel(), strict=False):
-        axes.grid(alpha=0.2, color=drawing.PALETTE[5], axis="x")
-        axes.axvline(0, color=drawing.PALETTE[5], linewidth=1)
-        for place, (_, points, paper) in enumerate(rows):
-            if points:
-                mean, half = mean_interval(points)
-                spread = np.linspace(-0.16, 0.16, len(points)) if len(points) > 1 else [0.0]
-                axes.plot(points, place + np.asarray(spread), "o", color=drawing.PALETTE[5], markersize=2.5, alpha=0.7)
-                axes.errorbar(
-                    mean, place, xerr=half, fmt="o", color=drawing.PALETTE[0], markersize=5, capsize=3, linewidth=1.4
-                )
-            if paper is not None:
-                axes.plot(paper, place, "D", color=drawing.PALETTE[1], fillstyle="none", markeredgewidth=1.4)
-        axes.set_title(drawing.shown(title))
-        axes.set_xlabel(f"difference to {drawing.shown(baseline)}{f' ({unit})' if unit else ''}")
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_yticks(range(count), [drawing.shown(name) for name, _, _ in rows])
-        axes.set_ylim(count - 0.5, -0.5)
-    return figure

@@ -137,7 +137,7 @@ def _iterate(
     known = {row["arch"]: row["accuracy"] for row in read_scores(run, index)}
     if not known:
         accuracies = measure(index, space, archs)
-        write_scores(run, index, space, archs, accuracies)
+        write_scores(run, index, archs, accuracies)
         known = {arch.id: accuracy for arch, accuracy in zip(archs, accuracies, strict=True)}
     seconds = seconds_of(run, index) or time.monotonic() - began
     good = [arch for arch in archs if known[arch.id] is not None]

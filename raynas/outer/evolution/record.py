@@ -9,7 +9,7 @@ from dataclasses import asdict, astuple, dataclass
 import pyarrow.compute as pc
 
 from raynas.comparison import best_first
-from raynas.costs import cost
+from raynas.costs.columns import arch_columns
 from raynas.outer.evolution.moves import Move
 from raynas.outer.evolution.quality import SpaceQuality
 from raynas.results.phases import read_phases
@@ -89,23 +89,11 @@ def _supernet_of(run: Run, index: int) -> str | None:
     return iteration_run(run, index).about_supernet.get("fingerprint") if run.exists(_folder(index)) else None
 
 
-def write_scores(run: Run, index: int, space: Space, archs: Sequence[Arch], accuracies: Sequence[float | None]) -> None:
+def write_scores(run: Run, index: int, archs: Sequence[Arch], accuracies: Sequence[float | None]) -> None:
     """Write the rows of table `space_scores`."""
-    costs, supernet = cost(space, archs), _supernet_of(run, index)
-    rows = [
-        {
-            "iteration": index,
-            "space": space.fingerprint,
-            "supernet": supernet,
-            "arch": arch.id,
-            "network": arch.network_id,
-            "values": json.dumps(arch.to_dict()),
-            "macs": int(costs["macs"][i]),
-            "params": int(costs["params"][i]),
-            "accuracy": accuracy,
-        }
-        for i, (arch, accuracy) in enumerate(zip(archs, accuracies, strict=True))
-    ]
+    about = {"iteration": index, "supernet": _supernet_of(run, index)}
+    scored = zip(archs, accuracies, strict=True)
+    rows = [{**about, **arch_columns(arch), "accuracy": accuracy} for arch, accuracy in scored]
     run.store.append("space_scores", rows)
 
 
