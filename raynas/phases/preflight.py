@@ -21,7 +21,7 @@ from raynas.phases.images import (
     describe_reading,
     follow_images,
 )
-from raynas.phases.inputs import Estimate, estimate, load_inputs, resolve_data, space_of, with_known_skips
+from raynas.phases.inputs import Estimate, estimate, load_inputs, space_of, with_known_skips
 from raynas.phases.teachers import load_teachers
 from raynas.phases.where import device_here, placed
 from raynas.presets.preset import Preset, override
@@ -94,10 +94,9 @@ def preflight(
         preset = with_known_skips(preset, Run(run_dir))
     elif look:
         check_images(preset, resources, progress)
-    space = space or space_of(preset)
-    settled = preset.model_copy(update={"data": resolve_data(preset, space)})
     with reporter(progress).doing("loading images"):
-        space, data = load_inputs(settled, space)
+        space, data = load_inputs(preset, space)
+    settled = preset.model_copy(update={"data": data.config})
     recipes = [recipe, *preset.retrain_recipes]
     lines = [*describe_reading(preset, data), *describe_few(len(data.search)), *describe_jitter(recipes, data.channels)]
     for line in [] if begun else lines:
@@ -213,8 +212,10 @@ def _check_reference(preset: Preset, space: Space, resources: Resources | None) 
 
 
 def _check_search(config: SearchConfig, space: Space, progress: Progress) -> None:
+    untimed = {name: bounds for name, bounds in config.constraints.items() if name not in TIMED}
+    costs = {} if config.latency is None else {name: lambda codes: np.zeros(len(codes)) for name in TIMED}
     try:
-        _make_search(config, space)
+        build_search(config.model_copy(update={"constraints": untimed}), space, costs=costs)
     except Exception as error:
         if ":" in config.name:
             progress(f"search {config.name!r} cannot be made here, and will be needed later: {reason(error)}")
@@ -236,12 +237,6 @@ def _check_workers(recipe: Recipe, resources: Resources | None) -> None:
             recipe.check_device("cuda" if resources.gpus else "cpu")
         except ConfigError as error:
             raise ConfigError(f"retraining: {error}, or give --gpu (gpus)") from error
-
-
-def _make_search(config: SearchConfig, space: Space) -> None:
-    untimed = {name: bounds for name, bounds in config.constraints.items() if name not in TIMED}
-    costs = {} if config.latency is None else {name: lambda codes: np.zeros(len(codes)) for name in TIMED}
-    build_search(config.model_copy(update={"constraints": untimed}), space, costs=costs)
 
 
 def reference_shape(name: str, space: Space) -> Arch:

@@ -31,6 +31,7 @@ from raynas.runs.run import Run
 from raynas.space import Arch, Space
 from raynas.training.recipe import Recipe
 
+SEED = 0  # of the sample, the bootstrap and the training-free scores
 FINETUNE_RATE = 0.1  # share of the recipe's learning rate, to refine inherited weights
 
 
@@ -52,7 +53,7 @@ class Sample:
         return [bucket[i] for i in range(rounds) for bucket in self.buckets if i < len(bucket)][:n]
 
 
-def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sample:
+def sample_by_budget(space: Space, n: int, buckets: int) -> Sample:
     """Return about n different archs, equally many from each of some equal ranges of MACs, drawn by dimension.
 
     A range with too few archs contributes all that were found. If all archs have the same MACs there is one range.
@@ -75,7 +76,7 @@ def sample_by_budget(space: Space, n: int, buckets: int, seed: int = 0) -> Sampl
     for bucket in range(buckets):
         window = (float(edges[bucket]), float(edges[bucket + 1]))
         try:
-            codes = sample_within(space, {"macs": window}, np.random.default_rng([seed, bucket]), 4 * each)
+            codes = sample_within(space, {"macs": window}, np.random.default_rng([SEED, bucket]), 4 * each)
         except InfeasibleError:  # no arch in this range
             codes = space.sample_codes(np.random.default_rng(0), 0)
         found.append([arch for arch in dict.fromkeys(space.decode(codes)) if arch not in known][:each])
@@ -218,7 +219,6 @@ def rank_run(
     truth: str | Path | None = None,
     proxies: Sequence[str] = (),
     parallel: int | None = None,
-    seed: int = 0,
     progress: Progress = silent,
     resources: Resources | None = None,
 ) -> list[Row]:
@@ -228,7 +228,6 @@ def rank_run(
         scorer: a `ScorePool` or `LocalScorer` of this run, not entered, since trainings come first and need its CPUs.
         proxies: training-free scores to correlate as well, see `raynas.proxies.scorer.PROXIES`.
         parallel: number of trainings side by side; None for as many as there is room for.
-        seed: seed of the sample, the bootstrap and the proxies.
     """
     if not train and (finetune_epochs is not None or seeds is not None):
         raise UserError("epochs of fine-tuning and seeds apply to networks trained alone: give their number (--train)")
@@ -236,7 +235,7 @@ def rank_run(
         raise UserError(f"{train} networks cannot be trained out of {archs} that are scored: give as many --archs")
     space = run.space
     table = None if truth is None else read_truth(truth)
-    sample = sample_by_budget(space, archs, buckets, seed)
+    sample = sample_by_budget(space, archs, buckets)
     found = sum(map(len, sample.buckets))
     if found < archs:
         progress(
@@ -252,31 +251,31 @@ def rank_run(
         alone, seeds = sample.spread(train), seeds or (0,)
         known |= train_alone(run, alone, recipe, seeds, finetune_epochs, parallel, progress, resources)
     asked = [*(arch for bucket in sample.buckets for arch in bucket), *measured_elsewhere]
-    free = {name: training_free_scores(run, name, asked, seed, resources, progress) for name in proxies}
+    free = {name: training_free_scores(run, name, asked, resources, progress) for name in proxies}
     with scorer:
-        return _correlate(run, scorer, sample, known, measured_elsewhere, free, seed, progress)
+        return _correlate(run, scorer, sample, known, measured_elsewhere, free, progress)
 
 
-def proxy_scorer(run: Run, name: str, seed: int = 0) -> ProxyScorer:
+def proxy_scorer(run: Run, name: str) -> ProxyScorer:
     """Return the scorer of a training-free score, on 64 images of the run's search split, or all if it has fewer.
 
     Raises:
         UserError: there is no such score, or the data cannot be loaded.
     """
     data, space = run.data(), run.space
-    return ProxyScorer(space, name, proxy_images(space, data.search, data.normalisation), seed)
+    return ProxyScorer(space, name, proxy_images(space, data.search, data.normalisation), SEED)
 
 
 def training_free_scores(
-    run: Run, name: str, archs: Sequence[Arch], seed: int, resources: Resources | None, progress: Progress
+    run: Run, name: str, archs: Sequence[Arch], resources: Resources | None, progress: Progress
 ) -> dict[str, float]:
     """Return archs' training-free scores by network id; on a cluster a task with a replica's CPUs computes them."""
     place = None if resources is None else for_short_work(replace(resources, gpus=0, per_gpu=1))
     if place is None or not place.replicas:
-        scores = proxy_scorer(run, name, seed).score(archs, progress, name)
+        scores = proxy_scorer(run, name).score(archs, progress, name)
         return dict(zip((arch.network_id for arch in archs), scores, strict=True))
     asked = list(dict.fromkeys(archs))
-    arguments = _score_each, run, name, asked, seed
+    arguments = _score_each, run, name, asked
     with (
         reporter(progress).doing(name, len(asked), "archs scored") as activity,
         computing(*arguments, resources=place, progress=progress, activity=activity) as found,
@@ -288,9 +287,9 @@ def training_free_scores(
         return values
 
 
-def _score_each(run: Run, name: str, archs: Sequence[Arch], seed: int, device: str) -> Iterator[float]:
+def _score_each(run: Run, name: str, archs: Sequence[Arch], device: str) -> Iterator[float]:
     """Yield archs' values, which are computed on CPUs."""
-    scorer = proxy_scorer(run, name, seed)
+    scorer = proxy_scorer(run, name)
     for arch in archs:
         yield scorer.score([arch])[0]
 
@@ -302,7 +301,6 @@ def _correlate(
     truth: Mapping[str, Mapping[str, float]],
     others: Sequence[Arch],
     free: Mapping[str, Mapping[str, float]],
-    seed: int,
     progress: Progress,
 ) -> list[Row]:
     """Score a sample and correlate the scores with MACs, and accuracies of the same networks with each other.
@@ -332,9 +330,9 @@ def _correlate(
         progress(told)
     values: dict[str, Mapping[str, float]] = {"macs": {row["network"]: float(row["macs"]) for row in everything}}
     values |= free
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     # Of their own, so that what else is asked for changes no interval.
-    draws = {"macs": rng} | {name: np.random.default_rng([seed, *name.encode()]) for name in free}
+    draws = {"macs": rng} | {name: np.random.default_rng([SEED, *name.encode()]) for name in free}
     rows: list[Row] = []
     overall = {"bucket": None, "low": float(sample.edges[0]), "high": float(sample.edges[-1])}
     ranges = zip(sample.edges[:-1].tolist(), sample.edges[1:].tolist(), strict=True)
@@ -360,7 +358,7 @@ def _correlate(
             both = sorted(set(values[x]) & set(measured_alone))
             pairs = correlations([values[x][name] for name in both], [measured_alone[name] for name in both], draws[x])
             rows += [{"x": x, "y": y, **overall, **row} for row in pairs]
-    stored = [{**row, "space": scorer.space.fingerprint, "seed": seed} for row in rows]
+    stored = [{**row, "space": scorer.space.fingerprint, "seed": SEED} for row in rows]
     if run.store.read("rankings", list(stored[0])).to_pylist()[-len(stored) :] != stored:  # of a command given again
         run.store.append("rankings", stored)
     return rows

@@ -126,11 +126,6 @@ class Reporter:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @property
-    def silent(self) -> bool:
-        """Return True if nothing is shown."""
-        return self._write is silent
-
     def __call__(self, line: str) -> None:
         """Write a line that stays."""
         self._written = time.monotonic()
@@ -157,7 +152,7 @@ class Reporter:
         activity = Activity(what, total, unit, self._changed)
         self._under_way.append(activity)
         try:
-            if not self.silent:
+            if self._write is not silent:
                 self._begin()
             yield activity
         finally:
@@ -199,7 +194,7 @@ class Reporter:
         self._write_state()
 
     def _write_state(self, later_s: float = 0.0) -> None:
-        if self.silent or not self._under_way:
+        if self._write is silent or not self._under_way:
             return
         newest = self._under_way[-1]
         state, wait_s = (newest.what, newest.state), self._every_s

@@ -269,7 +269,7 @@ class AblationTable:
 
     @matplotlib.rc_context(drawing.STYLE)
     def figure(self) -> Figure:
-        """Draw the differences to the baseline, a panel for each measure: their mean with its interval, and each pair."""
+        """Draw the differences to the baseline, a panel for each measure: all pairs, the mean, and its interval."""
         others = [line for line in self.lines if line.name != self.baseline]
         tall = math.ceil(len(self.columns) / _WIDE)
         wide = math.ceil(len(self.columns) / tall)

@@ -36,7 +36,6 @@ def write_report(
     searched: Sequence[Row] = (),
     trials: Sequence[Tried] = (),
     tuning: Tuning | None = None,
-    to: str = "report.html",
 ) -> str:
     """Write the report of a run, finished or not.
 
@@ -44,15 +43,14 @@ def write_report(
         traces: courses of its searches, the main one first.
         searched: best subnet of each searched space of an evolution.
         trials: measurements of each trial of an evolution of spaces.
-        to: file name inside the run directory.
 
     Returns:
         The path of the page, or its URI without credentials.
     """
     text = page(collect(run, traces, searched, trials, tuning))
     # Names may be invalid Unicode: characters that cannot be encoded are shown by number.
-    run.write_bytes(to, text.encode("utf-8", "backslashreplace"))
-    return f"{run.name}/{to}"
+    run.write_bytes("report.html", text.encode("utf-8", "backslashreplace"))
+    return f"{run.name}/report.html"
 
 
 def page(content: Content) -> str:

@@ -141,16 +141,15 @@ class Store:
             time.sleep(0.05 * attempt)
         raise RunDirError(f"{self._root}/{table}: fragments keep disappearing while they are read; try again")
 
-    def compact(self, table: str | None = None) -> None:
-        """Merge small fragments into one; no row is lost or doubled if this is interrupted.
+    def compact(self, table: str) -> None:
+        """Merge small fragments of a table into one; no row is lost or doubled if this is interrupted.
 
         Only for the process that holds the run directory's lock.
         """
-        for name in [table] if table else [t for t in SCHEMAS if self._list(t)]:
-            with _writing:
-                self._before_write()
-                self._compact(name)
-                self._appended[name] = 0
+        with _writing:
+            self._before_write()
+            self._compact(table)
+            self._appended[table] = 0
 
     # -- fragments -------------------------------------------------------------------------------------------------
 

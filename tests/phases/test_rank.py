@@ -202,10 +202,10 @@ def test_a_cluster_s_task_gives_the_same_training_free_scores(ranked: Run, monke
     monkeypatch.setattr(where, "ray_cluster", lambda *_: nullcontext())
     monkeypatch.setattr(where, "run_elsewhere", task)
     asked = Resources(workers=1, replicas=2, cpus=3, gpus=1)
-    assert training_free_scores(ranked, "naswot", [*archs, archs[0]], 0, asked, silent) == expected
+    assert training_free_scores(ranked, "naswot", [*archs, archs[0]], asked, silent) == expected
     assert sent == [replace(asked, gpus=0)]
     here = replace(asked, replicas=0)
-    assert training_free_scores(ranked, "naswot", archs, 0, here, silent) == expected and len(sent) == 1
+    assert training_free_scores(ranked, "naswot", archs, here, silent) == expected and len(sent) == 1
 
 
 def test_the_command(ranked: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_compaction_keeps_every_row_once_and_in_order(run: RunDir) -> None:
         run.store.append("scores", _rows(f"{i}a", f"{i}b"))
     expected = [f"{i}{letter}" for i in range(10) for letter in "ab"]
     assert _archs(run) == expected
-    run.store.compact()
+    run.store.compact("scores")
     assert len(run.list("tables/scores")) == 1
     run.store.append("scores", _rows("z"))
     assert _archs(RunDir(run)) == [*expected, "z"]

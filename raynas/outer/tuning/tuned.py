@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from raynas.outer.trials import Trial, read_trials
 from raynas.runs.run import Run
+from raynas.search.objectives import non_dominated
 
 if TYPE_CHECKING:
     import optuna
@@ -35,9 +38,10 @@ class Tuned:
     def best_first(self) -> list[Trial]:
         """The finished trials, the best first; with several objectives those that no other one beats in all."""
         known = [trial for trial in self.trials if trial.state == "finished"]
-        losses = {trial.number: self._losses(trial) for trial in known}
-        front = [trial for trial in known if not any(_beats(each, losses[trial.number]) for each in losses.values())]
-        return sorted(known if len(self.objectives) == 1 else front, key=lambda trial: losses[trial.number])
+        if len(self.objectives) > 1:
+            kept = non_dominated(np.array([self._losses(trial) for trial in known]).reshape(-1, len(self.objectives)))
+            known = [trial for trial, is_kept in zip(known, kept, strict=True) if is_kept]
+        return sorted(known, key=self._losses)
 
     @property
     def best(self) -> Trial | None:
@@ -65,7 +69,3 @@ def read_tuned(run: Run) -> Tuned | None:
     """Return the tuning of a run directory; None if it has none."""
     objectives = run.tuned
     return None if objectives is None else Tuned(run, objectives)
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
