@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,29 +27,22 @@ MOST_DIGITS = 400
 """Limits far above any need; aliases could otherwise blow a short file up without end."""
 
 
+@dataclass(eq=False, repr=False)
 class Document:
     """A parsed YAML document that remembers the line of every key and item.
 
-    Args:
+    Attributes:
         source: its name in messages.
         lines: by location.
         inside: its place in another document, which then names file and line of mistakes in it.
         changed: places whose values came from elsewhere, such as the command line.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        source: str = "<value>",
-        lines: dict[Location, int] | None = None,
-        inside: Location = (),
-        changed: Sequence[Location] = (),
-    ):
-        self.data = data
-        self.source = source
-        self.lines = lines or {}
-        self.inside = inside
-        self.changed = changed
+    data: Any
+    source: str = "<value>"
+    lines: dict[Location, int] = field(default_factory=dict)
+    inside: Location = ()
+    changed: Sequence[Location] = ()
 
     def error(self, location: Sequence[str | int], message: str) -> ConfigError:
         """Return the error for a place in this document, on one line: `file:line: a.b: message`."""

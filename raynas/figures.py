@@ -303,7 +303,6 @@ def rankings(overall: Mapping[str, Estimates], within: Sequence[tuple[float, flo
 
 
 def _label_axes(axes: Axes, cost: str) -> None:
-    """Label the axes of accuracy against a cost."""
     axes.set(xlabel=QUANTITIES[cost].axis, ylabel="accuracy on the search split")
     if QUANTITIES[cost].measured is None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))

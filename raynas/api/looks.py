@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
         return f"{opened.name}/ablation.html"
     from raynas.outer.report_data import searched_spaces, trial_findings, tuning_findings
     from raynas.phases.report_data import traces
+    from raynas.reports.collect import collect
     from raynas.reports.page import write_report
 
     courses = traces(opened)
@@ -50,7 +52,9 @@ def report(run: RunLike, *, tensorboard: str | os.PathLike[str] | None = None) -
         from raynas.reports.tensorboard import write_events
 
         write_events(opened, Path(tensorboard), courses)
-    return write_report(opened, courses, searched_spaces(opened), trial_findings(opened), tuning_findings(opened))
+    content = replace(collect(opened), traces=courses, searched=searched_spaces(opened))
+    content = replace(content, trials=trial_findings(opened), tuning=tuning_findings(opened))
+    return write_report(opened, content)
 
 
 @typed

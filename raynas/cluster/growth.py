@@ -205,7 +205,6 @@ def _nodes(launch: Any) -> str:
 
 
 def _starts_nodes() -> bool:
-    """Return True while the autoscaler starts nodes."""
     status = _status()
     return status is not None and bool(status.pending_launches or status.pending_nodes)
 

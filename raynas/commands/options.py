@@ -194,7 +194,6 @@ def number_or_fit(text: str) -> int | str:
 
 
 def _figure(text: str) -> str:
-    """Read the path of a figure."""
     from matplotlib.figure import Figure
 
     folder = os.path.dirname(text) or "."

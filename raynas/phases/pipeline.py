@@ -30,6 +30,7 @@ from raynas.presets.preset import Preset
 from raynas.progress.reporter import Progress, Reporter, reporter, silent
 from raynas.quantities import bounds_text
 from raynas.reports.adapting import adapting_lines
+from raynas.reports.collect import collect
 from raynas.reports.lines import describe_cost, finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.networks import Network
@@ -172,7 +173,8 @@ def carry_out(checked: Ready, run: Run, progress: Reporter, start: Start | None 
             size = None if preset.retrain.finetune is None else preset.retrain.finetune.size
             exported = export_into_run(run, choose_network(run.networks(), winner, size), None, progress, later)
         with progress.doing("writing the report"):
-            report = write_report(run, traces(run))  # after the last stage, to include its duration
+            content = replace(collect(run), traces=traces(run))  # after the last stage, to include its duration
+            report = write_report(run, content)
         return PipelineResult(run, winner, evaluations, exported, report)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from raynas.costs import cost
@@ -24,10 +25,10 @@ def recipe_of(preset: Preset, size: tuple[int, int], progress: Progress = silent
     """
 
     def of(arch: Arch) -> Recipe:
-        if not preset.retrain.below:
-            return preset.finetune_recipe if finetune else preset.retrain_recipe
-        space = arch.space.with_input(size=size)
-        macs = int(cost(space, [space.arch(arch)])["macs"][0])
+        macs = math.inf
+        if preset.retrain.below:
+            space = arch.space.with_input(size=size)
+            macs = int(cost(space, [space.arch(arch)])["macs"][0])
         for rule in preset.retrain.below:
             if macs < rule.macs:
                 progress(

@@ -125,11 +125,6 @@ class Preset(Config):
         """The recipe with the changes of `retrain.recipe`."""
         return self.retrain_recipe_at(math.inf)
 
-    @property
-    def finetune_recipe(self) -> Recipe:
-        """The retraining's recipe with the changes of `retrain.finetune.recipe`."""
-        return self.finetune_recipe_at(math.inf)
-
     def retrain_recipe_at(self, macs: float) -> Recipe:
         """Return the retraining's recipe for a network of so many multiply-accumulates."""
         recipe = changed_recipe(self.recipe, self.retrain.recipe, ("retrain", "recipe"))

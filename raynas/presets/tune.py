@@ -86,7 +86,6 @@ class Param(Config):
             raise ValueError(f"high {high:g} is not low and a whole number of steps: give {fits:g}, or another step")
 
     def __contains__(self, value: Any) -> bool:
-        """Return True if a value is one of the parameter's."""
         if self.choices is not None:
             return any(value == choice and type(value) is type(choice) for choice in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -323,8 +323,6 @@ def _verdict(row: Row, column: Column) -> str | None:
 
 
 def _markdown(table: Table) -> str:
-    """Return a table as Markdown."""
-
     def line(cells: Sequence[Any]) -> str:
         texts = ("-" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
         return f"| {' | '.join(texts)} |"

@@ -165,13 +165,15 @@ class Tried:
 class Content:
     """The whole content of the page.
 
-    `searched` has the best subnets of an evolution's spaces; see `raynas.outer.report_data.searched_spaces`.
+    Attributes:
+        traces: courses of its searches, the main one first.
+        searched: the best subnets of an evolution's spaces; see `raynas.outer.report_data.searched_spaces`.
+        trials: measurements of each trial of an evolution of spaces.
     """
 
     run: str
     space: Space | None = None
     winner: Arch | None = None
-    reference: Arch | None = None
     scores: Sequence[Row] = ()
     probes: Sequence[Row] = ()
     training: Sequence[Row] = ()
@@ -192,14 +194,8 @@ class Content:
     starts: Sequence[Row] = ()
 
 
-def collect(
-    run: Run,
-    traces: Sequence[Trace] = (),
-    searched: Sequence[Row] = (),
-    trials: Sequence[Tried] = (),
-    tuning: Tuning | None = None,
-) -> Content:
-    """Read a run directory; see `raynas.reports.page.write_report`."""
+def collect(run: Run) -> Content:
+    """Read a run directory, all but what later layers know how to read: traces, searched, trials and tuning."""
     space = run.space if run.has_space or run.is_trained else None
     main = run.search()  # scores as it has them, or measured in any way if there is none
     scored = main.comparable_scores().values() if main.has_begun else run.scores().to_pylist()
@@ -224,22 +220,17 @@ def collect(
         run=run.name,
         space=space,
         winner=winner,
-        reference=reference,
         scores=[row for row in scored if row["status"] == "ok"],
         probes=_rows(run, "probes"),
         training=_rows(run, "training"),
         evaluations=readings,
         timings=_rows(run, "timings"),
         finished=_finished(networks, evaluations, labels, None if space is None else space.input_size),
-        traces=traces,
         rankings=_rankings(run),
         phases=read_phases(run),
         spaces=_rows(run, "spaces"),
         space_moves=_rows(run, "space_moves"),
         space_scores=_rows(run, "space_scores"),
-        searched=searched,
-        trials=trials,
-        tuning=tuning,
         sampled=sampled(run),
         settings=settings,
         starts=starts,

@@ -11,7 +11,7 @@ import yaml
 from raynas import figures
 from raynas.reports.adapting import adapting_section
 from raynas.reports.attention import attention_section
-from raynas.reports.collect import HOW, Content, Trace, Tried, collect
+from raynas.reports.collect import HOW, Content, Trace
 from raynas.reports.conflict import conflict_section
 from raynas.reports.evolution import evolution_lead, evolution_section
 from raynas.reports.front import front_section, predictor_section
@@ -22,7 +22,7 @@ from raynas.reports.result import result_lead, result_section
 from raynas.reports.scores import scores_sections
 from raynas.reports.sharing import sharing_section
 from raynas.reports.trials import trials_lead, trials_section
-from raynas.reports.tuning import Tuning, tuning_lead, tuning_section
+from raynas.reports.tuning import tuning_lead, tuning_section
 from raynas.results.schemas import Row
 from raynas.runs.files import EVOLUTION
 from raynas.runs.run import Run
@@ -30,26 +30,14 @@ from raynas.runs.run import Run
 PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upper quartile by MACs"}
 
 
-def write_report(
-    run: Run,
-    traces: Sequence[Trace] = (),
-    searched: Sequence[Row] = (),
-    trials: Sequence[Tried] = (),
-    tuning: Tuning | None = None,
-) -> str:
+def write_report(run: Run, content: Content) -> str:
     """Write the report of a run, finished or not.
-
-    Args:
-        traces: courses of its searches, the main one first.
-        searched: best subnet of each searched space of an evolution.
-        trials: measurements of each trial of an evolution of spaces.
 
     Returns:
         The path of the page, or its URI without credentials.
     """
-    text = page(collect(run, traces, searched, trials, tuning))
     # Names may be invalid Unicode: characters that cannot be encoded are shown by number.
-    run.write_bytes("report.html", text.encode("utf-8", "backslashreplace"))
+    run.write_bytes("report.html", page(content).encode("utf-8", "backslashreplace"))
     return f"{run.name}/report.html"
 
 

@@ -231,10 +231,7 @@ class RunDir:
     @cached_property
     def store(self) -> Store:
         """The tables of this run."""
-        return Store(self.filesystem, self.at("tables"), self._is_owner, self._check_owner)
-
-    def _is_owner(self) -> bool:
-        return lock.held(self.root) is not None
+        return Store(self.filesystem, self.at("tables"), lambda: lock.held(self.root) is not None, self._check_owner)
 
     def _check_owner(self) -> None:
         current = lock.held(self.root)

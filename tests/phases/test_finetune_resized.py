@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from raynas.phases.preflight import preflight
 from raynas.phases.retrain import finetune_resized, retrain
 from raynas.presets.preset import load_preset, override
 from raynas.progress.reporter import Reporter, silent
+from raynas.reports.collect import collect
 from raynas.reports.lines import finished_lines
 from raynas.reports.page import write_report
 from raynas.runs.network_folder import load_network_folder
@@ -184,7 +186,7 @@ def test_every_command_takes_the_larger_network(run: Run, tmp_path: Path) -> Non
     assert choose_network(run.networks(), ARCH).how == "scratch"
 
     assert any("then fine-tuned, 12 x 12 pixels" in line for line in finished_lines(run))
-    page = Path(write_report(run)).read_text()
+    page = Path(write_report(run, collect(run))).read_text()
     assert "winner, retrained, then fine-tuned, 12 x 12 pixels" in page
 
 
@@ -206,10 +208,10 @@ def test_mistakes(run: Run, capsys: pytest.CaptureFixture[str], options: list[st
 
 
 def test_a_preset_says_how(run: Run) -> None:
-    assert PRESET.retrain.finetune is None and PRESET.finetune_recipe == PRESET.retrain_recipe
+    assert PRESET.retrain.finetune is None and PRESET.finetune_recipe_at(math.inf) == PRESET.retrain_recipe
     finetune = {"size": 12, "recipe": {"lr": 1e-4, "augment": {"shift": 1}}}
     preset = override(PRESET, {"retrain.finetune": finetune, "retrain.recipe.weight_decay": 0.2})
-    recipe = preset.finetune_recipe
+    recipe = preset.finetune_recipe_at(math.inf)
     assert isinstance(recipe, Recipe) and (recipe.lr, recipe.weight_decay, recipe.augment.shift) == (1e-4, 0.2, 1)
     assert preset.retrain_recipe.lr == RECIPE.lr
     retrained = retrain_with_reference(run, PRESET, ARCH, None, silent)
@@ -222,7 +224,7 @@ def test_the_manuals_preset_is_vit_resnas_procedure() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "after_search.md").read_text()
     section = manual.split("## Fine-tune on images of another size")[1].split("```yaml\n")[1].split("```")[0]
     preset = override(load_preset("vit_resnas"), parse_yaml(section, "the manual").data)
-    recipe, finetune = preset.finetune_recipe, preset.retrain.finetune
+    recipe, finetune = preset.finetune_recipe_at(math.inf), preset.retrain.finetune
     assert finetune is not None and finetune.size == (280, 280)
     assert recipe.effective_lr == recipe.min_lr == pytest.approx(5e-6) and recipe.warmup_lr == pytest.approx(1e-6)
     assert (recipe.epochs, recipe.warmup_epochs, recipe.weight_decay, recipe.drop_path) == (30, 5, 1e-8, 0.75)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from raynas.latency.timing import TimedOn, Timing, timed_on
 from raynas.phases.latency_winners import Candidate, choose_within_limits
 from raynas.phases.report_data import traces
 from raynas.phases.search import Scoring, SearchSettings, choose_winner, make_scorer, prepare, search
+from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from raynas.runs.searches import predictor_of
@@ -118,7 +120,7 @@ def test_the_winner_keeps_the_limit_when_timed(tmp_path: Path, device: list[Arch
     (main, _) = traces(run)
     assert main.timed is not None and [row["arch"] for row in main.timed.rows] == [arch.id for arch in ranked]
     assert [row["keeps"] for row in main.timed.rows] == [takes(arch) <= 9.0 for arch in ranked]
-    page = Page(Path(write_report(run, traces(run))).read_text())
+    page = Page(Path(write_report(run, replace(collect(run), traces=traces(run)))).read_text())
     assert "Latency, predicted and measured" in page.text and f"{takes(best):.4f}" in page.text
     assert "Accuracy against latency" in page.text and "Accuracy against MACs" not in page.text
     assert "latency of a batch (ms)" in page.text and "limit: 9 ms" in page.text and "when timed" in page.text
@@ -182,7 +184,7 @@ def test_objective_and_throughput(tmp_path: Path, device: list[Arch]) -> None:
     tested = {"how": "inherited", "weights": "w", "images": 360, "loss": 0.2, "seconds": 0.1, "reading": 1}
     tested |= {"accuracy": 0.75, "supernet": "s", "data": "d", "seed": 0, "device": "cpu"}
     run.store.append("evaluations", [{**about, **tested}])
-    page = Page(Path(write_report(run, traces(run))).read_text())
+    page = Page(Path(write_report(run, replace(collect(run), traces=traces(run)))).read_text())
     (rate, cheap) = (row for name in ("scores-1", "scores-2") for row in [page.rows(name)[0]])
     assert float(rate["images/s, predicted"].replace(",", "")) == pytest.approx(
         1000 / truth(next(row.arch for row in made.history if row.arch.id == rate["arch"])), rel=2e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from raynas.nets import build_supernet
 from raynas.nets.weights import weights_fingerprint
 from raynas.phases.report_data import traces
 from raynas.phases.search import Scoring, SearchSettings, make_scorer, prepare, search
+from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from raynas.reports.status import status
 from raynas.runs.run import Run
@@ -114,7 +116,7 @@ def test_the_same_search_without_racing_has_the_same_winner_and_scores_only_what
 def test_the_report_shows_a_raced_search(run: Run) -> None:
     trace = traces(run)[0]
     assert trace.finished and len(trace.accuracy) == 30 and None in trace.accuracy
-    page = Page(Path(write_report(run, traces(run))).read_text())
+    page = Page(Path(write_report(run, replace(collect(run), traces=traces(run)))).read_text())
     blocks = run.store.read("blocks").to_pylist()
     seen = {name: max((row["last"] for row in blocks if row["arch"] == name), default=0) for name in trace.archs}
     whole = run.store.read("scores")["images"][0].as_py()

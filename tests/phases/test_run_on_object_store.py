@@ -7,6 +7,7 @@ from collections.abc import Callable
 from raynas.phases.evaluate import evaluate, networks_to_evaluate
 from raynas.phases.export import choose_network, export_into_run
 from raynas.phases.retrain import retrain
+from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from tests.small_run import PRESET, SPACE, small_run
 
@@ -32,7 +33,7 @@ def test_retrain_evaluate_export_report(s3_server: Callable[[str], str]) -> None
         "preprocessing.json",
     ]
     assert run.read_bytes("export/model.safetensors") == run.read_bytes(f"{row['path']}/model.safetensors")
-    assert write_report(run) == "s3://raynas/after/run/report.html"
+    assert write_report(run, collect(run)) == "s3://raynas/after/run/report.html"
     page = run.read_bytes("report.html").decode()
     assert f"{rows[1]['accuracy']:.2%}" in page
     assert "secret" not in page + " ".join(lines)  # the run's URI carries credentials

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +347,7 @@ def test_vit_resnas_small_and_medium_have_their_presets() -> None:
     for preset, budget in ((small, 2.9e9), (medium, 4.6e9)):
         assert preset.space == "vit_resnas/small" and preset.search.constraints["macs"] == (0.975 * budget, budget)
         assert preset.recipe == tiny.recipe.model_copy(update={"drop_path": 0.3}) and preset.plan == tiny.plan
-    tuning = medium.finetune_recipe
+    tuning = medium.finetune_recipe_at(math.inf)
     assert (tuning.epochs, tuning.batch_size, tuning.weight_decay, tuning.drop_path) == (30, 512, 1e-8, 0.75)
     assert (tuning.effective_lr, tuning.scaled_lr(tuning.min_lr), tuning.warmup_epochs) == (5e-6, 5e-6, 5)
     assert tuning.ema == medium.retrain_recipe.ema and tuning.token_labels == medium.recipe.token_labels
@@ -365,7 +366,7 @@ def test_s3_preset_is_the_papers_procedure() -> None:
     rates = space_of(preset).mutation_rates(search.options["mutation"])
     per_stage = [0.2, 0.2, *[0.4] * 12]  # width, depth; four blocks of window, heads and ratio
     assert rates.tolist() == per_stage * 4 and search.generations == 20 and search.options["crossover"] == "block"
-    evolution, tuning = preset.space_evolution, preset.finetune_recipe
+    evolution, tuning = preset.space_evolution, preset.finetune_recipe_at(math.inf)
     assert (evolution.iterations, evolution.tau, evolution.warm_start) == (3, 0.4, False)
     steps = {axis.name: step_of(axis, evolution.steps) for axis in axes_of(space_of(preset))}
     first = {"width": 64, "depth": 1, "blocks.*.window": 7, "blocks.*.heads": 2, "blocks.*.mlp_ratio": 0.5}

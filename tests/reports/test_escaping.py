@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raynas.reports.collect import Predicted, Timed, Trace, Tried
+from raynas.reports.collect import Predicted, Timed, Trace, Tried, collect
 from raynas.reports.page import write_report
 from raynas.runs.networks import arch_text
 from raynas.runs.run import Run
@@ -94,7 +95,7 @@ def searched(folder: Path, text: str) -> str:
         costs={"latency": [1.0 + at for at in range(8)]},
         timed_on=text,
     )
-    return write_report(run, [trace, Trace(f"{text} 2", ids[:2], [0.5, 0.6])])
+    return write_report(run, replace(collect(run), traces=[trace, Trace(f"{text} 2", ids[:2], [0.5, 0.6])]))
 
 
 def evolved(folder: Path, text: str) -> str:
@@ -109,7 +110,7 @@ def evolved(folder: Path, text: str) -> str:
     scores = [{"iteration": 0, "accuracy": 0.5}, {"iteration": 0, "accuracy": 0.6}]
     found = {"name": text, "search": text, "evaluations": 5, "arch": text, "error": 0.3, "macs": 5, "params": 6}
     trials = [Tried(f"{text} {n}", text, [space], scores, [found]) for n in range(2)]
-    return write_report(run, searched=[found], trials=[*trials, Tried(text, text, [], [])])
+    return write_report(run, replace(collect(run), searched=[found], trials=[*trials, Tried(text, text, [], [])]))
 
 
 @pytest.fixture(scope="module")
@@ -130,4 +131,4 @@ def test_text_is_text(tmp_path: Path, known: dict[Any, Reader], make: Any, text:
 
 def test_what_is_no_unicode_is_shown_by_its_number(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", create=True)
-    assert r"a\ud800" in read(write_report(run, [Trace("a\ud800\0b", ["x"], [0.5])])).text
+    assert r"a\ud800" in read(write_report(run, replace(collect(run), traces=[Trace("a\ud800\0b", ["x"], [0.5])]))).text

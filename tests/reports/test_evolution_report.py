@@ -11,6 +11,7 @@ import pytest
 from raynas.errors import RunDirError
 from raynas.outer.evolution.loop import evolve_space
 from raynas.presets.space_evolution import SpaceEvolutionConfig
+from raynas.reports.collect import collect
 from raynas.reports.evolution import choices_by_iteration, error_distributions
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
@@ -27,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_page_says_what_was_measured(run: Run) -> None:
-    page = Path(write_report(run)).read_text()
+    page = Path(write_report(run, collect(run))).read_text()
     for row in run.store.read("spaces").to_pylist():
         for value in (f"{row['error']:.2%}", f"{row['best_error']:.2%}", row["best"], f"{row['best_macs']:,}"):
             assert value in page

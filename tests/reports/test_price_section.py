@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from raynas.results.phases import note_phase
 from raynas.runs.run import Run
@@ -34,7 +35,7 @@ def test_attempts_are_summed_by_phase_and_in_all(run: Run) -> None:
     run.store.append("phases", [attempt(2, "search", "finished", 7.0, 1e3, name="search")])
     run.store.append("phases", [attempt(3, "search", "stopped", 2.0, None, name="random", unmeasured="CPU: lost")])
     note_phase(run, attempt(4, "search", "running", 3.0, 500.0, name="random"))  # it goes on, or was killed
-    supernet, search, random, everything = Page(Path(write_report(run)).read_text()).rows("phases")
+    supernet, search, random, everything = Page(Path(write_report(run, collect(run))).read_text()).rows("phases")
     assert supernet == {
         "phase": "supernet", "name": "-", "attempts": "2", "machines": "2", "time": "150 s", "energy": "3.5 MJ",
         "of": "2 GPUs", "not measured": why,
@@ -46,4 +47,4 @@ def test_attempts_are_summed_by_phase_and_in_all(run: Run) -> None:
 
 
 def test_without_phases_there_is_no_section(run: Run) -> None:
-    assert "Time and energy" not in Path(write_report(run)).read_text()
+    assert "Time and energy" not in Path(write_report(run, collect(run))).read_text()

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from raynas import figures
+from raynas.reports.collect import collect
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
 from tests.reports.test_report import Page
@@ -37,7 +38,7 @@ def run(tmp_path: Path) -> Run:
 def test_the_newest_of_each_pair_is_shown(run: Run) -> None:
     run.store.append("rankings", [*rows("macs", "inherited", 0.0, ranges=4), *rows("inherited", "scratch", 0.1)])
     run.store.append("rankings", rows("macs", "inherited", 0.2, ranges=2))
-    page = Page(Path(write_report(run)).read_text())
+    page = Page(Path(write_report(run, collect(run))).read_text())
     table = page.rows("rankings")
     assert [(row["accuracy of, by"], row["range"], row["Kendall's tau"]) for row in table] == [
         ("trained from scratch by inherited weights", "all", "0.4000"),
@@ -52,13 +53,13 @@ def test_the_newest_of_each_pair_is_shown(run: Run) -> None:
 
 
 def test_without_rankings_there_is_no_section(run: Run) -> None:
-    assert "rank subnets" not in Path(write_report(run)).read_text()
+    assert "rank subnets" not in Path(write_report(run, collect(run))).read_text()
 
 
 def test_what_could_not_be_correlated_is_told(run: Run) -> None:
     none = {"value": None, "lower": None, "upper": None, "networks": 3}
     run.store.append("rankings", [{**row, **none} for row in rows("macs", "inherited", 0.0)])
-    page = Page(Path(write_report(run)).read_text())
+    page = Page(Path(write_report(run, collect(run))).read_text())
     assert "no correlation can be computed" in page.text and page.labels == []
     assert page.rows("rankings")[0]["Pearson's r"] == "-"
 

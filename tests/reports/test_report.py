@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def test_a_winner_that_its_own_training_made_worse_is_said(
 
 
 def page(run: Run, given: list[Trace]) -> Page:
-    return Page(Path(write_report(run, given)).read_text())
+    return Page(Path(write_report(run, replace(collect(run), traces=given))).read_text())
 
 
 def test_scores_on_the_page_are_the_rows(after: tuple[Page, Any], scored: Scored) -> None:

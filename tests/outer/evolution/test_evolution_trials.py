@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from raynas.outer.evolution.trials import Trial, run_trials
 from raynas.outer.report_data import searched_spaces, trial_findings
 from raynas.phases.report_data import traces
 from raynas.presets.preset import Preset, override
-from raynas.reports.collect import Tried
+from raynas.reports.collect import Tried, collect
 from raynas.reports.evolution import budgets_differ
 from raynas.reports.page import write_report
 from raynas.runs.run import Run
@@ -105,10 +106,11 @@ def check_searches_and_report(run: Run, trials: list[Trial]) -> None:
     scores = Run(trials[0].run.local_or_uri("iterations/0")).store.read("scores").to_pylist()
     assert min(1 - row["accuracy"] for row in scores) <= searched[0.2][0]["error"]
     trial = Run(trials[0].run.uri)
-    write_report(trial, traces(trial), searched_spaces(trial))
+    write_report(trial, replace(collect(trial), traces=traces(trial), searched=searched_spaces(trial)))
     assert searched[0.2][0]["arch"] in trial.read_bytes("report.html").decode()
     other = Tried("tau=9.0", "trials/tau=9.0", [], [])
-    write_report(run, traces(run), searched_spaces(run), [*trial_findings(run), other])
+    found = replace(collect(run), traces=traces(run), searched=searched_spaces(run))
+    write_report(run, replace(found, trials=[*trial_findings(run), other]))
     page, error = run.read_bytes("report.html").decode(), trials[0].best.quality.error
     for tau in (0.2, 50.0):
         assert f"<td>tau={tau}</td>" in page and f"trials/tau={tau}/spaces/0.yaml" in page
