@@ -26,9 +26,9 @@ def best_first(
     return order
 
 
-def pareto(costs: np.ndarray, accuracy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Pareto front of lower cost and higher accuracy, by ascending cost."""
-    order = np.lexsort((-accuracy, costs))
+def pareto(costs: np.ndarray, accuracy: np.ndarray, higher_is_better: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Pareto front of lower cost (or higher, if that is better) and higher accuracy, the cheapest first."""
+    order = np.lexsort((-accuracy, -costs if higher_is_better else costs))
     best = np.maximum.accumulate(accuracy[order]) if len(order) else accuracy
     keep = np.r_[True, best[1:] > best[:-1]] if len(order) else np.zeros(0, bool)
     return costs[order][keep], accuracy[order][keep]

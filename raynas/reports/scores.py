@@ -105,11 +105,8 @@ def _section(content: Content, cost: Cost, suffix: str) -> Section:
     timed = [(value, accuracy[arch]) for arch, value in cost.measured.items() if arch in accuracy]
     if timed:
         groups["when timed"] = _columns(timed)
-    sign = -1 if quantity.higher_is_better else 1
-    values, best = pareto(
-        sign * np.array([cost.values[row["arch"]] for row in rows]), np.array([row["accuracy"] for row in rows])
-    )
-    front = (sign * values, best)
+    costs, accuracies = _columns([(cost.values[row["arch"]], row["accuracy"]) for row in rows])
+    front = pareto(costs, accuracies, quantity.higher_is_better)
     on_front = set(zip(*front, strict=True))
     header = ["arch", "asked by", "MACs", "parameters", "accuracy", "loss", "on the front"]
     cells = [
@@ -123,7 +120,7 @@ def _section(content: Content, cost: Cost, suffix: str) -> Section:
         header.insert(2, f"{quantity.unit}, predicted" if quantity.measured else quantity.title)
         for line in cells:
             line.insert(2, cost.values[line[0]])
-    ends = [f"{best[at]:.2%} at {number(cost.name, front[0][at])}" for at in (0, -1)]
+    ends = [f"{front[1][at]:.2%} at {number(cost.name, front[0][at])}" for at in (0, -1)]
     description = (
         f"Scatter plot of {len(rows)} scored subnets, accuracy on the search split against {quantity.title}. The "
         f"Pareto front goes from {ends[0]} {quantity.unit} to {ends[1]}."

@@ -80,7 +80,5 @@ def _scored(run: RunFiles, cost: str | None) -> tuple[dict[str, Points], str]:
 
 
 def _front(groups: Mapping[str, Points], cost: str) -> Points:
-    sign = -1 if QUANTITIES[cost].higher_is_better else 1
     costs, accuracy = (np.concatenate(columns) for columns in zip(*groups.values(), strict=True))
-    values, best = pareto(sign * costs, accuracy)
-    return sign * values, best
+    return pareto(costs, accuracy, QUANTITIES[cost].higher_is_better)
