@@ -48,15 +48,12 @@ def run_experiment(
     progress: Progress = silent,
     state: Callable[[Trial], str | None] = lambda trial: None,
 ) -> list[Trial]:
-    """Carry out the trials of an experiment, or go on with them.
+    """Carry out the trials of an experiment, or go on with them, and return all of them by their numbers.
 
     Args:
         work: what is done in each; it is pickled.
         at_a_time: trials side by side; None for as many as the cluster has room for.
         state: returns how far a running trial is, in a few words, for what is shown meanwhile.
-
-    Returns:
-        All trials, by their numbers.
 
     Raises:
         RunDirError: another process carries the experiment out.

@@ -60,16 +60,13 @@ def export(
     progress: Progress = silent,
     resources: Resources | None = None,
 ) -> list[Path]:
-    """Write a network of a run as a folder of plain files; see `raynas.export`.
+    """Write a network of a run as a folder of plain files, and return their paths; see `raynas.export`.
 
     Args:
         resources: with replicas, batch norms are calibrated in a Ray task with the resources of one; None for those of
             `default_resources`.
         to: folder outside of any run directory. It is created, or an earlier export in it is replaced, in one step;
             other files in it are kept.
-
-    Returns:
-        The written files.
     """
     _check_folder(to)
     folder = Path(os.path.realpath(to))  # the user's own link is followed
@@ -300,11 +297,7 @@ def export_into_run(
     progress: Progress = silent,
     resources: Resources | None = None,
 ) -> str:
-    """Export into the folder `export` of a run directory, local or remote, unless it is there already.
-
-    Returns:
-        The folder's path, or its URI without credentials.
-    """
+    """Export into the folder `export` of a run directory unless it is there already; return its path or its URI."""
     with run.lock():
         model = load_network(run, network, resources, progress)
         wanted: dict[str, Any] = {"network": network.name, "weights": weights_fingerprint(model.state_dict())}

@@ -31,11 +31,7 @@ PROBES = {"q1": "lower quartile by MACs", "median": "median by MACs", "q3": "upp
 
 
 def write_report(run: Run, content: Content) -> str:
-    """Write the report of a run, finished or not.
-
-    Returns:
-        The path of the page, or its URI without credentials.
-    """
+    """Write the report of a run, finished or not, and return the path of the page, or its URI without credentials."""
     # Names may be invalid Unicode: characters that cannot be encoded are shown by number.
     run.write_bytes("report.html", page(content).encode("utf-8", "backslashreplace"))
     return f"{run.name}/report.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,6 @@ from raynas.errors import RunDirError
 from raynas.locations import hide_secrets
 from raynas.results.run_dir import RunDir, json_text
 from raynas.results.schemas import Row
-from raynas.results.scores import comparable_scores
 from raynas.runs.network_folder import ARCH_FILE
 from raynas.runs.networks import arch_text
 from raynas.space import Arch, Space
@@ -35,7 +35,7 @@ SEARCH_FOLDER = "searches"
 CHECKPOINTS = "checkpoints"
 TUNING = "tune"
 RAY_CHECKPOINTS, LOCAL_CHECKPOINTS = f"{CHECKPOINTS}/supernet", f"{CHECKPOINTS}/local"
-
+_CALIBRATION = ("calibration_images", "calibration_batch_size", "calibration_seed")
 
 EVOLUTION = ("space_evolution", "trials")
 """Work on space evolutions, whose run directories hold others."""
@@ -230,6 +230,8 @@ class RunFiles(RunDir):
     def scores(self, images: int | None = None, precision: str | None = None) -> pa.Table:
         """Return the newest score of each arch with the run's present supernet, all measured in the same way.
 
+        Batch norms are calibrated as for the newest of them.
+
         Args:
             images: number of images of the search split; None for the largest number in the table.
             precision: precision of the scores; None for that in which most archs were scored, the newest of equals.
@@ -237,4 +239,14 @@ class RunFiles(RunDir):
         Returns:
             Rows of table `scores`; `.to_pandas()` and `.to_pylist()` convert them.
         """
-        return comparable_scores(self.store, self.about_supernet.get("fingerprint"), images, precision)
+        supernet = self.about_supernet.get("fingerprint")  # the run may have been trained again
+        table = self.table("scores", filter=None if supernet is None else pc.field("supernet") == supernet)
+        rows = list(enumerate(table.select(["arch", "images", "precision", *_CALIBRATION]).to_pylist()))
+        if precision is None:
+            each_once = dict.fromkeys((row["arch"], row["precision"]) for _, row in reversed(rows))
+            precision = next((name for name, _ in Counter(name for _, name in each_once).most_common(1)), None)
+        rows = [(place, row) for place, row in rows if row["precision"] == precision]
+        rows = [(place, row) for place, row in rows if all(row[name] == rows[-1][1][name] for name in _CALIBRATION)]
+        images = images or max((row["images"] for _, row in rows), default=0)
+        newest = {row["arch"]: place for place, row in rows if row["images"] == images}
+        return table.take(pa.array(newest.values(), pa.int64()))

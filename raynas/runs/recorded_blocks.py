@@ -23,7 +23,7 @@ class RecordedBlocks:
 
     Args:
         supernet: fingerprint of the run's supernet.
-        images: number of images of whole scores; None for the largest of any row, as in `comparable_scores`.
+        images: number of images of whole scores; None for the largest of any row, as in `RunFiles.scores`.
         rows: rows of whole scores, by arch id.
     """
 

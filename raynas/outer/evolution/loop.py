@@ -23,7 +23,7 @@ from raynas.outer.evolution.record import (
     Iteration,
     best_iterations,
     read_iterations,
-    read_scores,
+    rows_of,
     seconds_of,
     space_file,
     write_iteration,
@@ -134,7 +134,7 @@ def _iterate(
     """Measure a space and move it."""
     began = time.monotonic()
     archs = _archs(space, bounds, config, index)
-    known = {row["arch"]: row["accuracy"] for row in read_scores(run, index)}
+    known = {row["arch"]: row["accuracy"] for row in rows_of(run, "space_scores", index)}
     if not known:
         accuracies = measure(index, space, archs)
         write_scores(run, index, archs, accuracies)

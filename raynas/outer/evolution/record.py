@@ -104,7 +104,7 @@ def write_iteration(run: Run, iteration: Iteration, seed: int) -> None:
     """
     index, space = iteration.index, iteration.space.fingerprint
     common = {"iteration": index, "space": space, "supernet": _supernet_of(run, index), "seed": seed}
-    if not _rows(run, "space_moves", iteration.index):
+    if not rows_of(run, "space_moves", iteration.index):
         run.store.append("space_moves", [{**common, **_move_row(move)} for move in iteration.moves])
     if iteration.next is not None:
         run.write_yaml(space_file(iteration.index + 1), iteration.next.to_dict())
@@ -131,7 +131,7 @@ def read_iterations(run: Run) -> list[Iteration]:
                 index,
                 read_space_file(run, index),
                 SpaceQuality(**{name: row[name] for name in _QUALITY}),
-                tuple(_read_move(move) for move in _rows(run, "space_moves", index)),
+                tuple(_read_move(move) for move in rows_of(run, "space_moves", index)),
                 {name: row[name] for name in ("best", "best_error", "best_macs", "best_params")},
                 row["mean_macs"],
                 row["seconds"],
@@ -142,13 +142,9 @@ def read_iterations(run: Run) -> list[Iteration]:
     return found
 
 
-def _rows(run: Run, table: str, index: int) -> list[Row]:
+def rows_of(run: Run, table: str, index: int) -> list[Row]:
+    """Return the rows of a table of an iteration."""
     return run.store.read(table, filter=pc.field("iteration") == index).to_pylist()
-
-
-def read_scores(run: Run, index: int) -> list[Row]:
-    """Return the rows of the scored subnets of an iteration's space."""
-    return _rows(run, "space_scores", index)
 
 
 def _move_row(move: Move) -> Row:
