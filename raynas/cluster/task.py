@@ -27,8 +27,8 @@ def run_elsewhere(
 ) -> Generator[ResultT, None, None]:
     """Yield what a generator function yields of its arguments and a device, in a Ray task on any node.
 
-    If the task's process or node is lost, another task begins anew, and what it yields a second time is left out, so
-    the function must yield the same again.
+    Ray must be connected. If the task's process or node is lost, another task begins anew, and what it yields a second
+    time is left out, so the function must yield the same again.
 
     Args:
         resources: CPUs, also of torch, and GPUs of one replica, which the task gets.
