@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 
-from raynas.cluster.nodes import Node
+from raynas.cluster.nodes import Node, ask_nodes
 from raynas.cluster.resources import Resources
 from raynas.commands.main import main
 from raynas.costs import cost
@@ -227,7 +229,10 @@ def test_on_ray(ray_session: None, tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_a_node_that_does_not_answer(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raynas.phases.check_place.ANSWER_S", 0.0)
+    def ask_late(nodes: Any, question: Any, *arguments: Any, limit_s: float) -> Any:
+        return ask_nodes(nodes, lambda *_: time.sleep(60), *arguments, limit_s=0.5)
+
+    monkeypatch.setattr("raynas.phases.check_place.ask_nodes", ask_late)
     findings = by_name(check_cluster(None, DataConfig(name="digits"), Resources(workers=0, replicas=1), None))
     assert set(findings) == {"nodes", "versions"}
     found, mend = findings["versions"].found, findings["versions"].mend
