@@ -44,9 +44,6 @@ def bench_archs(
     accuracies = macs[:_FITTED] / macs.max() + 0.1 * rng.random(_FITTED)
     predict = fit_forest(space, codes[:_FITTED], accuracies, 0)
 
-    def one_by_one() -> int:
-        return len([space.sample(rng) for _ in range(_ONE_BY_ONE)])
-
     def children() -> float:
         half = _GENERATION // 2
         search = Evolution(
@@ -74,7 +71,7 @@ def bench_archs(
         return len(search.run_on_costs()[0])
 
     kinds = {
-        "archs sampled one by one": a_second(one_by_one),
+        "archs sampled one by one": a_second(lambda: len([space.sample(rng) for _ in range(_ONE_BY_ONE)])),
         "archs sampled": a_second(lambda: len(space.decode(space.sample_codes(rng, _MANY)))),
         "ids of sampled archs": a_second(lambda: len({arch.id for arch in space.decode(codes[:_MANY])})),
         "encoded archs costed": a_second(lambda: len(cost(space, codes)["macs"])),

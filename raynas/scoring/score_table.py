@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raynas.costs import cost
+from raynas.costs.columns import named
 from raynas.data.calibration import Calibration
 from raynas.results.blocks import Blocks
 from raynas.results.proxies import PROXY_SEED, proxy_values
@@ -201,7 +201,7 @@ class ScoreTable:
             about = {name: self._key[name] for name in ("space", "data", "images")}
             about |= {"by": by, "seed": PROXY_SEED}
             rows = [
-                {**about, **_named(arch), "value": value, "seconds": of.seconds, "device": of.device}
+                {**about, **named(arch), "value": value, "seconds": of.seconds, "device": of.device}
                 for arch, value, of in scored
             ]
             self._writer.append(("proxies", rows))
@@ -210,7 +210,7 @@ class ScoreTable:
     def _begun(self, table: str, outcome: ScoredArch) -> Row:
         """Return a row of a table with what is known of any outcome, failed ones included."""
         row: Row = dict.fromkeys(SCHEMAS[table].names)
-        row |= {**self._same, **_named(outcome.arch)}
+        row |= {**self._same, **named(outcome.arch)}
         return row | {"device": outcome.device, "replica": outcome.replica, "versions": versions_text()}
 
     def _block_row(self, outcome: ScoredArch) -> Row:
@@ -259,11 +259,6 @@ def calibration_columns(calibration: Calibration | None) -> Row:
     """Return the columns of calibration images, null without calibration."""
     values = {} if calibration is None else calibration.config.model_dump()
     return {f"calibration_{name}": values.get(name) for name in ("images", "batch_size", "seed")}
-
-
-def _named(arch: Arch) -> Row:
-    """Return the columns that say which arch a row is about."""
-    return {"arch": arch.id, "network": arch.network_id, "values": json.dumps(arch.to_dict())}
 
 
 def macs_and_params(archs: Sequence[Arch]) -> list[tuple[int, int]]:

@@ -84,8 +84,7 @@ def read_released(checkpoint: Checkpoint, space: Space | None = None) -> tuple[S
     Raises:
         UserError: the layout is another, or the checkpoint does not fit the space; the message names the fault.
     """
-    held = read_parameters(checkpoint, ["model", "state_dict"], "a NASViT checkpoint")
-    state = {name.removeprefix("module."): tensor for name, tensor in held.items()}
+    state = read_parameters(checkpoint, ["model", "state_dict"], "a NASViT checkpoint")
     if space is None:
         space = _recognise(state)
     elif space.family != "hybrid":
