@@ -92,6 +92,15 @@ def bind_part(
     return partial(function, **options)
 
 
+def takes_option(function: Callable[..., Any], option: str) -> bool:
+    """Return True if a function has an argument of that name, or takes any."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    return option in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
 @contextmanager
 def running(what: str) -> Iterator[None]:
     """Turn any error of the user's code inside the block into one line that says what failed and where.

@@ -24,6 +24,8 @@ Side = Annotated[int, pydantic.Field(ge=24, le=64)]  # of a canvas of clutter
 
 def square(size: Any) -> Any:
     """Expand one number to height and width."""
+    if isinstance(size, str) and size != "own":
+        raise ValueError("expected a number of pixels or [height, width]")
     return (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
 
 

@@ -47,7 +47,7 @@ def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(content)
     except safetensors.SafetensorError as error:
-        raise UserError(f"{name} is not a safetensors file: {error}") from error
+        raise UserError(f"{name} is damaged or no safetensors file ({error}): restore it, or write it anew") from error
 
 
 def weights_file(weights: Mapping[str, Tensor]) -> bytes:

@@ -89,12 +89,12 @@ def _colours(channels: int) -> str:
 
 
 def _shapes_text(shapes: Iterable[tuple[int, int, int]]) -> str:
-    """Return the shapes of images in words: `16 x 16 RGB`, `20 x 30 to 400 x 600 grey and RGB`."""
+    """Return the shapes of some of the images in words: `16 x 16 RGB`, `of sizes such as 2 x 3 and 40 x 60, RGB`."""
     listed = list(shapes)
     sizes = sorted({shape[:2] for shape in listed}, key=lambda size: (size[0] * size[1], size))
     colours = " and ".join(_colours(channels) for channels in sorted({shape[2] for shape in listed}))
     ends = [f"{height} x {width}" for height, width in (sizes[0], sizes[-1])]
-    return f"{ends[0] if len(sizes) == 1 else ' to '.join(ends)} {colours}"
+    return f"{ends[0]} {colours}" if len(sizes) == 1 else f"of sizes such as {' and '.join(ends)}, {colours}"
 
 
 def check_images(preset: Preset, resources: Resources, progress: Progress) -> None:
@@ -184,10 +184,9 @@ def _sizes_text(sizes: Counter[tuple[int, int]]) -> str:
     """Return sizes in words, height before width."""
     if len(sizes) <= 4:
         return ", ".join(f"{height} x {width} {count:,}" for (height, width), count in sizes.most_common())
-    ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
-    (low, wide), (high, wider) = ordered[0], ordered[-1]
+    heights, widths = (f"{min(sides)} to {max(sides)}" for sides in zip(*sizes, strict=True))
     (height, width), count = sizes.most_common(1)[0]
-    return f"{low} x {wide} to {high} x {wider} (height x width); most often {height} x {width} ({count:,})"
+    return f"heights {heights}, widths {widths}; most often {height} x {width} ({count:,})"
 
 
 def _order_text(config: DataConfig, names: tuple[str, ...]) -> str:

@@ -306,11 +306,12 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in changes.items():
         inner = result.get(key)
         # Options belong to a part's name: with another name, the old ones are dropped. A search has them in a mapping
-        # of their own, and keeps its limits; its budget, too, unless another one is given, or the search is the user's
-        # own, which need not know of one.
+        # of their own, and keeps its limits; its budget, too, unless another one is given. A search of the user's own
+        # keeps the number of archs alone, which it need not know of: nothing else knows its generations.
         renamed = isinstance(value, Mapping) and "name" in value and isinstance(inner, dict) and inner.get("name")
         if renamed and isinstance(inner, dict) and isinstance(inner.get("options"), dict):
-            dropped = BUDGETS if ":" in str(value["name"]) or value.keys() & set(BUDGETS) else ()
+            own = ("generations",) if ":" in str(value["name"]) else ()
+            dropped = BUDGETS if value.keys() & set(BUDGETS) else own
             inner, renamed = {key: of for key, of in inner.items() if key not in dropped} | {"options": {}}, None
         if isinstance(value, Mapping) and value and isinstance(inner, dict) and not renamed:
             result[key] = _merged(inner, value)

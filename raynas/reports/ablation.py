@@ -106,7 +106,7 @@ class AblationTable:
         return {seed: ours[seed] - theirs[seed] for seed in self.seeds if seed in ours and seed in theirs}
 
     def compared(self) -> list[Row]:
-        """Return a row for each line and measure; fractions between 0 and 1, seconds, bytes, joules.
+        """Return a row for each line and measure, in its `unit`: fractions between 0 and 1, seconds, bytes, joules.
 
         Columns: `row`, `toggles`, `changes`, `measure`, `unit`; `seeds` and their `values`; `mean` and `half` the width
         of its 95 % t interval; `difference` to the baseline, paired by seeds, and half the width of its interval;
@@ -129,7 +129,7 @@ class AblationTable:
             "toggles": list(line.toggles),
             "changes": line.changes,
             "measure": column.name,
-            "unit": column.unit,
+            "unit": "fraction" if column.unit == "%" else column.unit,
             "seeds": list(values),
             "values": list(values.values()),
             "mean": mean,

@@ -220,8 +220,8 @@ def build_network(
     if weights is None:
         model = build_supernet(space)
     else:
+        state = parse_weights(weights, name) if isinstance(weights, bytes) else dict(weights)
         try:
-            state = parse_weights(weights, name) if isinstance(weights, bytes) else dict(weights)
             if classes is not None and "head.weight" not in state:  # a network that was saved without its classifier
                 state |= new_classifiers(space)
             model = load_supernet(space, adapt_channels(state, fixed, space.channels))

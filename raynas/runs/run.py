@@ -244,8 +244,9 @@ class Run(RunFiles):
             model = (supernet or self.supernet()).subnet(network.arch, calibrated)
             source = f"{self.name}/{SUPERNET_WEIGHTS}"
         else:
-            source = f"{self.name}/{network.path}"
-            model = build_network(network.arch, self.read_bytes(f"{network.path}/{WEIGHTS_FILE}"), source)
+            file = f"{network.path}/{WEIGHTS_FILE}"
+            source = f"{self.name}/{file}"
+            model = build_network(network.arch, self.read_bytes(file), source)
         check_finite(model.state_dict(), source)
         return model
 

@@ -12,7 +12,7 @@ from raynas.search.config import SEARCHES, TIMED, SearchConfig
 from raynas.search.halving import early_stops
 from raynas.search.own import OwnSearch
 from raynas.space import Space
-from raynas.user_code import bind_part, kind, running
+from raynas.user_code import bind_part, kind, load_object, running, takes_option
 
 
 def build_search(
@@ -23,7 +23,7 @@ def build_search(
     This is quick: build the search before a long training to detect impossible constraints or options early.
 
     A user's own `module:object` is called as `object(space, objectives=..., constraints=..., seed=..., **options)`,
-    with `evaluations`, `generations` and `costs` if they are given.
+    with `generations` and `costs` if they are given, and with `evaluations`, too, if it takes that option.
 
     Args:
         seed: replaces the configuration's seed.
@@ -44,6 +44,8 @@ def build_search(
         raise UserError(f"objectives: with {space.classes} classes there is no top5: search by accuracy or loss")
     what = f"search {config.name!r}"
     budget = {"evaluations": config.evaluations, "generations": config.generations}
+    if config.name not in SEARCHES and not takes_option(load_object(config.name, SEARCHES, "search"), "evaluations"):
+        del budget["evaluations"]  # `RecordedSearch` keeps to it
     options = {
         "objectives": dict(config.objectives),
         "constraints": dict(config.constraints),

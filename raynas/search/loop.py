@@ -88,7 +88,7 @@ def run_search(
                     scores = _score(scorer, archs, shown)
                 else:
                     scores = early(archs, scorer, shown.under_way)
-                    shown.stopped(scores, scorer.image_count)
+                    shown.stopped(archs, scores, scorer.image_count)
                 driven.tell(archs, scores)
                 shown.told()
             shown.notes()
@@ -120,13 +120,13 @@ def _score(scorer: Any, archs: Sequence[Arch], shown: _Shown) -> list[Any]:
         scores = list(given)
         if len(scores) != len(archs):
             raise UserError(f"the scorer gave {len(scores)} scores for {len(archs)} archs")
-        for score in scores:
-            shown.scored(score)
+        for arch, score in zip(archs, scores, strict=True):
+            shown.scored(arch.id, score)
         return scores
     rows: dict[str, Any] = {}
     for row in scorer.score_iter(archs):
         rows[row["arch"]] = row
-        shown.scored(row)
+        shown.scored(row["arch"], row)
     missing = [arch.id for arch in archs if arch.id not in rows]
     if missing:
         raise UserError(f"the scorer gave no row for {len(missing)} of {len(archs)} archs, the first {missing[0]}")
@@ -139,29 +139,33 @@ class _Shown:
     def __init__(self, search: Any, progress: Progress, activity: Activity):
         self._search, self._progress, self._activity = search, progress, activity
         self._scored = self._failed = 0
+        self._seen: set[str] = set()  # a search of the user's own may ask for an arch again
         self._passes = self._calibrations = 0.0  # seconds of scored archs
         self._stopped, self._share = 0, 0.0  # archs stopped early, and images that archs took if some are stopped
         self._summary = ""
         self._noted = 0
 
-    def scored(self, score: Any) -> None:
+    def scored(self, arch: str, score: Any) -> None:
         """Count one arch's score."""
-        self._count(score)
+        self._count(arch, score)
         self._activity.update(self._scored, self._detail())
 
     def under_way(self, archs: float) -> None:
         """Count archs that are raced or on rungs; see `race`."""
         self._activity.update(self._scored + archs)
 
-    def stopped(self, scores: Sequence[Mapping[str, Any]], images: int) -> None:
+    def stopped(self, archs: Sequence[Arch], scores: Sequence[Mapping[str, Any]], images: int) -> None:
         """Count scores of which some were stopped early; a whole one takes all images."""
-        for score in scores:
+        for arch, score in zip(archs, scores, strict=True):
             self._stopped += score["status"] == "stopped"
             self._share += score["images"] / images
-            self._count(score)
+            self._count(arch.id, score)
         self._activity.update(self._scored, self._detail())
 
-    def _count(self, score: Any) -> None:
+    def _count(self, arch: str, score: Any) -> None:
+        if arch in self._seen:
+            return
+        self._seen.add(arch)
         self._scored += 1
         self._failed += _failed(score)
         if isinstance(score, Mapping):

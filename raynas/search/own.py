@@ -140,12 +140,17 @@ class RecordedSearch(History):
 
     Attributes:
         search: the user's object.
-        budget: the most archs that it is asked for; None for no limit.
+        budget: the most archs that are scored for it; None for no limit.
     """
 
     def __init__(self, search: Any, problem: Problem, evaluations: int | None = None):
         super().__init__(problem)
         self.search, self._own, self._limit = search, OwnSearch(search, problem.space), evaluations
+
+    @property
+    def evaluations(self) -> int:
+        """Number of archs told, failed ones included; one that the search asks for again has its score already."""
+        return len({row.arch for row in self.history})
 
     @property
     def budget(self) -> int | None:
@@ -167,7 +172,7 @@ class RecordedSearch(History):
         for arch, score in zip(archs, scores, strict=True):
             costs = self.problem.costs_of(arch)
             objectives, loss = self.objectives.read(score, costs), self.objectives.loss(score)
-            self.history.append(Evaluated(self.evaluations, 0, arch, objectives, costs, loss))
+            self.history.append(Evaluated(len(self.history), 0, arch, objectives, costs, loss))
         self._own.tell(archs, scores)
 
     def best(self) -> Arch | list[Arch]:

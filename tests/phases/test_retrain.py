@@ -179,7 +179,7 @@ def test_one_that_fails_does_not_end_the_others(run: Run) -> None:
     first, second = retrain(run, [ARCH], RECIPE, seeds=[0, 1], parallel=1, progress=LINES.append)
     networks = [run.trained_network(ARCH, seed, "train") for seed in (0, 1)]
     (Path(run.uri) / first["path"] / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(UserError, match=f"{first['path']} is not a safetensors file"):
+    with pytest.raises(UserError, match=f"{first['path']}/model.safetensors is damaged"):
         finetune_resized(run, networks, RECIPE, 12, progress=LINES.append)
     assert [row["path"] for row in run.network_rows()[2:]] == [f"{second['path']}-resized-12"]
 

@@ -159,7 +159,7 @@ def test_a_damaged_record_is_one_line_that_names_it(tmp_path: Path, content: byt
     ("change", "why"),
     [
         ({"data": 5}, "its 'data' is int 5"),
-        ({"data": {"name": "digits", "size": "abc"}}, "data.size: expected a list"),
+        ({"data": {"name": "digits", "size": "abc"}}, "data.size: expected a number of pixels"),
         ({"calibration": {"images": -1}}, "calibration.images: Input should be greater"),
         ({"calibration": 5}, "calibration: expected a mapping, found int 5"),
         ({"recipe": None}, "its 'recipe' is nothing"),

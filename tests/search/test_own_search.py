@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from raynas.comparison import best_first
 from raynas.costs import cost
 from raynas.errors import UserError
+from raynas.presets.preset import load_preset, override
+from raynas.runs.searches import SearchSettings, make_search
 from raynas.search import RandomSearch, run_search
 from raynas.search.own import RecordedSearch
 from raynas.search.problem import Problem
@@ -28,6 +31,10 @@ class Own:
         self.tell = lambda archs, scores: None
         if best is not None:
             self.best = best
+
+
+def problem(space: Space) -> Problem:
+    return Problem(space, {"accuracy": "max"}, {})
 
 
 def leave(code: int) -> Any:
@@ -101,7 +108,7 @@ def test_what_breaks_the_contract_of_ask_is_named(small: Space, name: str) -> No
 def test_what_breaks_the_contract_of_best_is_named(small: Space, best: Callable[[Space], Any], words: str) -> None:
     asked = iter([[small.smallest()], []])
     own = Own(lambda n: next(asked), lambda: best(small))
-    search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {}))
+    search = RecordedSearch(own, problem(small))
     run_search(search, Scorer())
     with pytest.raises(UserError, match=words):
         search.best()
@@ -126,9 +133,38 @@ def test_the_presets_budget_binds_a_search_that_never_ends(small: Space) -> None
     archs = list(small.enumerate())
     given = iter(archs)
     own = Own(lambda n: [next(given) for _ in range(n)])
-    search = RecordedSearch(own, Problem(small, {"accuracy": "max"}, {}), evaluations=7)
+    search = RecordedSearch(own, problem(small), evaluations=7)
     run_search(search, Scorer(), batch=3)
     assert search.evaluations == 7 and search.best() == max(archs[:7], key=accuracy)
+
+
+def test_an_arch_that_is_asked_for_again_is_not_counted_again(small: Space) -> None:
+    archs, lines = list(small.enumerate())[:5], list[str]()
+    search = RecordedSearch(Own(in_turn(archs[:3], archs[:2], archs[3:5])), problem(small), evaluations=5)
+    run_search(search, Scorer(), progress=lines.append)
+    assert [row.arch for row in search.history] == [*archs[:3], *archs[:2], *archs[3:5]]
+    assert search.evaluations == 5 and "search: 5/5 scored, " in lines[-1]
+
+
+class Climber:
+    """A search that knows of no budget."""
+
+    def __init__(self, space: Space, objectives: Any, constraints: Any, seed: int):
+        self.archs = space.enumerate()
+
+    def ask(self, n: int) -> list[Arch]:
+        return list(islice(self.archs, n))
+
+    def tell(self, archs: Any, scores: Any) -> None:
+        pass
+
+
+def test_a_search_that_takes_no_budget_is_held_to_the_presets(small: Space) -> None:
+    preset = override(load_preset("digits", {"search.evaluations": 7}), {"search.name": f"{__name__}:Climber"})
+    settings = SearchSettings(search=preset.search)
+    assert preset.search.evaluations == 7
+    search = run_search(make_search(small, settings), Scorer())
+    assert search.evaluations == search.budget == 7
 
 
 def test_a_scorer_that_is_none(small: Space) -> None:
