@@ -144,7 +144,7 @@ def test_a_search_of_the_users_own(medium: Space) -> None:
             "name: tests.search.search_parts:TwoMethods\noptions: {step: 2}",
             "has no option 'step' .did you mean 'steps'",
         ),
-        ("name: tests.search.search_parts:TwoMethods\nevaluations: 2", "has no option 'evaluations'"),
+        ("name: tests.search.search_parts:TwoMethods\ngenerations: 2", "has no option 'generations'"),
         ("name: tests.search.search_parts:__doc__", "is not callable: it is text"),
     ],
 )
