@@ -17,13 +17,15 @@ def percent(rows: list[Row], measure: str) -> float:
 
 
 def main() -> None:
-    rows = read(arguments(__doc__, EXPERIMENTS), "ablations")
-    for name in dict.fromkeys(row["table"] for row in rows):
-        print(f"## {name}\n")
-        these = [row for row in rows if row["table"] == name]
-        measures = dict.fromkeys(row["measure"] for row in these)
-        order = list(dict.fromkeys(row["row"] for row in these))
-        table(these, "row", order, {measure: partial(percent, measure=measure) for measure in measures}, digits=1)
+    folder = arguments(__doc__, EXPERIMENTS)
+    for experiment in EXPERIMENTS:
+        rows = read(folder, experiment)
+        for name in dict.fromkeys(row["table"] for row in rows):
+            print(f"## {experiment}: {name}\n")
+            these = [row for row in rows if row["table"] == name]
+            measures = dict.fromkeys(row["measure"] for row in these)
+            order = list(dict.fromkeys(row["row"] for row in these))
+            table(these, "row", order, {measure: partial(percent, measure=measure) for measure in measures}, digits=1)
 
 
 if __name__ == "__main__":

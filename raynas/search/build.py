@@ -23,8 +23,8 @@ def build_search(
     This is quick: build the search before a long training to detect impossible constraints or options early.
 
     A user's own `module:object` is called as `object(space, objectives=..., constraints=..., seed=..., **options)`,
-    with `generations` and `costs` if they are given, and with `evaluations`, too, if it takes that option. Searches of a
-    run are held to that budget all the same; `run_search` knows of no budget but the search's own.
+    with `generations` and `costs` if they are given, and with `evaluations`, too, if it takes that option. A search of
+    a run is held to that budget all the same; `run_search` knows of no budget but the search's own.
 
     Args:
         seed: replaces the configuration's seed.
