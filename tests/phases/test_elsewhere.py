@@ -95,9 +95,7 @@ def test_a_lost_task_whose_place_is_taken_says_what_it_waits_for(
     found = task.run_elsewhere(_killed_once, tmp_path, resources=Resources(cpus=4), activity=Shown("", None, "", print))
     assert next(found) == "first"
     told.clear()
-    holder: Any = ray.remote(Holder).options(num_cpus=4).remote()  # waits for the task's place
-    ray.get(holder.__ray_ready__.remote())
-    holders.append(holder)
+    holders.append(ray.remote(Holder).options(num_cpus=4).remote())  # waits for the task's place
     assert list(found) == ["second"]
     assert not holders and any(detail.endswith("; for 30 min at most") for detail in told), told
     assert "a task was lost (its process has ended" in caplog.text
