@@ -1,4 +1,4 @@
-"""How torch computes: the device that a user names, the number of threads, evaluation mode."""
+"""The device, the number of threads and the evaluation mode that torch computes with."""
 
 from __future__ import annotations
 
